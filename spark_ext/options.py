@@ -1,0 +1,127 @@
+"""Options of sources and sinks: declared once, as a pydantic model, and refused early when they do not fit.
+
+Spark hands options over as strings under case-insensitive names. A connector declares a frozen subclass of `Options`;
+its fields are the whole documentation of what may be given. An unknown name is refused with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import pandas as pd
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from spark_ext.errors import ConfigurationError
+
+UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
+"""What a uid may look like: it becomes part of file names, table rows and transaction ids."""
+
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
+"""Options that Spark adds by itself; a connector that has no such field does not see them."""
+
+_SECRET = re.compile(r"password|secret|token|credential|api_?key|access_?key|dsn|sas$", re.IGNORECASE)
+
+Self = TypeVar("Self", bound="Options")
+
+
+def milliseconds(value: object) -> int:
+    """`"90 s"`, `"1 hour"` or a number of milliseconds, as milliseconds."""
+    if isinstance(value, int):
+        return value
+    text = str(value).strip()
+    if text.isdigit():
+        return int(text)
+    try:
+        span = pd.Timedelta(text)
+    except ValueError as problem:
+        raise ValueError(f"{text!r} is not a duration such as '500 ms', '90 s' or '1 hour'") from problem
+    if span < pd.Timedelta(0):
+        raise ValueError(f"{text!r} is a negative duration")
+    return int(span.total_seconds() * 1000)
+
+
+def byte_count(value: object) -> int:
+    """`"128m"`, `"64 KiB"` or a plain number, as bytes."""
+    if isinstance(value, int):
+        return value
+    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)i?b?\s*", str(value), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{value!r} is not a size such as '1048576', '64k', '128m' or '1g'")
+    return int(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+
+
+Milliseconds = Annotated[int, BeforeValidator(milliseconds)]
+"""A duration option, in ms; accepts `"90 s"`."""
+
+Bytes = Annotated[int, BeforeValidator(byte_count)]
+"""A size option, in bytes; accepts `"128m"`."""
+
+
+class Options(BaseModel):
+    """Base of a connector's options: immutable, nothing unknown, every connector has a `uid`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    secret_fields: ClassVar[frozenset[str]] = frozenset()
+    """Names beyond the obvious ones (password, token, ...) whose values are never written anywhere."""
+
+    uid: str = Field(pattern=f"^{UID.pattern}$")
+    """The operator's stable name inside its job; its state is kept under it."""
+
+    @classmethod
+    def parse(cls: type[Self], connector: str, raw: Mapping[str, str]) -> Self:
+        """Build the options from what Spark hands over.
+
+        Args:
+            connector: format name, for the message.
+            raw: names in any case.
+
+        Raises:
+            ConfigurationError: an option is unknown, missing or has a bad value; names the operator and the option.
+        """
+        given = {name.lower(): value for name, value in raw.items()}
+        for name in SPARKS_OWN - cls.model_fields.keys():
+            given.pop(name, None)
+        who = f"{connector} {given.get('uid') or '(no uid)'}"
+        if not given.get("uid"):
+            raise ConfigurationError(
+                "the option 'uid' is missing: it names this operator's state, so that a restart finds it again",
+                operator=who,
+                kept="nothing was read or written",
+                do=f"add .option(\"uid\", \"<a stable name>\") to the {connector} operator",
+            )
+        for name in given.keys() - cls.model_fields.keys():
+            near = difflib.get_close_matches(name, list(cls.model_fields), n=1)
+            raise ConfigurationError(
+                f"there is no option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""),
+                operator=who,
+                kept="nothing was read or written",
+                do=f"use one of: {', '.join(sorted(cls.model_fields))}",
+            )
+        try:
+            return cls.model_validate(given)
+        except ValidationError as problem:
+            first = problem.errors(include_url=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            shown = "" if cls.is_secret(name) or first["type"] == "missing" else f" (given: {first['input']!r})"
+            raise ConfigurationError(
+                f"option '{name}': {first['msg']}{shown}",
+                operator=who,
+                kept="nothing was read or written",
+                do=f"correct the option '{name}'",
+            ) from None
+
+    @classmethod
+    def is_secret(cls, name: str) -> bool:
+        """Whether the value of this option must not be shown or stored."""
+        return name in cls.secret_fields or _SECRET.search(name) is not None
+
+    def public(self) -> dict[str, Any]:
+        """The options as plain values, secrets replaced by `***`: what may be stored in a table and shown."""
+        return {
+            name: "***" if value is not None and self.is_secret(name) else value
+            for name, value in self.model_dump(mode="json").items()
+        }
