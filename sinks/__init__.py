@@ -1,0 +1,1 @@
+"""Sinks: `contract` is the one contract, each other module is one sink on it."""

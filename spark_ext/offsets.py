@@ -1,0 +1,220 @@
+"""A source's offset: a snapshot of everything that decides an epoch, as versioned JSON.
+
+Spark writes the offsets of an epoch to its log before the epoch runs, and hands the same ones back when the epoch is
+replayed. What is in the offset is therefore pre-committed: a replay sees the same channel positions, the same control
+sequence, the same finishes. The offset stays as large as what is *running*: a channel that has finished stays in it
+only until the ledger holds its flag, from then on `confirmed` speaks for it ("all finishes up to this number are in
+the ledger").
+
+Pure: no clock, no file, no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from spark_ext.errors import OffsetError
+
+VERSION = 1
+"""Version of the JSON form. Older ones stay readable."""
+
+Json: TypeAlias = Any
+"""A value that survives JSON: None, bool, int, float, str, or a list or dict of these."""
+
+Position: TypeAlias = Json
+"""Where a channel stands; its meaning belongs to the source (a row number, a byte, a log offset)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A channel that has been started and has not ended."""
+
+    at: Position
+    """The end of what has been planned of it."""
+    data: Json = None
+    """What the source needs to read it again without discovering it again."""
+    begin: Position = None
+    """Where it started; only in the first offset that has the channel, so that a replay does not resolve it again."""
+    new: bool = False
+    """Whether this is the first offset that has the channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A channel that has ended, whose flag the ledger may not have yet."""
+
+    sequence: int
+    """Number of the finish within its source, from 1, without gaps."""
+    channel: str
+    at: Position
+    data: Json = None
+    begin: Position = None
+    new: bool = False
+    """Whether it also started in this offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What one epoch reads of one channel: [start, end)."""
+
+    channel: str
+    data: Json
+    start: Position
+    end: Position
+
+
+@dataclass(frozen=True)
+class SourceOffset:
+    """The state of a source at an epoch boundary."""
+
+    uid: str
+    lineage: int = 0
+    """Lineage of the job under which it was planned; 0 outside a job."""
+    running: Mapping[str, Running] = field(default_factory=dict)
+    finished: tuple[Finished, ...] = ()
+    confirmed: int = 0
+    """All finishes up to this sequence are in the ledger; only those flags may be honoured beside `finished`."""
+    sequence: int = 0
+    """The last finish sequence given out."""
+    ended: bool = False
+    """No more rows will come from this source, ever: all channels of a bounded source have finished, or it was drained."""
+    drained: bool = False
+    """It ended because it was told to, not because its input did."""
+    control: int = 0
+    """The highest control sequence in force."""
+    final: int = 0
+    """How many empty epochs were made for operators that were not finalized at the end of input."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The JSON form; fields at their defaults are left out."""
+        out: dict[str, Json] = {"version": VERSION, "uid": self.uid, "lineage": self.lineage}
+        if self.running:
+            out["running"] = {name: _running_json(state) for name, state in self.running.items()}
+        if self.finished:
+            out["finished"] = [_finished_json(finish) for finish in self.finished]
+        for name in ("confirmed", "sequence", "control", "final"):
+            if getattr(self, name):
+                out[name] = getattr(self, name)
+        for name in ("ended", "drained"):
+            if getattr(self, name):
+                out[name] = True
+        return out
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> SourceOffset:
+        """Read an offset back.
+
+        Args:
+            raw: the JSON form, of this or an older version.
+            uid: the source that was given the offset; Spark matches sources by position, so a swap shows here.
+
+        Raises:
+            OffsetError: it is another source's, of a newer version, or no offset of ours.
+        """
+        if uid is not None and raw.get("uid") != uid:
+            raise OffsetError(
+                f"the checkpoint holds an offset of source '{raw.get('uid')}' in the place of this one",
+                operator=f"source '{uid}'",
+                kept="the checkpoint and all output are as they were; nothing was read",
+                do="keep a query's sources in the order in which they were first started, under their own uids",
+            )
+        version = raw.get("version")
+        if version != VERSION:
+            raise OffsetError(
+                f"offset version {version!r} is not known; this release reads versions 1 to {VERSION}",
+                operator=f"source '{raw.get('uid', uid)}'",
+                kept="the checkpoint is as it was",
+                do="run the release of spark-ext that wrote this checkpoint, or a newer one",
+            )
+        return cls(
+            uid=raw["uid"],
+            lineage=raw.get("lineage", 0),
+            running={name: _running(state) for name, state in raw.get("running", {}).items()},
+            finished=tuple(_finished(item) for item in raw.get("finished", ())),
+            confirmed=raw.get("confirmed", 0),
+            sequence=raw.get("sequence", 0),
+            ended=raw.get("ended", False),
+            drained=raw.get("drained", False),
+            control=raw.get("control", 0),
+            final=raw.get("final", 0),
+        )
+
+    def confirm(self, sequence: int) -> SourceOffset:
+        """Drop the finishes that the ledger is known to hold: all up to `sequence`."""
+        upto = min(sequence, self.sequence)
+        if upto <= self.confirmed:
+            return self
+        return replace(
+            self,
+            confirmed=upto,
+            finished=tuple(finish for finish in self.finished if finish.sequence > upto),
+        )
+
+
+def is_channel_offset(raw: Json) -> bool:
+    """Whether a line of Spark's offset log was written by a channel source."""
+    return isinstance(raw, dict) and "version" in raw and "uid" in raw and "lineage" in raw
+
+
+def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
+    """What the epoch from `start` to `end` reads; the same for each replay.
+
+    Raises:
+        OffsetError: a channel of `start` is missing from `end`.
+    """
+    done = {finish.channel for finish in start.finished}
+    out: list[Range] = []
+    left = set(start.running)
+    states: list[tuple[str, Running | Finished]] = [*end.running.items()]
+    states += [(finish.channel, finish) for finish in end.finished if finish.channel not in done]
+    for name, state in states:
+        before = start.running.get(name)
+        left.discard(name)
+        if before is None and not state.new:
+            raise OffsetError(
+                f"channel '{name}' is in the end of the epoch but neither in its start nor new",
+                operator=f"source '{end.uid}'",
+                kept="nothing of this epoch was read",
+                do="restore an older checkpoint: this one's offset log was altered",
+            )
+        begin = state.begin if before is None else before.at
+        if begin != state.at:
+            out.append(Range(name, state.data, begin, state.at))
+    if left:
+        raise OffsetError(
+            f"channels {sorted(left)[:3]} are in the start of the epoch but not in its end",
+            operator=f"source '{end.uid}'",
+            kept="nothing of this epoch was read",
+            do="restore an older checkpoint: this one's offset log was altered",
+        )
+    return tuple(out)
+
+
+def _running_json(state: Running) -> Json:
+    out = {"at": state.at}
+    if state.data is not None:
+        out["data"] = state.data
+    if state.new:
+        out["begin"] = state.begin
+    return out
+
+
+def _running(raw: Mapping[str, Json]) -> Running:
+    return Running(raw["at"], raw.get("data"), raw.get("begin"), "begin" in raw)
+
+
+def _finished_json(finish: Finished) -> Json:
+    out = {"sequence": finish.sequence, "channel": finish.channel, "at": finish.at}
+    if finish.data is not None:
+        out["data"] = finish.data
+    if finish.new:
+        out["begin"] = finish.begin
+    return out
+
+
+def _finished(raw: Mapping[str, Json]) -> Finished:
+    return Finished(
+        raw["sequence"], raw["channel"], raw["at"], raw.get("data"), raw.get("begin"), "begin" in raw
+    )

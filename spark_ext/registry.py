@@ -1,0 +1,88 @@
+"""The session registry: how a source's planner or a sink's committer finds its job.
+
+A planner process knows only the options given at `load()`, which was before the job existed. `register` therefore puts
+the path of a folder into the environment of all Python workers, and the start of a job writes one small file per uid
+there. Planners and committers run on the driver's machine, so a local folder is enough; nothing durable is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spark_ext.errors import ConfigurationError
+
+VARIABLE = "SPARK_EXT_REGISTRY"
+"""Environment variable of driver and workers: the folder, which need not exist."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What a running job tells the workers of one of its operators."""
+
+    uid: str
+    role: str
+    """`source`, `sink` or `end_of_input`."""
+    job: str
+    job_id: str
+    """Drawn once, at the job's first start; tells two jobs of one name apart."""
+    query: str
+    state: str
+    """Path or URI of the job's state directory."""
+    checkpoint: str
+    """Path or URI of Spark's checkpoint directory of the query."""
+    incarnation: int
+    lineage: int
+    interval_ms: int = 0
+    """Least time between the starts of two data epochs, ms; 0: as fast as possible."""
+
+
+def folder() -> Path | None:
+    """The registry's folder; None when nothing was registered in this session."""
+    place = os.environ.get(VARIABLE)
+    return Path(place) if place else None
+
+
+def lookup(uid: str, place: Path | None = None) -> Registration | None:
+    """The registration of a uid; None outside a job."""
+    place = place or folder()
+    if place is None:
+        return None
+    try:
+        text = (place / f"{uid}.json").read_text()
+    except FileNotFoundError:
+        return None
+    return Registration(**json.loads(text))
+
+
+def publish(entries: Iterable[Registration], place: Path) -> None:
+    """Write registrations, each atomically.
+
+    Raises:
+        ConfigurationError: a uid is taken by another running job of this session.
+    """
+    entries = tuple(entries)
+    for entry in entries:
+        other = lookup(entry.uid, place)
+        if other is not None and (other.job, other.query) != (entry.job, entry.query):
+            raise ConfigurationError(
+                f"uid '{entry.uid}' is in use by query '{other.query}' of job '{other.job}' in this session",
+                operator=f"job '{entry.job}', query '{entry.query}'",
+                kept="nothing was started",
+                do="give each operator a uid of its own, or stop the other job first",
+            )
+    place.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        target = place / f"{entry.uid}.json"
+        draft = place / f".{entry.uid}.{os.getpid()}"
+        draft.write_text(json.dumps(asdict(entry)))
+        draft.replace(target)
+
+
+def withdraw(uids: Iterable[str], place: Path) -> None:
+    """Remove registrations; those that are not there are passed over."""
+    for uid in uids:
+        (place / f"{uid}.json").unlink(missing_ok=True)

@@ -1,0 +1,128 @@
+"""Spark's own write-ahead log of a query, read as files: the facts that the lifecycle is decided by.
+
+A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then one
+line per source) and `commits/N` (written after epoch N has been committed by the sink). Spark keeps about 100 epochs.
+Listener events only hint that something changed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow.fs as pafs
+
+
+@dataclass(frozen=True)
+class LoggedOffsets:
+    """The content of one `offsets/N`."""
+
+    epoch: int
+    metadata: dict[str, Any]
+    """Spark's header: `batchWatermarkMs`, `batchTimestampMs` (ms, UTC) and `conf`."""
+    sources: tuple[Any, ...]
+    """One parsed offset per source, in plan order; None where a source had none yet."""
+
+
+class SparkLog:
+    """Read-only view of a checkpoint directory; every call looks at the files as they are now.
+
+    Args:
+        checkpoint: local path, `file:` URI, or any URI that pyarrow can open.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        self._local = local_path(checkpoint)
+        if self._local is None:
+            self._remote, self._root = pafs.FileSystem.from_uri(checkpoint)
+
+    def exists(self) -> bool:
+        """Whether a query was ever started on this directory."""
+        return self._read("metadata") is not None
+
+    def query_id(self) -> str | None:
+        """Spark's id of the query, drawn when the directory was made; None when there is none."""
+        text = self._read("metadata")
+        return None if not text else str(json.loads(text)["id"])
+
+    def newest_offsets(self) -> int | None:
+        """The newest epoch that was planned."""
+        return max(self._epochs("offsets"), default=None)
+
+    def newest_commit(self) -> int | None:
+        """The newest epoch that was committed."""
+        return max(self._epochs("commits"), default=None)
+
+    def is_committed(self, epoch: int) -> bool:
+        """Whether `commits/<epoch>` exists: one look, no listing."""
+        if self._local is not None:
+            return (self._local / "commits" / str(epoch)).exists()
+        info = self._remote.get_file_info(f"{self._root}/commits/{epoch}")
+        return bool(info.type == pafs.FileType.File)
+
+    def committed_at(self, epoch: int) -> float | None:
+        """When `commits/<epoch>` was written, seconds since 1970; None when it is not there."""
+        if self._local is not None:
+            try:
+                return (self._local / "commits" / str(epoch)).stat().st_mtime
+            except FileNotFoundError:
+                return None
+        info = self._remote.get_file_info(f"{self._root}/commits/{epoch}")
+        return None if info.mtime_ns is None else info.mtime_ns / 1e9
+
+    def offsets(self, epoch: int) -> LoggedOffsets | None:
+        """`offsets/<epoch>`; None when it is not there (not planned yet, or forgotten by Spark)."""
+        text = self._read(f"offsets/{epoch}")
+        return None if text is None else parse_offsets(epoch, text)
+
+    def _epochs(self, folder: str) -> list[int]:
+        if self._local is not None:
+            try:
+                names = os.listdir(self._local / folder)
+            except FileNotFoundError:
+                return []
+        else:
+            selector = pafs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+            names = [info.base_name for info in self._remote.get_file_info(selector)]
+        return [int(name) for name in names if name.isdigit()]
+
+    def _read(self, name: str) -> str | None:
+        try:
+            if self._local is not None:
+                return (self._local / name).read_text()
+            with self._remote.open_input_stream(f"{self._root}/{name}") as stream:
+                return str(stream.read().decode())
+        except FileNotFoundError:
+            return None
+
+
+def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
+    """Parse the text of `offsets/N`; None while Spark is still writing it."""
+    lines = text.splitlines()
+    if len(lines) < 2 or not lines[0].startswith("v"):
+        return None
+    return LoggedOffsets(
+        epoch,
+        json.loads(lines[1]),
+        tuple(None if line == "-" else _parsed(line) for line in lines[2:]),
+    )
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+def local_path(uri: str) -> Path | None:
+    """The local path behind a plain path or a `file:` URI; None for any other scheme."""
+    parsed = urlparse(uri)
+    if parsed.scheme == "file":
+        return Path(unquote(parsed.path))
+    return Path(uri) if not parsed.scheme else None
