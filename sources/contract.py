@@ -181,6 +181,18 @@ class ChannelSource(DataSource):
         """Whether all channels have an end and no new ones come once they have been discovered."""
         return True
 
+    @property
+    def channels_end(self) -> bool:
+        """Whether each channel has an end, also when new ones keep coming; then at most `readers` are in progress."""
+        return self.bounded
+
+    def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
+        """A planner starts: `known` are the channels in the offset, `finished` the ids that are done with.
+
+        Called once, before `discover`, also in the first run. For a source that has to go on with what it once chose,
+        such as a table's version.
+        """
+
     def latest(self, channel: Channel) -> Position:
         """The end of what the channel holds now: for lag, and as the limit of an AvailableNow run. None: unknown."""
         return None
