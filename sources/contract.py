@@ -141,6 +141,9 @@ class ChannelSource(DataSource):
     requires_finalization: ClassVar[bool] = False
     """Whether the final checkpoint has to wait for `is_finalized`."""
 
+    declared: StructType | None = None
+    """The rows' schema: what the user gave to `.schema(...)`, else `schema()`. Set before planning and reading begin."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self.options = self.options_type.parse(self.name(), options)
@@ -225,4 +228,5 @@ class ChannelSource(DataSource):
         """What Spark calls; not to be overridden."""
         from spark_ext.sources._reader import ChannelReader
 
+        self.declared = schema
         return ChannelReader(self, schema)
