@@ -1,0 +1,146 @@
+"""Delta's jars for a session: resolved once by Spark's own resolver, then found again as files.
+
+`spark.jars.packages` asks the resolver at every start: pages of output on the terminal, a second or more, and
+no start without a network when a snapshot or a settings file is in play. Here the resolver runs once, in a
+process of its own whose output is shown only if it fails. What it found is noted in the user's cache folder,
+and later sessions get the files by name. Jars that Spark brings itself are left out: they would only shadow
+the versions that Spark was built with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlparse
+
+from spark_ext.errors import EnvironmentProblem
+
+RESOLVER_KEYS: Final = (
+    "spark.jars.ivy",
+    "spark.jars.ivySettings",
+    "spark.jars.repositories",
+    "spark.jars.excludes",
+)
+"""Spark's settings that say where packages come from; they are passed on."""
+
+_TIMEOUT_S: Final = 900
+"""A slow line needs minutes for some 100 MB; a dead one is told apart by the resolver's own time-outs."""
+
+# Runs under spark-submit, which has resolved the packages by then and holds the outcome as a system property.
+_PRINT_JARS: Final = """
+from pyspark.java_gateway import launch_gateway
+print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jars")))
+"""
+
+
+def delta_coordinate() -> str:
+    """Maven coordinate of Delta for the installed pyspark and delta-spark."""
+    import pyspark
+
+    spark = ".".join(pyspark.__version__.split(".")[:2])
+    return f"io.delta:delta-spark_{spark}_2.13:{metadata.version('delta-spark')}"
+
+
+def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
+    """Delta's jars and what they need beyond Spark's own, as local files.
+
+    Args:
+        conf: the session's settings; those of `RESOLVER_KEYS` are obeyed.
+
+    Raises:
+        EnvironmentProblem: they are not on this machine and could not be fetched.
+    """
+    from pyspark.find_spark_home import _find_spark_home
+
+    home = Path(_find_spark_home())
+    coordinate = delta_coordinate()
+    settings = {key: conf[key] for key in RESOLVER_KEYS if key in conf}
+    note = _note(coordinate, home, settings)
+    noted = _noted(note)
+    if noted:
+        return noted
+    found = _beyond_sparks_own(_resolve(coordinate, home, settings), home)
+    # Without the note the next start resolves again: slower, not wrong.
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        draft = note.with_name(f".{note.name}.{os.getpid()}")
+        draft.write_text("\n".join(str(path) for path in found))
+        draft.replace(note)
+    return found
+
+
+def _note(coordinate: str, home: Path, settings: Mapping[str, str]) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = hashlib.sha256(repr((str(home), sorted(settings.items()))).encode()).hexdigest()[:12]
+    return cache / "spark-ext" / f"{coordinate.replace(':', '_')}-{key}.jars"
+
+
+def _noted(note: Path) -> tuple[Path, ...]:
+    """What was resolved earlier; nothing when there is no note, or a file of it has gone."""
+    try:
+        paths = tuple(Path(line) for line in note.read_text().splitlines())
+    except OSError:
+        return ()
+    return paths if all(path.is_file() for path in paths) else ()
+
+
+def _resolve(coordinate: str, home: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
+    import tempfile
+
+    print(f"spark-ext: fetching {coordinate} (once)", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder:
+        script = Path(folder) / "print_jars.py"
+        script.write_text(_PRINT_JARS)
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--packages", coordinate]
+        for key, value in settings.items():
+            command += ["--conf", f"{key}={value}"]
+        try:
+            done = subprocess.run(
+                [*command, str(script)],
+                capture_output=True,
+                text=True,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            )
+            output = done.stdout + done.stderr
+        except subprocess.TimeoutExpired:
+            output = f"no answer within {_TIMEOUT_S} s"
+    match = re.search(r"^jars=(?P<jars>\S*)$", output, re.MULTILINE)
+    jars = tuple(Path(unquote(urlparse(jar).path)) for jar in match["jars"].split(",")) if match else ()
+    if not any(jar.is_file() and "delta-spark" in jar.name for jar in jars):
+        raise EnvironmentProblem(
+            f"Delta's jar {coordinate} is not on this machine and could not be fetched: {_reason(output)}",
+            operator="the Spark session",
+            kept="nothing was started",
+            do="check the network or proxy and try again; or name a mirror in "
+            "session(conf={'spark.jars.repositories': ...}); or copy the jars here and give their paths in "
+            "session(conf={'spark.jars': ...})",
+        )
+    return jars
+
+
+def _reason(output: str) -> str:
+    """The lines of the resolver's output that say why, in short."""
+    telling = re.compile(r"unresolved dependency|not found|error|exception|no answer", re.IGNORECASE)
+    lines = [line.strip(" \t:") for line in output.splitlines() if telling.search(line)]
+    return "; ".join(dict.fromkeys(lines[:3]))[:500] or "the resolver gave no reason"
+
+
+def _beyond_sparks_own(jars: tuple[Path, ...], home: Path) -> tuple[Path, ...]:
+    own = {_artifact(path.name) for path in (home / "jars").glob("*.jar")}
+    # The resolver stores a jar as <organisation>_<artifact>-<version>.jar.
+    return tuple(jar for jar in jars if _artifact(jar.name.split("_", 1)[-1]) not in own)
+
+
+def _artifact(name: str) -> str:
+    return re.sub(r"-\d.*$", "", name)

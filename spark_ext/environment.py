@@ -1,0 +1,183 @@
+"""What has to be there before a job can run: Java, Spark's version, the workers' Python.
+
+Spark itself says little when one of these is wrong ("Java gateway process exited", "Python worker failed to
+connect back"). So each is looked at before Spark is, costs next to nothing when it is in order, and is named
+with the way to get it when it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from spark_ext.errors import EnvironmentProblem
+
+MINIMUM_JAVA: Final = 17
+"""What Spark 4 needs."""
+MINIMUM_SPARK: Final = (4, 2)
+"""Python streaming sources need `SupportsTriggerAvailableNow` and `latestOffset(start, limit)`."""
+
+_INSTALL_JAVA: Final = (
+    f"install Java {MINIMUM_JAVA} or newer ('apt-get install openjdk-17-jre-headless' on Debian and Ubuntu, "
+    "'dnf install java-17-openjdk-headless' on Fedora, 'brew install openjdk@17' on macOS), "
+    "or set JAVA_HOME to where one is"
+)
+_PROBE: Final = (
+    "import importlib.metadata as m, importlib.util as u, json, sys; "
+    "found = u.find_spec('spark_ext') is not None; "
+    "print(json.dumps([list(sys.version_info[:2]), found, m.version('pyspark')]))"
+)
+
+
+def java_major(version: str) -> int:
+    """The major version in what a JVM calls its version: 17 for `17.0.15`, 8 for `1.8.0_402`, 22 for `22-ea`.
+
+    Raises:
+        ValueError: there is no version in it.
+    """
+    match = re.match(r"(?:1\.)?(\d+)", version.strip().strip('"'))
+    if match is None:
+        raise ValueError(f"not a Java version: {version!r}")
+    return int(match[1])
+
+
+def require_java_version(version: str, where: str) -> None:
+    """Refuse a Java that is too old.
+
+    Args:
+        version: as the JVM says it, such as `17.0.15`.
+        where: whose version it is, for the message.
+
+    Raises:
+        EnvironmentProblem: it is older than Spark needs.
+    """
+    if java_major(version) < MINIMUM_JAVA:
+        raise EnvironmentProblem(
+            f"Java {version} is too old: Spark needs Java {MINIMUM_JAVA} or newer",
+            operator=where,
+            kept="nothing was started",
+            do=_INSTALL_JAVA,
+        )
+
+
+def require_java() -> None:
+    """Refuse to go on without a Java that Spark can run on, looked for where Spark's own scripts look.
+
+    Raises:
+        EnvironmentProblem: there is none, or it is too old, or it does not run.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if found is None:
+        raise EnvironmentProblem(
+            f"JAVA_HOME is '{home}', which has no bin/java"
+            if home
+            else "there is no Java on this machine's PATH",
+            operator="the driver",
+            kept="nothing was started",
+            do=_INSTALL_JAVA,
+        )
+    require_java_version(_version_of_java(Path(found)), f"the driver, which runs {found}")
+
+
+def _version_of_java(java: Path) -> str:
+    """The version of a `java`, from its home's `release` file when it has one: that saves a start."""
+    release = java.resolve().parent.parent / "release"
+    text = ""
+    try:
+        text = release.read_text()
+    except OSError:
+        # Debian links `java` through /etc/alternatives, macOS has a stub in /usr/bin: neither needs to be a
+        # home.
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        text = asked.stderr + asked.stdout
+    match = re.search(r'JAVA_VERSION="([^"]+)"|version "([^"]+)"', text)
+    if match is None:
+        raise EnvironmentProblem(
+            f"{java} does not run: {text.strip() or 'it says nothing'}",
+            operator="the driver",
+            kept="nothing was started",
+            do=_INSTALL_JAVA,
+        )
+    return match[1] or match[2]
+
+
+def require_python(executable: str) -> None:
+    """Refuse a worker Python that cannot run this process's functions.
+
+    The planners of Python sources and the committers of Python sinks run on the driver's machine with the
+    interpreter of the workers, on a cluster too, so it can be looked at here. This very interpreter passes
+    without a look.
+
+    Args:
+        executable: the name or path that Spark starts workers with.
+
+    Raises:
+        EnvironmentProblem: it is not there, is of another version, or lacks spark-ext or this pyspark.
+    """
+    found = shutil.which(executable)
+    if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
+        return
+    wrong = f"there is no '{executable}'" if found is None else _what_is_wrong_with(found)
+    if wrong:
+        raise EnvironmentProblem(
+            f"the workers' Python is not the driver's: {wrong}",
+            operator="Spark's Python workers",
+            kept="nothing was started",
+            do=f"set the environment variable PYSPARK_PYTHON to {sys.executable}, or unset it, before the "
+            "session is made; spark_ext.session() then sets it by itself",
+        )
+
+
+def _what_is_wrong_with(python: str) -> str:
+    import pyspark
+
+    asked = subprocess.run(
+        [python, "-c", _PROBE], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    try:
+        version, has_package, spark = json.loads(asked.stdout)
+    except ValueError:
+        last = (asked.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        return f"'{python}' cannot import pyspark ({last})"
+    ours = list(sys.version_info[:2])
+    if version != ours:
+        return f"'{python}' is Python {_dotted(version)}, and the driver {_dotted(ours)}"
+    if not has_package:
+        return f"'{python}' has no spark_ext installed"
+    if spark != pyspark.__version__:
+        return f"'{python}' has pyspark {spark}, and the driver {pyspark.__version__}"
+    return ""
+
+
+def require_spark_version(version: str) -> None:
+    """Refuse a Spark that lacks what Python streaming sources need, or that is not the one of this pyspark.
+
+    Raises:
+        EnvironmentProblem: it is too old, or differs from the pyspark of this process.
+    """
+    import pyspark
+
+    running, client = _major_minor(version), _major_minor(pyspark.__version__)
+    if running < MINIMUM_SPARK or running != client:
+        raise EnvironmentProblem(
+            f"Spark is {version} and pyspark is {pyspark.__version__}",
+            operator="the Spark session",
+            kept="nothing was registered",
+            do=f"use Spark {_dotted(MINIMUM_SPARK)} with the pyspark of the same version; "
+            "a SPARK_HOME that points elsewhere is the usual cause",
+        )
+
+
+def _major_minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _dotted(version: list[int] | tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)

@@ -1,0 +1,221 @@
+"""A Spark session that is ready for jobs: `session` makes one, `register` makes one of any.
+
+`session` is for a laptop, a test or a script: Delta, RocksDB state that can be cut back to an older epoch,
+UTC, this interpreter for the workers, quiet logs. `register` is all that a session from elsewhere needs (a
+notebook, Databricks, spark-submit).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_ext import _connectors, _jvm, environment, registry
+from spark_ext._jars import delta_jars
+from spark_ext.errors import EnvironmentProblem
+from spark_ext.failpoints import DRIVER_PID
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+PARALLELISM: Final = "SPARK_EXT_PARALLELISM"
+"""Environment variable of all Python workers: the session's default parallelism when it was registered."""
+
+_LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")
+_DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
+"""Also there on Databricks, unlike the classes of the data source."""
+
+
+def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A registered Spark session with what jobs need; the running one, when there is one.
+
+    Args:
+        name: the application's name.
+        master: a Spark master; else the environment variable SPARK_MASTER; else `local[*]`.
+        conf: Spark settings that win over those of `conf/spark-defaults.conf`.
+
+    Raises:
+        EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or not the right one; says
+            how to get it.
+    """
+    _refuse_connect_variables()
+    # Under spark-submit, or after an earlier session, the JVM runs already and only `register` can judge it.
+    if not _has_jvm():
+        environment.require_java()
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    python = (conf or {}).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    environment.require_python(python)
+    settings = _settings(master or os.environ.get("SPARK_MASTER") or "local[*]", conf or {}, python)
+    builder = SparkSession.Builder().appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _environment(PYSPARK_PYTHON=python):
+            spark = builder.getOrCreate()
+    except PySparkRuntimeError as problem:
+        if problem.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise EnvironmentProblem(
+            "Java was started and ended at once; what it said is above",
+            operator="the driver",
+            kept="nothing was started",
+            do="check the settings given as conf, and that this is a full Java "
+            f"{environment.MINIMUM_JAVA} or newer (with the module jdk.incubator.vector)",
+        ) from problem
+    if "spark.sql.shuffle.partitions" not in settings:
+        # A cluster's size is known only now. A query that was started before keeps the number in its
+        # checkpoint.
+        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession, *sources_or_sinks: type[DataSource], require_delta: bool = True) -> None:
+    """Make the sources and sinks of spark-ext, and given ones, known to a session; again is no harm.
+
+    Starts no thread, makes no file. The workers get three environment variables: the folder of the session
+    registry (made by the first job that starts), the driver's process id, and the session's parallelism.
+
+    Args:
+        spark: any classic session: from `session`, a notebook, spark-submit, Databricks.
+        sources_or_sinks: further Python data sources, such as the user's own.
+        require_delta: whether to refuse a session without Delta's jar. Jobs write their tables without it;
+            it is needed only to read them with Spark.
+
+    Raises:
+        EnvironmentProblem: something is missing; names it and says how to get it.
+    """
+    _check(spark, require_delta)
+    context = spark.sparkContext
+    # Spark copies the environment at each registration, so it comes first.
+    context.environment.update(
+        {
+            registry.VARIABLE: str(registry_folder(spark)),
+            DRIVER_PID: str(os.getpid()),
+            PARALLELISM: str(context.defaultParallelism),
+        }
+    )
+    for connector in (*_connectors.load(_connectors.SHIPPED), *sources_or_sinks):
+        spark.dataSource.register(connector)
+
+
+def registry_folder(spark: SparkSession) -> Path:
+    """The session registry's folder: one per application and driver process, on the driver's machine."""
+    return Path(tempfile.gettempdir()) / f"spark-ext-{spark.sparkContext.applicationId}-{os.getpid()}"
+
+
+def _check(spark: SparkSession, require_delta: bool) -> None:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise EnvironmentProblem(
+            "this is a Spark Connect session",
+            operator="the Spark session",
+            kept="nothing was registered",
+            do="use a classic session: jobs read Spark's plans and logs in the driver's own JVM "
+            "(on Databricks: a cluster in dedicated access mode, not serverless)",
+        )
+    environment.require_spark_version(spark.version)
+    environment.require_java_version(_jvm.java_version(spark), "the driver's JVM")
+    environment.require_python(spark.sparkContext.pythonExec)
+    if require_delta and not _jvm.has_class(spark, _DELTA_CLASS):
+        from spark_ext._jars import delta_coordinate
+
+        raise EnvironmentProblem(
+            "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",
+            operator="the Spark session",
+            kept="nothing was registered",
+            do=f"set spark.jars.packages to {delta_coordinate()} before the JVM starts, as "
+            "spark_ext.session() does, or call register(spark, require_delta=False) and read the tables "
+            "by other means",
+        )
+
+
+def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, str]:
+    """All settings of a new session: the file's, then what depends on the machine, then what was given."""
+    settings = defaults()
+    settings["spark.master"] = master
+    settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = python
+    local = _LOCAL.fullmatch(master) is not None
+    if local:
+        settings["spark.driver.bindAddress"] = settings["spark.driver.host"] = "127.0.0.1"
+        settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+    settings.update(given)
+    log4j = f"-Dlog4j2.configurationFile={_resource('log4j2.properties').as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = (
+        f"{log4j} {given.get('spark.driver.extraJavaOptions', '')}".strip()
+    )
+    wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
+    if not _has_jvm() and "delta-spark" not in wanted:
+        jars = [str(path) for path in delta_jars(settings)]
+        # One process: straight on its class path, which saves the copy that spark.jars makes for executors.
+        key, separator = ("spark.driver.extraClassPath", os.pathsep) if local else ("spark.jars", ",")
+        settings[key] = separator.join(filter(None, [given.get(key, ""), *jars]))
+    return settings
+
+
+def defaults() -> dict[str, str]:
+    """The settings of `conf/spark-defaults.conf`, as shipped."""
+    lines = (line.strip() for line in _resource("spark-defaults.conf").read_text().splitlines())
+    pairs = (line.split(None, 1) for line in lines if line and not line.startswith("#"))
+    return {key: value.strip() for key, value in pairs}
+
+
+def _resource(name: str) -> Path:
+    return Path(str(resources.files("spark_ext.conf") / name))
+
+
+def _cores(master: str) -> int:
+    """How many cores a local master uses: `local` 1, `local[4]` and `local[4,2]` 4, `local[*]` all."""
+    match = re.fullmatch(r"local\[(\d+).*\]", master)
+    if match:
+        return int(match[1])
+    return (
+        1
+        if master == "local"
+        else len(os.sched_getaffinity(0))
+        if sys.platform == "linux"
+        else os.cpu_count() or 1
+    )
+
+
+def _has_jvm() -> bool:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return True
+    # Importing pyspark takes longer than the look, so only when someone has done it already can there be a
+    # JVM.
+    core = sys.modules.get("pyspark.core.context")
+    return core is not None and core.SparkContext._gateway is not None
+
+
+def _refuse_connect_variables() -> None:
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise EnvironmentProblem(
+            "the environment asks for Spark Connect (SPARK_REMOTE or SPARK_CONNECT_MODE_ENABLED is set)",
+            operator="the Spark session",
+            kept="nothing was started",
+            do="unset it: jobs need a classic session, whose JVM is the driver's own",
+        )
+
+
+@contextlib.contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Set environment variables for a moment: a new Spark context reads the workers' Python from one."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,54 @@
+"""Fixtures for all tests. Spark starts only for tests that ask for `spark`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+
+import spark_ext as sx
+from spark_ext import _connectors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark_of_process() -> Iterator[SparkSession]:
+    """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
+    with pytest.MonkeyPatch.context() as patch:
+        # While connectors are being written: those that are there. To be removed with the last of them.
+        there = tuple(place for place in _connectors.SHIPPED if find_spec(place.partition(":")[0]))
+        patch.setattr(_connectors, "SHIPPED", there)
+        yield from _session()
+
+
+def _session() -> Iterator[SparkSession]:
+    session = sx.session(
+        "spark-ext-tests",
+        master="local[2]",
+        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(spark_of_process: SparkSession) -> Iterator[SparkSession]:
+    """The process's Spark session; what a test leaves running or set is undone after it."""
+    session = spark_of_process
+    before = dict(session.conf.getAll)
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    for table in session.catalog.listTables():
+        if table.isTemporary:
+            session.catalog.dropTempView(table.name)
+    after = session.conf.getAll
+    for key in after.keys() - before.keys():
+        session.conf.unset(key)
+    for key, value in before.items():
+        if after.get(key) != value:
+            session.conf.set(key, value)
