@@ -69,7 +69,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         reach("sink.written")
         return Written(query_id, int(epoch), counted.rows, prepared)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Phase two: tried again with back-off; after the last attempt the query fails with what is in doubt."""
         written = [message for message in messages if isinstance(message, Written)]
         if len(written) != len(messages):
@@ -95,7 +95,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         self._with_retries(epoch, prepared)
         reach("sink.committed")
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing is undone: Spark aborts also after a commit that raised although it took effect.
 
         What the tasks prepared is the next start's to clean.
@@ -137,9 +137,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         if self._registration is None:
             return False
         logged = SparkLog(self._registration.checkpoint).offsets(epoch)
-        return logged is not None and any(
-            is_channel_offset(raw) and raw.get("final", 0) > 0 for raw in logged.sources
-        )
+        return logged is not None and any(is_channel_offset(raw) and raw.get("final", 0) > 0 for raw in logged.sources)
 
 
 class _Counted:

@@ -122,6 +122,9 @@ class TwoPhaseCommitSink(DataSource):
     options_type: ClassVar[type[SinkOptions]] = SinkOptions
     """Your options class."""
 
+    options: SinkOptions  # type: ignore[assignment]
+    """The parsed options; annotate it with your class. (Spark's base class has the raw ones under this name.)"""
+
     requires_finalization: ClassVar[bool] = False
     """Whether the final checkpoint has to wait for `is_finalized`."""
 
@@ -162,8 +165,10 @@ class TwoPhaseCommitSink(DataSource):
 
     @abstractmethod
     def claim(self, claim: Claim) -> None:
-        """Take the target for an incarnation: fence older ones off in the target itself, and only then finish or
-        discard what they left prepared. Called in the driver before the query starts; may come again.
+        """Take the target for an incarnation; called in the driver before the query starts, and may come again.
+
+        Older incarnations are fenced off in the target itself; only then is finished or discarded what they left
+        prepared.
 
         Raises:
             FencedError: a newer incarnation has claimed it.
@@ -196,7 +201,7 @@ class TwoPhaseCommitSink(DataSource):
 
     # -- done by the base ---------------------------------------------------------------------------------------------
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """What Spark calls; not to be overridden."""
         from spark_ext.sinks._writer import EpochWriter
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_ext.ledger.view import SourceView
+
 from spark_ext.registry import Registration
 from spark_ext.sources._planner import Requests
 
@@ -13,9 +14,7 @@ class PlannerView:
     """Reads flags and control events through one kept handle, at most every 100 ms or so."""
 
     def __init__(self, registration: Registration) -> None:
-        self._view = SourceView(
-            registration.state, registration.uid, registration.lineage, query=registration.query
-        )
+        self._view = SourceView(registration.state, registration.uid, registration.lineage, query=registration.query)
         self._requests = Requests()
 
     def confirmed(self) -> int:

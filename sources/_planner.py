@@ -227,9 +227,7 @@ class Planner:
             if step.finished:
                 sequence += 1
                 running.pop(channel.id, None)
-                finished.append(
-                    Finished(sequence, channel.id, step.end, state.data, state.begin, state.new)
-                )
+                finished.append(Finished(sequence, channel.id, step.end, state.data, state.begin, state.new))
             else:
                 running[channel.id] = replace(state, at=step.end)
         ended = self._source.bounded and not running and not self._pending

@@ -53,11 +53,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = Planner(self._source, registration, _view(registration))
         return self._planner
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """The same each time: Spark asks twice and does not log it."""
         return SourceOffset(self._uid).to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """For display; the planner takes its limits from the options."""
         options = self._source.options
         if options.max_rows_per_epoch is not None:
@@ -66,11 +66,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(options.max_bytes_per_epoch)
         return ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Plan only what is there now."""
         self._planning().prepare_available_now()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next epoch; `start` when there is none, which makes no epoch."""
         offset = SourceOffset.from_json(start, self._uid)
         end = self._planning().next(offset)
@@ -79,7 +79,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reach("source.planned")
         return end.to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """What waits, for Spark's progress events."""
         return {"uid": self._uid, "waiting": self._planner.waiting} if self._planner is not None else None
 
@@ -119,17 +119,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark's word that an epoch is safe; it never comes for the last one of a run."""
-        self._source.on_epoch_committed(committed(SourceOffset.from_json(end, self._uid), final=False))
+        self._source.on_epoch_committed(Committed.of(SourceOffset.from_json(end, self._uid), final=False))
 
     def stop(self) -> None:
         """Nothing to release: the planner process ends."""
-
-
-def committed(offset: SourceOffset, *, final: bool) -> Committed:
-    """What an offset says to a source when its epoch is safe."""
-    positions: dict[str, Any] = {name: state.at for name, state in offset.running.items()}
-    positions.update({finish.channel: finish.at for finish in offset.finished})
-    return Committed(positions, tuple(finish.channel for finish in offset.finished), final)
 
 
 def assign(source: ChannelSource, pieces: Sequence[Range], readers: int) -> list[InputPartition]:
@@ -171,5 +164,3 @@ def _view(registration: registry.Registration | None) -> LedgerView:
     from spark_ext.sources._ledger_view import PlannerView
 
     return PlannerView(registration)
-
-

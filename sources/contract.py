@@ -57,7 +57,7 @@ from pydantic import Field
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark_ext.offsets import Json, Position
+from spark_ext.offsets import Json, Position, SourceOffset
 from spark_ext.options import Bytes, Milliseconds, Options
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class SourceOptions(Options):
     """Most bytes that one epoch reads, over all channels; None: all that is there."""
 
     readers: int | None = Field(default=None, gt=0)
-    """How many tasks read an epoch, and how many channels are in progress at once; None: Spark's default parallelism."""
+    """How many tasks read an epoch, and how many channels are in progress at once; None: Spark's parallelism."""
 
     discovery_interval: Milliseconds = 10_000
     """How often an unbounded source looks for new channels, ms. A bounded one looks once per run."""
@@ -127,6 +127,13 @@ class Committed:
     final: bool
     """Whether it is the source's last epoch. Given by the job's final checkpoint, in the driver process."""
 
+    @classmethod
+    def of(cls, offset: SourceOffset, *, final: bool) -> Committed:
+        """What an offset says when its epoch is safe."""
+        positions: dict[str, Position] = {name: state.at for name, state in offset.running.items()}
+        positions.update({finish.channel: finish.at for finish in offset.finished})
+        return cls(positions, tuple(finish.channel for finish in offset.finished), final)
+
 
 class ChannelSource(DataSource):
     """Base of all sources: subclass it, and register the class with `spark_ext.register(spark, YourSource)`.
@@ -138,11 +145,14 @@ class ChannelSource(DataSource):
     options_type: ClassVar[type[SourceOptions]] = SourceOptions
     """Your options class."""
 
+    options: SourceOptions  # type: ignore[assignment]
+    """The parsed options; annotate it with your class. (Spark's base class has the raw ones under this name.)"""
+
     requires_finalization: ClassVar[bool] = False
     """Whether the final checkpoint has to wait for `is_finalized`."""
 
     declared: StructType | None = None
-    """The rows' schema: what the user gave to `.schema(...)`, else `schema()`. Set before planning and reading begin."""
+    """The rows' schema: what the user gave to `.schema(...)`, else `schema()`. Set before planning and reading."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -224,7 +234,7 @@ class ChannelSource(DataSource):
 
     # -- done by the base ---------------------------------------------------------------------------------------------
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """What Spark calls; not to be overridden."""
         from spark_ext.sources._reader import ChannelReader
 

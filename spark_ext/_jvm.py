@@ -120,14 +120,10 @@ def _jvm(spark: SparkSession) -> Any:
 def _plan_source(leaf: Any) -> PlanSource:
     kind = str(leaf.getClass().getSimpleName())
     if kind == "StreamingRelationV2":
-        options = {
-            str(entry.getKey()).lower(): str(entry.getValue()) for entry in leaf.extraOptions().entrySet()
-        }
+        options = {str(entry.getKey()).lower(): str(entry.getValue()) for entry in leaf.extraOptions().entrySet()}
         name = str(leaf.sourceName())
         uid = options.get("uid")
-        return PlanSource(
-            "v2", name, options, uid, f"source '{name}'" + (f" with uid '{uid}'" if uid else "")
-        )
+        return PlanSource("v2", name, options, uid, f"source '{name}'" + (f" with uid '{uid}'" if uid else ""))
     if kind == "StreamingRelation":
         name = str(leaf.sourceName())
         return PlanSource("v1", name, {}, None, f"Spark's own source '{name}'")

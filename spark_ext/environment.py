@@ -76,9 +76,7 @@ def require_java() -> None:
     found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
     if found is None:
         raise EnvironmentProblem(
-            f"JAVA_HOME is '{home}', which has no bin/java"
-            if home
-            else "there is no Java on this machine's PATH",
+            f"JAVA_HOME is '{home}', which has no bin/java" if home else "there is no Java on this machine's PATH",
             operator="the driver",
             kept="nothing was started",
             do=_INSTALL_JAVA,

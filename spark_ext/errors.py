@@ -27,9 +27,7 @@ class SparkExtError(Exception):
 
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "") -> None:
         super().__init__(what)
-        self.what, self.operator, self.kept, self.do = (
-            " ".join(text.split()) for text in (what, operator, kept, do)
-        )
+        self.what, self.operator, self.kept, self.do = (" ".join(text.split()) for text in (what, operator, kept, do))
 
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.what}"]
@@ -118,9 +116,7 @@ class JobFailedError(SparkExtError):
 
     code = "JOB_FAILED"
 
-    def __init__(
-        self, what: str, *, operator: str = "", kept: str = "", do: str = "", cause_text: str = ""
-    ) -> None:
+    def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "", cause_text: str = "") -> None:
         super().__init__(what, operator=operator, kept=kept, do=do)
         self.cause_text = cause_text
 

@@ -79,7 +79,7 @@ class SourceOffset:
     sequence: int = 0
     """The last finish sequence given out."""
     ended: bool = False
-    """No more rows will come from this source, ever: all channels of a bounded source have finished, or it was drained."""
+    """No more rows will ever come: all channels of a bounded source have finished, or it was drained."""
     drained: bool = False
     """It ended because it was told to, not because its input did."""
     control: int = 0
@@ -215,6 +215,4 @@ def _finished_json(finish: Finished) -> Json:
 
 
 def _finished(raw: Mapping[str, Json]) -> Finished:
-    return Finished(
-        raw["sequence"], raw["channel"], raw["at"], raw.get("data"), raw.get("begin"), "begin" in raw
-    )
+    return Finished(raw["sequence"], raw["channel"], raw["at"], raw.get("data"), raw.get("begin"), "begin" in raw)

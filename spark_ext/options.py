@@ -50,7 +50,7 @@ def byte_count(value: object) -> int:
     match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)i?b?\s*", str(value), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{value!r} is not a size such as '1048576', '64k', '128m' or '1g'")
-    return int(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+    return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
 
 
 Milliseconds = Annotated[int, BeforeValidator(milliseconds)]
@@ -91,7 +91,7 @@ class Options(BaseModel):
                 "the option 'uid' is missing: it names this operator's state, so that a restart finds it again",
                 operator=who,
                 kept="nothing was read or written",
-                do=f"add .option(\"uid\", \"<a stable name>\") to the {connector} operator",
+                do=f'add .option("uid", "<a stable name>") to the {connector} operator',
             )
         for name in given.keys() - cls.model_fields.keys():
             near = difflib.get_close_matches(name, list(cls.model_fields), n=1)

@@ -12,8 +12,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 VARIABLE = "SPARK_EXT_REGISTRY"
 """Environment variable of driver and workers: the folder, which need not exist."""
@@ -44,6 +48,23 @@ def folder() -> Path | None:
     """The registry's folder; None when nothing was registered in this session."""
     place = os.environ.get(VARIABLE)
     return Path(place) if place else None
+
+
+def folder_of(spark: SparkSession) -> Path:
+    """The registry's folder of a session.
+
+    Raises:
+        ConfigurationError: the session was never registered.
+    """
+    place = spark.sparkContext.environment.get(VARIABLE)
+    if place is None:
+        raise ConfigurationError(
+            "spark-ext's sources and sinks are not registered in this session",
+            operator=f"Spark application '{spark.sparkContext.appName}'",
+            kept="nothing was started",
+            do="call spark_ext.register(spark) once, right after the session was made",
+        )
+    return Path(place)
 
 
 def lookup(uid: str, place: Path | None = None) -> Registration | None:

@@ -150,9 +150,7 @@ def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, s
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
     settings.update(given)
     log4j = f"-Dlog4j2.configurationFile={_resource('log4j2.properties').as_uri()}"
-    settings["spark.driver.extraJavaOptions"] = (
-        f"{log4j} {given.get('spark.driver.extraJavaOptions', '')}".strip()
-    )
+    settings["spark.driver.extraJavaOptions"] = f"{log4j} {given.get('spark.driver.extraJavaOptions', '')}".strip()
     wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
     if not _has_jvm() and "delta-spark" not in wanted:
         jars = [str(path) for path in delta_jars(settings)]
@@ -178,13 +176,7 @@ def _cores(master: str) -> int:
     match = re.fullmatch(r"local\[(\d+).*\]", master)
     if match:
         return int(match[1])
-    return (
-        1
-        if master == "local"
-        else len(os.sched_getaffinity(0))
-        if sys.platform == "linux"
-        else os.cpu_count() or 1
-    )
+    return 1 if master == "local" else len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _has_jvm() -> bool:

@@ -1,8 +1,8 @@
 """Spark's own write-ahead log of a query, read as files: the facts that the lifecycle is decided by.
 
-A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then one
-line per source) and `commits/N` (written after epoch N has been committed by the sink). Spark keeps about 100 epochs.
-Listener events only hint that something changed here.
+A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then
+one line per source) and `commits/N` (written after epoch N has been committed by the sink). Spark keeps about 100
+epochs. Listener events only hint that something changed here.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SparkLog:
     def _epochs(self, folder: str) -> list[int]:
         if self._local is not None:
             try:
-                names = os.listdir(self._local / folder)
+                names = [item.name for item in os.scandir(self._local / folder)]
             except FileNotFoundError:
                 return []
         else:

@@ -1,0 +1,460 @@
+"""A job: a named set of streaming queries over one state directory, with a beginning and an end.
+
+job = Job(spark, "flights", state="./state/flights")
+job.add("daily-delays", delays.writeStream.format("delta_2pc").option("uid", "delays").option("path", "out/delays"))
+result = job.run()
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_ext import _jvm, registry
+from spark_ext.coordinator import Coordinator
+from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
+from spark_ext.final_checkpoint import FinalCheckpoint
+from spark_ext.job_context import JobContext
+from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, start_incarnation
+from spark_ext.lifecycle import FinalStep, State, source_offsets
+from spark_ext.listeners.job_listener import JobListener
+from spark_ext.options import UID
+from spark_ext.outbox import Outbox
+from spark_ext.query import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
+from spark_ext.query_run import QueryRun
+from spark_ext.result import JobResult, QueryResult, SourceResult
+from spark_ext.settings import JobSettings
+from spark_ext.spark_log import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger("spark_ext.job")
+
+
+class Job:
+    """A set of streaming queries that start, end, fail and resume together.
+
+    A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its finish and
+    closes. A further run does nothing for it. A query with an unbounded source runs until `stop` or `drain`.
+
+    Delivery: exactly once from channel sources to two-phase sinks, through any crash. With one of Spark's own sources
+    or sinks in a query, that query has what Spark gives.
+
+    Args:
+        spark: a session that `spark_ext.register` has seen.
+        name: the job's name, kept in its state directory.
+        state: path or object-store URI of the state directory; made when absent. It belongs to one job.
+        takeover: start although another driver seems to run this job; that one is fenced off.
+        settings: see `conf/job.yaml`.
+
+    Raises:
+        ConfigurationError: a bad name or setting.
+    """
+
+    def __init__(
+        self, spark: SparkSession, name: str, *, state: str | Path, takeover: bool = False, **settings: Any
+    ) -> None:
+        if not UID.fullmatch(name):
+            raise ConfigurationError(
+                f"'{name}' cannot be a job's name",
+                operator=f"job '{name}'",
+                kept=NOTHING_STARTED,
+                do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
+            )
+        self.name = name
+        self.settings = JobSettings.of(name, settings)
+        place = local_path(str(state))
+        self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
+        self._spark = spark
+        self._takeover = takeover
+        self._specs: list[QuerySpec] = []
+        self._ledger = Ledger(self.state_directory, storage_options=dict(self.settings.storage_options) or None)
+        self._context: JobContext | None = None
+        self._coordinator: Coordinator | None = None
+        self._listener: JobListener | None = None
+        self._started = datetime.now(timezone.utc)
+        self._result: JobResult | None = None
+        self._lock = threading.Lock()
+
+    # -- building -----------------------------------------------------------------------------------------------------
+
+    def add(self, uid: str, writer: DataStreamWriter, *, available_now: bool = False) -> Job:
+        """Add a query.
+
+        Args:
+            uid: the query's stable name; its checkpoint is kept under it.
+            writer: `df.writeStream...`, without trigger and checkpoint location.
+            available_now: the query is bounded by what is there when it starts; for Spark's own sources, which have
+                no end of their own. It has finished when a further run has nothing to read.
+
+        Raises:
+            ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised.
+        """
+        if self._coordinator is not None:
+            raise ConfigurationError(
+                "the job has been started",
+                operator=f"job '{self.name}', query '{uid}'",
+                kept="the running queries are not touched",
+                do="add all queries before start() or run()",
+            )
+        spec = query_spec(self.name, uid, writer, available_now=available_now)
+        if any(other.uid == uid for other in self._specs):
+            raise ConfigurationError(
+                f"the job has a query '{uid}' already",
+                operator=f"job '{self.name}'",
+                kept=NOTHING_STARTED,
+                do="give each query a uid of its own",
+            )
+        refuse_repeated(
+            f"job '{self.name}', query '{uid}'",
+            tuple(operator for one in (*self._specs, spec) for operator in one.operators),
+        )
+        self._specs.append(spec)
+        return self
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, *, progress: bool = True) -> JobResult:
+        """Start the job, wait for its end, and return what came of it.
+
+        Ctrl-C stops it in order: no row is lost, nothing is emitted for the end of input. A second Ctrl-C leaves at
+        once; the next start cleans up.
+
+        Args:
+            progress: show a live line with rows, epochs, lag and state on standard error.
+
+        Raises:
+            JobFailedError: a query has failed for good.
+            SparkExtError: the job could not be started.
+        """
+        self.start()
+        with _stop_on_interrupt(self):
+            if progress:
+                from spark_ext.progress_line import show
+
+                show(self)
+            self._coordinator_or_raise().join()
+        return self.await_termination()
+
+    def start(self) -> Job:
+        """Start all queries that have not finished, and return.
+
+        Raises:
+            StateError: the state directory is another job's, in use, or has lost a checkpoint.
+            ConfigurationError: a target was refused.
+            SparkExtError: anything else that was refused before an epoch ran.
+        """
+        with self._lock:
+            if self._coordinator is not None:
+                raise StateError(
+                    "the job has been started already",
+                    operator=f"job '{self.name}'",
+                    kept="it goes on",
+                    do="make a new Job to run it again",
+                )
+            if not self._specs:
+                raise ConfigurationError(
+                    "the job has no query",
+                    operator=f"job '{self.name}'",
+                    kept=NOTHING_STARTED,
+                    do="add one with job.add(uid, df.writeStream...)",
+                )
+            self._started = datetime.now(timezone.utc)
+            self._coordinator = self._prepare()
+        return self
+
+    def _prepare(self) -> Coordinator:
+        place = registry.folder_of(self._spark)
+        incarnation = start_incarnation(
+            self._ledger,
+            self.name,
+            takeover=self._takeover,
+            jvm_pid=_jvm.jvm_pid(self._spark),
+            application_id=self._spark.sparkContext.applicationId,
+        )
+        writer = LedgerWriter(self._ledger, incarnation)
+        context = JobContext(
+            job=self.name,
+            job_id=incarnation.job_id,
+            state=self.state_directory,
+            settings=self.settings,
+            incarnation=incarnation,
+            registry=place,
+            outbox=Outbox(writer, self.name),
+            wake=threading.Event(),
+        )
+        self._context = context
+        runs: list[QueryRun] = []
+        finals: dict[str, FinalCheckpoint] = {}
+        started = False
+        try:
+            for spec in self._specs:
+                run, final = self._restored(spec, context)
+                runs.append(run)
+                if final is not None:
+                    finals[spec.uid] = final
+            coordinator = Coordinator(context, self._ledger, runs, self._ledger.next_checkpoint_id(), finals)
+            for run in runs:
+                if run.state is State.CREATED and not run.input_done:
+                    run.claim()
+                    run.open()
+            self._listener = JobListener(coordinator.hint)
+            if any(run.state is State.CREATED for run in runs):
+                self._spark.streams.addListener(self._listener)
+            for run in runs:
+                if run.state is State.CREATED and not run.input_done:
+                    run.start()
+            coordinator.start()
+            started = True
+            return coordinator
+        except SparkExtError:
+            raise
+        except Exception as failure:
+            raise _start_failure(self.name, failure) from failure
+        finally:
+            if not started:
+                self._undo_start(runs, writer)
+
+    def _restored(self, spec: QuerySpec, context: JobContext) -> tuple[QueryRun, FinalCheckpoint | None]:
+        """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
+        lineage = self._ledger.lineage_of(spec.uid)
+        run = QueryRun(spec, context, lineage, self._ledger.flagged(spec.uid, lineage))
+        steps = self._ledger.final_steps(spec.uid, lineage)
+        run.restore(self._ledger.last_epoch(spec.uid, lineage))
+        if steps is None:
+            return run, None
+        if FinalStep.CLOSED.value in steps.passed:
+            run.finished_before()
+            return run, None
+        run.resume_final()
+        return run, FinalCheckpoint(run, steps.passed, steps.checkpoint_id)
+
+    def _undo_start(self, runs: list[QueryRun], writer: LedgerWriter) -> None:
+        for run in runs:
+            try:
+                run.stop_spark()
+            except Exception:
+                log.exception("query '%s' could not be stopped", run.spec.uid)
+            run.release()
+        self._remove_listener()
+        try:
+            writer.end("the start was refused")
+        except SparkExtError as problem:
+            log.warning("the end of job '%s' was not recorded: %s", self.name, problem)
+
+    def await_termination(self, timeout: float | None = None) -> JobResult:
+        """Wait for the job's end.
+
+        Args:
+            timeout: seconds; None: as long as it takes.
+
+        Raises:
+            JobFailedError: a query has failed for good.
+            TimeoutError: it still runs.
+        """
+        coordinator = self._coordinator_or_raise()
+        if not coordinator.join(timeout):
+            raise TimeoutError(f"job '{self.name}' is {coordinator.state.value} after {timeout} s")
+        result = self._conclude(coordinator)
+        if coordinator.failure is not None:
+            cause = coordinator.failure
+            raise JobFailedError(
+                cause.what,
+                operator=cause.operator or f"job '{self.name}'",
+                kept=cause.kept,
+                do=cause.do,
+                cause_text=str(cause),
+            ) from cause
+        return result
+
+    def _conclude(self, coordinator: Coordinator) -> JobResult:
+        with self._lock:
+            if self._result is None:
+                self._remove_listener()
+                assert self._context is not None
+                self._result = _result(self, coordinator, self._context, self._started)
+                try:
+                    self._context.outbox.end(self._result.state.value)
+                except SparkExtError as problem:
+                    log.warning("the end of job '%s' was not recorded: %s", self.name, problem)
+            return self._result
+
+    def _remove_listener(self) -> None:
+        if self._listener is not None:
+            self._spark.streams.removeListener(self._listener)
+            self._listener = None
+
+    def stop(self, timeout: float | None = None) -> JobResult:
+        """Stop all queries where they are: nothing is emitted for the end of input, and a further run goes on.
+
+        Args:
+            timeout: seconds to wait; None: the setting `stop_timeout`.
+
+        Raises:
+            TimeoutError: a query has not ended in time.
+        """
+        coordinator = self._coordinator_or_raise()
+        coordinator.stop()
+        if not coordinator.join(self.settings.stop_timeout / 1000 if timeout is None else timeout):
+            raise TimeoutError(f"job '{self.name}' is {coordinator.state.value} after the stop's time limit")
+        return self._conclude(coordinator)
+
+    def drain(self, timeout: float | None = None) -> JobResult:
+        """End the job in order: sources stop where they are, windows are emitted, the final checkpoint is taken.
+
+        It is the end: the watermark stands at the end of time, and a further run finds the job finished. A query with
+        one of Spark's own sources is stopped after its current epoch; the windows it has open are not emitted.
+
+        Args:
+            timeout: seconds to wait; None: as long as it takes.
+
+        Raises:
+            TimeoutError: it has not ended in time; the drain stays in force.
+        """
+        coordinator = self._coordinator_or_raise()
+        if not coordinator.done.is_set():
+            assert self._context is not None
+            self._context.outbox.request("", "drain")
+            coordinator.drain()
+        return self.await_termination(timeout)
+
+    def reset(self, uid: str, reason: str = "") -> None:
+        """Give up a query's history: the next start reads all of its input again. Earlier output stays where it is.
+
+        The job must not be running. The old checkpoint is kept beside the new one.
+
+        Raises:
+            StateError: the job runs, or has no such query.
+        """
+        if self._coordinator is not None and not self._coordinator.done.is_set():
+            raise StateError(
+                "the job is running",
+                operator=f"job '{self.name}', query '{uid}'",
+                kept="it goes on",
+                do="stop it, then reset",
+            )
+        from spark_ext.reset import reset_query
+
+        reset_query(self._ledger, self.name, self.state_directory, uid, reason)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The least state of the queries that have not finished."""
+        return self._coordinator.state if self._coordinator is not None else State.CREATED
+
+    @property
+    def runs(self) -> tuple[QueryRun, ...]:
+        """The queries under supervision, for display."""
+        return self._coordinator.runs if self._coordinator is not None else ()
+
+    @property
+    def done(self) -> bool:
+        """Whether the job has ended."""
+        return self._coordinator is not None and self._coordinator.done.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end for so long; returns whether it has come."""
+        return self._coordinator_or_raise().join(seconds)
+
+    @property
+    def ledger(self) -> LedgerFrames:
+        """The job's tables as DataFrames: `job.ledger.finished()`, `.epochs()`, `.checkpoints()`, `.incidents()`."""
+        return self._ledger.frames(self._spark)
+
+    def __repr__(self) -> str:
+        queries = ", ".join(f"{run.spec.uid} {run.state.value}" for run in self.runs) or ", ".join(
+            spec.uid for spec in self._specs
+        )
+        return f"<Job {self.name} {self.state.value}: {queries}>"
+
+    def _repr_html_(self) -> str:
+        from spark_ext.display import job_html
+
+        return job_html(self)
+
+    def _coordinator_or_raise(self) -> Coordinator:
+        if self._coordinator is None:
+            raise StateError(
+                "the job has not been started",
+                operator=f"job '{self.name}'",
+                kept="nothing is lost",
+                do="call start() or run() first",
+            )
+        return self._coordinator
+
+
+def _start_failure(job: str, failure: Exception) -> SparkExtError:
+    from spark_ext.errors import from_text
+
+    return from_text(str(failure)) or StateError(
+        f"the job could not be started: {type(failure).__name__}: {next(iter(str(failure).splitlines()), '')}",
+        operator=f"job '{job}'",
+        kept="no epoch ran; the state is as it was",
+        do="mend the cause and start again",
+    )
+
+
+def _result(job: Job, coordinator: Coordinator, context: JobContext, started: datetime) -> JobResult:
+    return JobResult(
+        job=job.name,
+        state=coordinator.state,
+        incarnation=context.incarnation.number,
+        lineage=context.incarnation.lineage,
+        started=started,
+        ended=datetime.now(timezone.utc),
+        queries=tuple(_query_result(run) for run in coordinator.runs),
+        error=str(coordinator.failure) if coordinator.failure is not None else "",
+    )
+
+
+def _query_result(run: QueryRun) -> QueryResult:
+    offsets = source_offsets(run.offsets) if run.offsets is not None else {}
+    return QueryResult(
+        uid=run.spec.uid,
+        state=run.state,
+        finished=run.state is State.FINISHED,
+        finished_before=run.had_finished,
+        epochs=run.figures.epochs,
+        last_epoch=run.committed if run.committed >= 0 else None,
+        rows=run.figures.input_rows,
+        state_rows=run.figures.state_rows,
+        sources=tuple(
+            SourceResult(uid, offset.ended, offset.sequence, len(offset.running)) for uid, offset in offsets.items()
+        ),
+        reason=run.reason,
+    )
+
+
+@contextmanager
+def _stop_on_interrupt(job: Job) -> Iterator[None]:
+    """First Ctrl-C: stop in order. Second: leave at once. The two stages are dlt's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    asked_at: list[float] = []
+
+    def on_interrupt(number: int, frame: object) -> None:
+        if asked_at:
+            signal.signal(signal.SIGINT, before)
+            raise KeyboardInterrupt
+        asked_at.append(time.monotonic())
+        log.warning("stopping job '%s' in order; press Ctrl-C again to leave at once", job.name)
+        job._coordinator_or_raise().stop()
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

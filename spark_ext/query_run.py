@@ -1,0 +1,488 @@
+"""One query of a running job: its start, its epochs as they commit, its failures, and its end.
+
+Driven by the coordinator's `tick`; all decisions are taken from Spark's logs by `lifecycle`, listener hints only add
+figures. Nothing here runs on an epoch's critical path.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from spark_ext import lifecycle, operators, registry
+from spark_ext.checkpoint_metadata import (
+    Finish,
+    QueryMetadata,
+    SinkMetadata,
+    SourceMetadata,
+    finish_of,
+)
+from spark_ext.errors import SparkExtError, StateError, from_text
+from spark_ext.failpoints import reach
+from spark_ext.ledger.schema import EpochRow, FinishedRow
+from spark_ext.lifecycle import State
+from spark_ext.listeners.job_listener import Hint
+from spark_ext.query import QuerySpec
+from spark_ext.registry import Registration
+from spark_ext.sinks.contract import Claim
+from spark_ext.spark_log import LoggedOffsets, SparkLog
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_ext.job_context import JobContext
+
+log = logging.getLogger("spark_ext.job")
+
+FIGURES_WITHIN = 2.0
+"""How long an epoch's history waits for Spark's figures, s: events come late, and may be dropped."""
+
+
+@dataclass
+class Figures:
+    """What is counted of one query in this run; display and history only."""
+
+    epochs: int = 0
+    input_rows: int = 0
+    state_rows: int = 0
+    last_epoch_ms: int = 0
+    told: int = -1
+    """The last epoch that Spark told of."""
+    by_epoch: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    """Rows and ms of epochs that Spark told of and that are not in the ledger yet."""
+
+
+class QueryRun:
+    """A query under supervision.
+
+    Args:
+        spec: the query.
+        context: the job's.
+        lineage: the query's: flags and sink identities of other lineages are not its own.
+        flagged: per source, the last finish sequence whose flag is in the ledger.
+    """
+
+    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int, flagged: dict[str, int]) -> None:
+        self.spec = spec
+        self.context = context
+        self.lineage = lineage
+        self.checkpoint = f"{context.state.rstrip('/')}/queries/{spec.uid}/checkpoint"
+        self.log = SparkLog(self.checkpoint)
+        self.state = State.CREATED
+        self.reason = ""
+        self.error: BaseException | None = None
+        self.figures = Figures()
+        self.query_id: str | None = None
+        self.committed = -1
+        self.offsets: LoggedOffsets | None = None
+        self._flagged = dict(flagged)
+        self._unrecorded: deque[tuple[int, LoggedOffsets | None, float]] = deque()
+        self._query: StreamingQuery | None = None
+        self._ended: tuple[BaseException | None] | None = None
+        self._failures = 0
+        self._failed_after = -1
+        self._restart_at: float | None = None
+        self._planned_before: LoggedOffsets | None = None
+        self._stopping = False
+        self._draining = False
+        self.had_finished = False
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    @property
+    def who(self) -> str:
+        """For messages."""
+        return f"job '{self.context.job}', query '{self.spec.uid}'"
+
+    def restore(self, known: tuple[str, int] | None) -> None:
+        """Look at what an earlier run left: the facts from which this one goes on.
+
+        Args:
+            known: Spark's query id and the newest committed epoch as the ledger has them; None: never ran.
+
+        Raises:
+            StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
+        """
+        self.query_id = self.log.query_id()
+        newest = self.log.newest_commit()
+        self.committed = -1 if newest is None else newest
+        if known is not None and (self.query_id != known[0] or self.committed < known[1]):
+            state = "is gone" if self.query_id is None else "is not the one that the ledger knows"
+            raise StateError(
+                f"the checkpoint of this query {state}: the ledger has epochs up to {known[1]} committed, and a new "
+                "checkpoint would write them a second time",
+                operator=self.who,
+                kept="the ledger and all output are as they were; nothing was started",
+                do=f"put the directory back ({self.checkpoint}), or give up the history with job.reset("
+                f"'{self.spec.uid}'), which reads all input again and leaves earlier output where it is",
+            )
+        self.offsets = self.log.offsets(self.committed) if self.committed >= 0 else None
+        if self.committed >= 0 and self.offsets is None:
+            raise StateError(
+                f"epoch {self.committed} is in commits/ but not in offsets/",
+                operator=self.who,
+                kept="nothing was started, nothing was changed",
+                do=f"put back offsets/{self.committed} of {self.checkpoint}",
+            )
+        self.figures.told = self.committed
+
+    @property
+    def input_done(self) -> bool:
+        """Whether the newest committed epoch has all input, and the state is empty."""
+        return (
+            self.offsets is not None
+            and bool(self.spec.sources)
+            and not self.spec.natives
+            and lifecycle.input_ended(self.offsets, (source.uid for source in self.spec.sources))
+            and lifecycle.flushed(self.offsets, (end.uid for end in self.spec.ends))
+        )
+
+    def claim(self) -> None:
+        """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`."""
+        if self.spec.sink is None:
+            return
+        sink = operators.sink(self.spec.sink.format, self.spec.sink.options)
+        from spark_ext import _jvm
+
+        sink.validate(_jvm.writer_frame(self.spec.writer).schema)
+        mine = self.context.incarnation
+        sink.claim(Claim(self.spec.sink.uid, self.context.job, self.context.job_id, mine.number, self.lineage))
+        reach("sink.claimed")
+
+    def open(self) -> None:
+        """Call the operators' `open`; sources that have ended are passed over."""
+        ended = self.ended_sources()
+        for source in self.spec.sources:
+            if source.uid not in ended:
+                operators.source(source.format, source.options).open()
+        if self.spec.sink is not None:
+            operators.sink(self.spec.sink.format, self.spec.sink.options).open()
+
+    def ended_sources(self) -> frozenset[str]:
+        """Sources that have ended in the newest committed epoch."""
+        if self.offsets is None:
+            return frozenset()
+        offsets = lifecycle.source_offsets(self.offsets)
+        return frozenset(uid for uid, offset in offsets.items() if offset.ended)
+
+    def start(self) -> None:
+        """Start the Spark query."""
+        registry.publish(self._registrations(), self.context.registry)
+        self._planned_before = self._newest_planned()
+        self._ended = None
+        self._restart_at = None
+        writer = self.spec.writer.option("checkpointLocation", self.checkpoint)
+        writer = writer.queryName(f"{self.context.job}/{self.spec.uid}")
+        if self.spec.available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime="0 seconds")
+        self._query = writer.start()
+        self.query_id = str(self._query.id)
+        self._become(State.RUNNING)
+        waiter = threading.Thread(
+            target=self._await, args=(self._query,), name=f"spark-ext-await-{self.spec.uid}", daemon=True
+        )
+        waiter.start()
+
+    def _registrations(self) -> list[Registration]:
+        roles = [(source.uid, "source") for source in self.spec.sources]
+        roles += [(end.uid, "end_of_input") for end in self.spec.ends]
+        if self.spec.sink is not None:
+            roles.append((self.spec.sink.uid, "sink"))
+        context = self.context
+        return [
+            Registration(
+                uid=uid,
+                role=role,
+                job=context.job,
+                job_id=context.job_id,
+                query=self.spec.uid,
+                state=context.state,
+                checkpoint=self.checkpoint,
+                incarnation=context.incarnation.number,
+                lineage=self.lineage,
+                interval_ms=context.settings.interval,
+            )
+            for uid, role in roles
+        ]
+
+    def _await(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+            self._ended = (None,)
+        except BaseException as failure:
+            self._ended = (failure,)
+        self.context.wake.set()
+
+    def _newest_planned(self) -> LoggedOffsets | None:
+        newest = self.log.newest_offsets()
+        return None if newest is None else self.log.offsets(newest)
+
+    # -- supervision --------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Look at the facts, and do what they call for."""
+        if self.state.ended or self.state is State.FINISHING:
+            return
+        self.observe()
+        self._record_epochs()
+        if self.input_done and not self._stopping:
+            self._become(State.FINISHING)
+        elif self._ended is not None:
+            self._on_end(self._ended[0], now)
+        elif self._restart_at is not None and now >= self._restart_at:
+            self._restart(now)
+
+    def observe(self) -> None:
+        """Take in the epochs that have been committed since the last look."""
+        newest = self.committed
+        while self.log.is_committed(newest + 1):
+            newest += 1
+        if newest == self.committed:
+            return
+        for epoch in range(self.committed + 1, newest + 1):
+            logged = self.log.offsets(epoch)
+            if logged is not None:
+                self.offsets = logged
+            self._unrecorded.append((epoch, logged, time.monotonic()))
+            self.figures.epochs += 1
+        self.committed = newest
+        self._failures = 0
+        assert self.offsets is not None
+        for uid, offset in lifecycle.source_offsets(self.offsets).items():
+            for finish in lifecycle.new_finishes(offset, self._flagged.get(uid, 0)):
+                self._flagged[uid] = finish.sequence
+                self.context.outbox.put_soon(self._flag("channel", uid, finish.channel, finish))
+
+    def take_hint(self, hint: Hint) -> None:
+        """Figures of an epoch, from Spark's listener thread or from its recent progress; the first word counts."""
+        if hint.epoch is None or hint.epoch <= self.figures.told:
+            return
+        self.figures.told = hint.epoch
+        self.figures.by_epoch[hint.epoch] = (hint.input_rows, hint.duration_ms)
+        self.figures.input_rows += hint.input_rows or 0
+        self.figures.state_rows = hint.state_rows or 0
+        self.figures.last_epoch_ms = hint.duration_ms or 0
+
+    def observe_late(self) -> None:
+        """Take in what came with the end: epochs, and figures that the listener has not brought yet."""
+        if self._query is not None:
+            self.observe()
+            for progress in self._query.recentProgress:
+                self.take_hint(
+                    Hint(
+                        "progress",
+                        str(progress["id"]),
+                        str(progress["runId"]),
+                        progress["batchId"],
+                        progress["numInputRows"],
+                        progress["durationMs"].get("triggerExecution"),
+                        sum(part["numRowsTotal"] for part in progress["stateOperators"]),
+                    )
+                )
+        self._record_epochs(everything=True)
+
+    def _record_epochs(self, *, everything: bool = False) -> None:
+        """Put epochs into the ledger's history: with Spark's figures when they come, without after a while."""
+        while self._unrecorded:
+            epoch, logged, seen = self._unrecorded[0]
+            told = epoch <= self.figures.told
+            if not (told or everything or time.monotonic() - seen > FIGURES_WITHIN):
+                return
+            self._unrecorded.popleft()
+            rows, duration = self.figures.by_epoch.pop(epoch, (None, None))
+            at = self.log.committed_at(epoch)
+            self.context.outbox.put(
+                EpochRow(
+                    query=self.spec.uid,
+                    query_id=self.query_id or "",
+                    epoch=epoch,
+                    lineage=self.lineage,
+                    incarnation=self.context.incarnation.number,
+                    input_rows=rows,
+                    committed_at=datetime.fromtimestamp(at or time.time(), tz=timezone.utc),
+                    duration_ms=duration,
+                    offsets=None if logged is None else list(logged.sources),
+                )
+            )
+
+    def flags(self) -> list[FinishedRow]:
+        """The finished flags that follow from the query's final checkpoint."""
+        assert self.offsets is not None
+        rows = []
+        for uid, offset in lifecycle.source_offsets(self.offsets).items():
+            for finish in lifecycle.new_finishes(offset, self._flagged.get(uid, 0)):
+                rows.append(self._flag("channel", uid, finish.channel, finish))
+            rows.append(self._flag("source", uid, "", None, drained=offset.drained))
+        drained = any(offset.drained for offset in lifecycle.source_offsets(self.offsets).values())
+        rows.append(self._flag("query", "", "", None, drained=drained))
+        return rows
+
+    def _flag(self, kind: str, source: str, channel: str, finish: Any, drained: bool = False) -> FinishedRow:
+        return FinishedRow(
+            kind=kind,
+            query=self.spec.uid,
+            source=source,
+            channel=channel,
+            sequence=finish.sequence if finish else 0,
+            epoch=self.committed,
+            lineage=self.lineage,
+            incarnation=self.context.incarnation.number,
+            position=finish.at if finish else None,
+            drained=drained,
+            at=datetime.now(timezone.utc),
+        )
+
+    def metadata(self) -> QueryMetadata:
+        """The query's part of a checkpoint at its newest committed epoch."""
+        offsets = lifecycle.source_offsets(self.offsets) if self.offsets else {}
+        finished = self.state is State.FINISHED or self.input_done
+        restored = self.had_finished
+        raw = {item["uid"]: item for item in (self.offsets.sources if self.offsets else ()) if _has_uid(item)}
+        return QueryMetadata(
+            self.query_id,
+            None if self.committed < 0 else self.committed,
+            finished,
+            {
+                source.uid: SourceMetadata(
+                    source.format,
+                    source.public_options(),
+                    offsets[source.uid].to_json() if source.uid in offsets else None,
+                    Finish.ON_RESTORE if restored else finish_of(offsets.get(source.uid)),
+                    offsets[source.uid].sequence if source.uid in offsets else 0,
+                )
+                for source in self.spec.sources
+            },
+            {sink.uid: SinkMetadata(sink.format, sink.public_options()) for sink in (self.spec.sink,) if sink},
+            {end.uid: raw[end.uid] for end in self.spec.ends if end.uid in raw},
+        )
+
+    def _on_end(self, failure: BaseException | None, now: float) -> None:
+        self._ended = None
+        if failure is not None:
+            self._on_failure(failure, now)
+        elif self._draining:
+            self._become(State.FINISHING, "drained")
+        elif self._stopping:
+            self._become(State.CANCELED, "stopped")
+        elif self.spec.available_now:
+            self._on_available_now_end()
+        else:
+            self._become(State.CANCELED, "the query was stopped from outside the job")
+
+    def _on_available_now_end(self) -> None:
+        # A stop in the middle also ends without an exception, so one run that ended proves nothing: the input is
+        # at its end only when a further run has nothing to plan.
+        newest = self._newest_planned()
+        before = self._planned_before
+        if newest is not None and before is not None and newest.sources == before.sources:
+            self._become(State.FINISHING)
+        else:
+            self.start()
+
+    def _on_failure(self, failure: BaseException, now: float) -> None:
+        if self._stopping:
+            self._become(State.CANCELED, "stopped; a failure came on the way")
+            return
+        self._failures += 1
+        error = self.describe(failure)
+        delay = None if lifecycle.is_terminal(error) else self.context.settings.restarts.delay_ms(self._failures)
+        if delay is None:
+            self.fail(error)
+            return
+        self.context.outbox.incident(self.who, "failure", str(error), f"restart {self._failures} in {delay} ms")
+        self._restart_at = now + delay / 1000
+        self._become(State.RESTARTING, str(error))
+
+    def describe(self, failure: BaseException) -> SparkExtError:
+        """Our error inside a failure that came through Spark, or one made of it."""
+        if isinstance(failure, SparkExtError):
+            return failure
+        text = str(failure)
+        return from_text(text) or SparkExtError(
+            _last_line(text),
+            operator=f"{self.who}, epoch {self.committed + 1}",
+            kept=f"all epochs up to {self.committed} are committed; this one left nothing visible",
+            do="see the stack in the job's incidents; after the cause is mended, run the job again",
+        )
+
+    def fail(self, error: SparkExtError) -> None:
+        """The query has failed for good."""
+        self.error = error
+        self.context.outbox.incident(self.who, "failure", str(error), "stopped: FAILED")
+        self._become(State.FAILED, str(error))
+
+    def _restart(self, now: float) -> None:
+        self._restart_at = None
+        try:
+            self.start()
+        except Exception as failure:
+            self._on_failure(failure, now)
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Ask the Spark query to stop; no end of input is emitted."""
+        self._stopping = True
+        if self._query is None or self.state is State.RESTARTING:
+            self._restart_at = None
+            if not self.state.ended:
+                self._become(State.CANCELED, "stopped")
+            return
+        self.stop_spark()
+
+    def request_drain(self) -> None:
+        """A drain is in force: channel sources see it in the ledger, Spark's own cannot, so their query is stopped.
+
+        The cut is then the last committed epoch: what was planned after it is not part of the job.
+        """
+        if self.spec.natives and not self.state.ended and not self._draining:
+            self._draining = True
+            self.stop_spark()
+
+    def stop_spark(self) -> None:
+        """Stop the Spark query, if it runs."""
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+    def finished(self) -> None:
+        """The final checkpoint is closed."""
+        self._become(State.FINISHED)
+
+    def finished_before(self) -> None:
+        """The query had finished in an earlier run: nothing of it is started."""
+        self.state = State.FINISHED
+        self.had_finished = True
+
+    def resume_final(self) -> None:
+        """An earlier run has recorded the final checkpoint: what is left are its steps, without Spark."""
+        self._become(State.FINISHING, "resumed")
+
+    def release(self) -> None:
+        """Forget the query's registrations."""
+        registry.withdraw((operator.uid for operator in self.spec.operators), self.context.registry)
+
+    def _become(self, state: State, reason: str = "") -> None:
+        if state is not self.state:
+            self.state, self.reason = state, reason
+            self.context.outbox.state(self.spec.uid, state, reason)
+
+
+def _has_uid(raw: Any) -> bool:
+    return isinstance(raw, dict) and "uid" in raw
+
+
+def _last_line(text: str) -> str:
+    """The line of a Java and Python stack that says most: the last Python error, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, separator, _ = line.partition(": ")
+        if separator and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")):
+            return line
+    return lines[0] if lines else "the query failed without a message"

@@ -1,0 +1,50 @@
+"""Giving up a query's history, on request: a new lineage for it, and its old checkpoint moved aside."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_ext.errors import StateError
+from spark_ext.ledger import LedgerWriter, start_incarnation
+from spark_ext.spark_log import local_path
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Ledger
+
+
+def reset_query(ledger: Ledger, job: str, state: str, uid: str, reason: str) -> int:
+    """Begin a new lineage for a query.
+
+    Flags, epochs and sink identities of the old lineage stay in the tables and count no more, so the next start reads
+    all input again and writes it again, beside what is there.
+
+    Returns:
+        The new lineage.
+
+    Raises:
+        StateError: the job runs, or the checkpoint cannot be moved aside.
+    """
+    incarnation = start_incarnation(ledger, job)
+    writer = LedgerWriter(ledger, incarnation)
+    try:
+        # In this order: a crash in between leaves a start that is refused and says to reset again.
+        _move_aside(state, uid, datetime.now(timezone.utc))
+        return writer.new_lineage(uid, reason or "reset on request")
+    finally:
+        writer.end("reset")
+
+
+def _move_aside(state: str, uid: str, now: datetime) -> None:
+    place = local_path(f"{state.rstrip('/')}/queries/{uid}/checkpoint")
+    if place is None:
+        raise StateError(
+            "a checkpoint on an object store cannot be moved aside from here",
+            operator=f"query '{uid}'",
+            kept="nothing was changed",
+            do=f"move {state}/queries/{uid}/checkpoint away yourself, then reset again",
+        )
+    checkpoint = Path(place)
+    if checkpoint.exists():
+        checkpoint.rename(checkpoint.with_name(f"checkpoint.until-{now:%Y%m%dT%H%M%S%f}"))
