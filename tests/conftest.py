@@ -47,8 +47,8 @@ def spark(spark_of_process: SparkSession) -> Iterator[SparkSession]:
         if table.isTemporary:
             session.catalog.dropTempView(table.name)
     after = session.conf.getAll
-    for key in after.keys() - before.keys():
+    for key in filter(session.conf.isModifiable, after.keys() - before.keys()):
         session.conf.unset(key)
     for key, value in before.items():
-        if after.get(key) != value:
+        if after.get(key) != value and session.conf.isModifiable(key):
             session.conf.set(key, value)

@@ -1,0 +1,61 @@
+# make run | test | bench | chaos | lint | clean.  Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+.PHONY: help run test bench chaos lint clean python java
+
+help:
+	@echo "make run     the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
+	@echo "make test    the tests; ARGS='tests/test_x.py -k y' for some of them"
+	@echo "make bench   ratios against plain Spark, measured side by side in one run"
+	@echo "make chaos   the flights job killed at random moments and at each named step"
+	@echo "make lint    ruff and mypy --strict"
+	@echo "make clean   removes outputs and caches; .venv stays"
+
+run: .venv/.test java
+	@$(BIN)/python examples/flights.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
+
+test: .venv/.test java
+	@$(BIN)/python -m pytest $(ARGS)
+
+bench: .venv/.test java
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: .venv/.test java
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+lint: .venv/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+clean:
+	@rm -rf out data build dist spark-warehouse metastore_db derby.log
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are older than what they depend on when versions change: then pip brings .venv up to date.
+.venv/.test: pyproject.toml constraints.txt | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]' -c constraints.txt
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "Python 3.10 or newer is needed, and '$(PYTHON)' is not that. Install one ('apt-get install python3 python3-venv'," >&2; \
+	  echo "'brew install python'), or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+
+java:
+	@command="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	major=$$("$$command" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9][0-9]*\).*/\2/p' | head -n 1); \
+	test "$${major:-0}" -ge 17 || { \
+	  echo "Java 17 or newer is needed; '$$command' is $${major:+Java }$${major:-not there}. Install it ('apt-get install" >&2; \
+	  echo "openjdk-17-jre-headless', 'dnf install java-17-openjdk-headless', 'brew install openjdk@17'), or set JAVA_HOME." >&2; \
+	  exit 1; }
