@@ -1,0 +1,242 @@
+"""Columns of files against those of the declared schema: which types fit, how a batch is brought into shape.
+
+The rule: a value never changes. A type fits when each of its values is one of the declared type too (a
+smaller integer in a larger one); where that depends on the value (nanoseconds in a microsecond column) the
+cast is a checked one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_ZONE = r":[0-9]{2}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+"""Matches a time of day that says its zone; the date's own dashes do not match."""
+
+_DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}
+"""Bytes of an integer type to the decimal digits that hold all its values."""
+
+
+def arrow_schema(declared: StructType) -> pa.Schema:
+    """The Arrow schema in which Spark expects the batches of these columns."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(declared, timezone="UTC")
+
+
+def spark_schema(found: pa.Schema) -> StructType:
+    """The Spark schema for a file's columns; all nullable, as Spark does it.
+
+    Raises:
+        TypeError: a column's type has no counterpart in Spark; names both.
+    """
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructType
+
+    out = StructType()
+    for field in found:
+        try:
+            out = out.add(field.name, from_arrow_type(_sparks(field.type)), nullable=True)
+        except PySparkTypeError:
+            raise TypeError(f"column '{field.name}' has the type {field.type}, which Spark has not") from None
+    return out
+
+
+def _sparks(found: pa.DataType) -> pa.DataType:
+    """The type nearest to a file's that Spark has and that holds all its values."""
+    if types.is_dictionary(found):
+        return _sparks(found.value_type)
+    if types.is_unsigned_integer(found):
+        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
+        return wider[found.bit_width]
+    if types.is_float16(found):
+        return pa.float32()
+    if types.is_string_view(found):
+        return pa.string()
+    if types.is_binary_view(found):
+        return pa.binary()
+    if types.is_date64(found):
+        return pa.date32()
+    if types.is_time32(found):
+        return pa.time64("us")
+    if _is_list(found):
+        return pa.list_(pa.field("element", _sparks(found.value_type)))
+    if types.is_map(found):
+        return pa.map_(_sparks(found.key_type), _sparks(found.item_type))
+    if types.is_struct(found):
+        return pa.struct([pa.field(child.name, _sparks(child.type)) for child in found])
+    return found
+
+
+def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether each value of the type found in a file is a value of the wanted one."""
+    if found == wanted or types.is_null(found):
+        return True
+    if types.is_dictionary(found):
+        return fits(found.value_type, wanted)
+    if types.is_integer(found):
+        return _integer_fits(found, wanted)
+    if types.is_floating(found):
+        return bool(types.is_floating(wanted) and found.bit_width <= wanted.bit_width)
+    if types.is_decimal(found):
+        return bool(
+            types.is_decimal(wanted)
+            and wanted.scale >= found.scale
+            and wanted.precision - wanted.scale >= found.precision - found.scale
+        )
+    if types.is_timestamp(found):
+        # A time without a zone is taken as UTC; the other way round would lose what the zone says.
+        return bool(types.is_timestamp(wanted) and (found.tz is None or wanted.tz is not None))
+    if _is_list(found):
+        return _is_list(wanted) and fits(found.value_type, wanted.value_type)
+    if types.is_map(found):
+        return (
+            types.is_map(wanted) and fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
+        )
+    if types.is_struct(found):
+        return types.is_struct(wanted) and _struct_fits(found, wanted)
+    kinds = (_is_text, _is_binary, types.is_date, types.is_time, types.is_duration)
+    return any(kind(found) and kind(wanted) for kind in kinds)
+
+
+def _integer_fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if types.is_integer(wanted):
+        spare = types.is_unsigned_integer(found) and types.is_signed_integer(wanted)
+        if types.is_unsigned_integer(wanted) and not types.is_unsigned_integer(found):
+            return False
+        return bool(found.bit_width < wanted.bit_width if spare else found.bit_width <= wanted.bit_width)
+    if types.is_floating(wanted):
+        return bool(found.bit_width <= {64: 32, 32: 16}.get(wanted.bit_width, 0))
+    digits = _DIGITS[found.bit_width // 8]
+    return bool(types.is_decimal(wanted) and wanted.precision - wanted.scale >= digits)
+
+
+def _struct_fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+    return all(
+        found.get_field_index(child.name) >= 0 and fits(found.field(child.name).type, child.type) for child in wanted
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+    )
+
+
+def match(wanted: str, names: list[str]) -> str | None:
+    """The file's name of a declared column: the same, else the only one that differs in case; None: none."""
+    if wanted in names:
+        return wanted
+    near = [name for name in names if name.lower() == wanted.lower()]
+    return near[0] if len(near) == 1 else None
+
+
+def misfit(found: pa.Schema, wanted: pa.Schema, constants: Mapping[str, str | None]) -> str | None:
+    """What is wrong with a file's columns: column, expected and found type; None when they fit."""
+    for field in wanted:
+        if field.name in constants:
+            continue
+        name = match(field.name, found.names)
+        if name is None:
+            return f"it has no column '{field.name}' ({field.type}); it has: {', '.join(found.names)}"
+        kind = found.field(name).type
+        if not fits(kind, field.type):
+            return f"its column '{name}' has the type {kind} where {field.type} is declared"
+    return None
+
+
+def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, str | None]) -> pa.RecordBatch:
+    """The batch with exactly the wanted columns, constants filled in.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit, or a column declared without nulls has one; names the column.
+    """
+    names, columns = batch.schema.names, []
+    for field in wanted:
+        if field.name in constants:
+            column = constant(constants[field.name], field.type, batch.num_rows)
+        else:
+            column = batch.column(match(field.name, names) or field.name)
+        if column.type != field.type:
+            try:
+                column = column.cast(field.type)
+            except pa.ArrowInvalid as problem:
+                raise pa.ArrowInvalid(f"column '{field.name}': {problem}") from None
+        if not field.nullable and column.null_count:
+            raise pa.ArrowInvalid(f"column '{field.name}' is declared without nulls and has one")
+        columns.append(column)
+    if not columns:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """A column of one value that is given as text, as in the name of a partition's folder.
+
+    Raises:
+        pa.ArrowInvalid: the text is not a value of the type.
+    """
+    if text is None:
+        return pa.nulls(rows, kind)
+    value = pa.array([text])
+    value = instants(value, kind) if types.is_timestamp(kind) else value.cast(kind)
+    return pa.repeat(value[0], rows)
+
+
+def instants(texts: pa.Array, kind: pa.DataType, pattern: str | None = None) -> pa.Array:
+    """Texts as timestamps: ISO 8601, or by a strptime pattern; one that names no zone is UTC.
+
+    Raises:
+        pa.ArrowInvalid: a text is no timestamp.
+    """
+    if pattern is not None:
+        return pc.strptime(texts, format=pattern, unit="us").cast(kind)
+    naive = pa.timestamp("us")
+    try:
+        return texts.cast(naive).cast(kind)
+    except pa.ArrowInvalid:
+        if kind.tz is None:
+            raise
+    zoned = pc.match_substring_regex(texts, _ZONE)
+    return pc.if_else(zoned, texts, pc.binary_join_element_wise(_with_time(texts), "Z", "")).cast(kind)
+
+
+def _with_time(texts: pa.Array) -> pa.Array:
+    """A date alone gets a time of day, because Arrow knows no zone behind a date."""
+    dates = pc.match_substring_regex(texts, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
+    return pc.if_else(dates, pc.binary_join_element_wise(texts, "T00:00:00", ""), texts)
+
+
+_HIVE = re.compile(r"([^/=]+)=([^/]*)")
+
+
+def folder_values(path: str) -> dict[str, str | None]:
+    """The partition values that the folders of a path spell in Hive's way: `year=2013/month=1/x.parquet`."""
+    values: dict[str, str | None] = {}
+    for part in path.split("/")[:-1]:
+        found = _HIVE.fullmatch(part)
+        if found:
+            text = unquote(found[2])
+            values[unquote(found[1])] = None if text == "__HIVE_DEFAULT_PARTITION__" else text
+    return values

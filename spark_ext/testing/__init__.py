@@ -1,0 +1,1 @@
+"""Helpers with which users test their own sources, sinks and jobs."""

@@ -1,0 +1,268 @@
+"""Tries a source against its contract, without Spark: planned and read under random limits, crashes and restarts.
+
+    def test_my_source(tmp_path):
+        trace = drive(MySource, {"uid": "a", "path": str(tmp_path)}, rng=random.Random(7))
+        assert trace.rows("x.csv").to_pylist() == [...]
+
+The planner is the real one; offsets go through JSON at each epoch as they do in Spark's log; the source travels by
+pickle to where it is read, as it does to an executor. `drive` raises `ContractViolation` when the source breaks a
+rule of `spark_ext.sources.contract`; what the right rows are, is for the test to say.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
+
+from spark_ext.offsets import Position, Range, SourceOffset, ranges
+from spark_ext.sources._planner import Planner, Requests
+from spark_ext.sources._reader import ReadTask
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
+from spark_ext.testing.ddl import columns
+
+SourceType = type[ChannelSource]
+
+
+class ContractViolation(AssertionError):
+    """The source did something that its contract rules out."""
+
+
+@dataclass
+class Trace:
+    """What came out of a source."""
+
+    batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
+    """By channel, in the order of the epochs and within an epoch in the order of the ranges."""
+    finished: list[str] = field(default_factory=list)
+    """Channels in the order in which they finished."""
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    epochs: int = 0
+    restarts: int = 0
+    ended: bool = False
+
+    def rows(self, channel: str) -> pa.Table:
+        """All rows of a channel, in order."""
+        return pa.Table.from_batches(self.batches.get(channel, []), schema=self.schema)
+
+    def all_rows(self) -> pa.Table:
+        """The rows of all channels, channel by channel, in the order in which the channels finished."""
+        names = [*self.finished, *sorted(self.batches.keys() - set(self.finished))]
+        return pa.concat_tables([self.rows(name) for name in names] or [self.schema.empty_table()])
+
+
+class LaggingLedger:
+    """A ledger that confirms finishes some epochs later, as the real one does."""
+
+    def __init__(self) -> None:
+        self._flags: list[str] = []
+        self._confirmed = 0
+
+    def store(self, offset: SourceOffset, upto: int) -> None:
+        """Take the flags that the offset holds, and confirm those with a sequence of at most `upto`."""
+        for finish in offset.finished:
+            if finish.sequence == len(self._flags) + 1:
+                self._flags.append(finish.channel)
+        self._confirmed = max(self._confirmed, min(upto, len(self._flags)))
+
+    def confirmed(self) -> int:
+        """The last finish that is in the ledger."""
+        return self._confirmed
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        """Ids of the channels that finished up to a sequence."""
+        return self._flags[:upto]
+
+    def requests(self) -> Requests:
+        """None are made."""
+        return Requests()
+
+
+def drive(
+    kind: SourceType,
+    options: Mapping[str, str],
+    *,
+    schema: StructType | None = None,
+    rng: random.Random | None = None,
+    epochs: int = 10_000,
+    crash: float = 0.2,
+    limits: Sequence[Mapping[str, str]] = (),
+    between: Callable[[int], None] = lambda epoch: None,
+) -> Trace:
+    """Run a source to its end, or for a number of epochs.
+
+    Args:
+        kind: the source's class.
+        options: its options, `uid` among them.
+        schema: what a user would give to `.schema(...)`; None: what the source says.
+        rng: decides on crashes, replays and limits.
+        epochs: at most so many; a bounded source that has not ended by then breaks its contract.
+        crash: probability of a new planner process before an epoch, and of a replay of the epoch.
+        limits: sets of options such as `{"max_rows_per_epoch": "7"}`, one of which each planner process gets;
+            the default chooses row limits, byte limits and numbers of readers at random.
+        between: called with the number of the epoch before each; to change the world outside.
+
+    Raises:
+        ContractViolation: which rule was broken, with channel and positions.
+    """
+    rng = rng or random.Random(0)
+    ledger = LaggingLedger()
+    trace = Trace()
+    planning = _Planning(kind, options, schema, ledger, rng, limits)
+    trace.schema = planning.arrow
+    offset = SourceOffset(options["uid"])
+    while trace.epochs < epochs:
+        between(trace.epochs)
+        if rng.random() < crash:
+            trace.restarts += 1
+            planning = _Planning(kind, options, schema, ledger, rng, limits)
+        planned = planning.planner.next(offset)
+        end = SourceOffset.from_json(json.loads(json.dumps(planned.to_json())))
+        if planned is offset:
+            if planning.source.bounded:
+                raise ContractViolation(f"a bounded source stands still at {offset.to_json()}")
+            break
+        if end.to_json() != planned.to_json():
+            raise ContractViolation(f"a position or data does not survive JSON: {planned.to_json()}")
+        _read_epoch(planning, offset, end, trace, rng, crash)
+        if rng.random() < crash:
+            # Lost before Spark's commit: a new process reads the same epoch and must find the same rows.
+            trace.restarts += 1
+            planning = _Planning(kind, options, schema, ledger, rng, limits)
+            again = Trace(schema=trace.schema)
+            _read_epoch(planning, offset, end, again, rng, 0.0)
+            for name, batches in again.batches.items():
+                rows = sum(batch.num_rows for batch in batches)
+                before = trace.rows(name)
+                _same(before.slice(before.num_rows - rows), again.rows(name), f"replay of channel '{name}'")
+        known = {finish.channel for finish in offset.finished}
+        trace.finished += [finish.channel for finish in end.finished if finish.channel not in known]
+        ledger.store(end, end.sequence - rng.randint(0, 3))
+        trace.epochs += 1
+        trace.ended = end.ended
+        offset = end
+        if end.ended:
+            break
+    if len(trace.finished) != len(set(trace.finished)):
+        raise ContractViolation(f"a channel finished twice: {trace.finished}")
+    if planning.source.bounded and not trace.ended:
+        raise ContractViolation(f"a bounded source has not ended after {trace.epochs} epochs")
+    return trace
+
+
+class _Planning:
+    """A planner process: a fresh source under limits of its own."""
+
+    def __init__(
+        self,
+        kind: SourceType,
+        options: Mapping[str, str],
+        schema: StructType | None,
+        ledger: LaggingLedger,
+        rng: random.Random,
+        limits: Sequence[Mapping[str, str]],
+    ) -> None:
+        from spark_ext.sources._columns import arrow_schema
+
+        chosen = rng.choice(limits) if limits else _random_limits(rng)
+        self.source = kind({**options, **chosen})
+        declared = schema or _struct(self.source.schema())
+        self.arrow = arrow_schema(declared)
+        self.shipped: bytes = cloudpickle.dumps(self.source.streamReader(declared))  # type: ignore[no-untyped-call]
+        self.steps: dict[str, Advance] = {}
+        self.planner = Planner(_Watched(self.source, self.steps), None, ledger)  # type: ignore[arg-type]
+
+
+def _struct(schema: StructType | str) -> StructType:
+    return schema if isinstance(schema, StructType) else columns(schema)
+
+
+def _random_limits(rng: random.Random) -> dict[str, str]:
+    chosen = {"readers": str(rng.randint(1, 5))}
+    if rng.random() < 0.5:
+        chosen["max_rows_per_epoch"] = str(rng.choice([1, 2, 3, 10, 100, 5_000]))
+    if rng.random() < 0.3:
+        chosen["max_bytes_per_epoch"] = str(rng.choice([1, 50, 1_000, 100_000]))
+    return chosen
+
+
+class _Watched:
+    """Stands before a source and checks each step as it is planned."""
+
+    def __init__(self, source: ChannelSource, steps: dict[str, Advance]) -> None:
+        self._source = source
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._source, name)
+
+    def discover(self) -> list[Channel]:
+        """Ids must be unique."""
+        channels = list(self._source.discover())
+        if len({channel.id for channel in channels}) != len(channels):
+            raise ContractViolation("discover gave two channels of one id")
+        return channels
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        """Must be free of effects, and within its limits."""
+        step = self._source.advance(channel, start, limit)
+        if limit.rows is not None and step.rows is not None and step.rows > limit.rows:
+            raise ContractViolation(f"channel '{channel.id}' gave {step.rows} rows under a limit of {limit.rows}")
+        self._steps[channel.id] = step
+        return step
+
+
+def _read_epoch(
+    planning: _Planning,
+    start: SourceOffset,
+    end: SourceOffset,
+    trace: Trace,
+    rng: random.Random,
+    repeat: float,
+) -> None:
+    for piece in ranges(start, end):
+        channel = Channel(piece.channel, None, piece.data)
+        parts = rng.randint(1, 4)
+        cuts: Sequence[tuple[Position, Position]] = [(piece.start, piece.end)]
+        if parts > 1:
+            cuts = planning.source.split(channel, piece.start, piece.end, parts)
+            _check_cuts(piece, cuts, parts)
+        batches = [batch for cut in cuts for batch in _read(planning, channel, *cut)]
+        if rng.random() < repeat:
+            again = _read(planning, channel, piece.start, piece.end)
+            what = f"second read of channel '{piece.channel}' [{piece.start}, {piece.end})"
+            _same(_table(batches, trace), _table(again, trace), what)
+        rows = sum(batch.num_rows for batch in batches)
+        step = planning.steps.get(piece.channel)
+        if step is not None and step.end == piece.end and step.rows is not None and step.rows < rows:
+            raise ContractViolation(f"channel '{piece.channel}' said {step.rows} rows and gave {rows}")
+        trace.batches.setdefault(piece.channel, []).extend(batches)
+
+
+def _check_cuts(piece: Range, cuts: Sequence[tuple[Position, Position]], parts: int) -> None:
+    ends = [piece.start, *(end for _, end in cuts)]
+    starts = [*(start for start, _ in cuts), piece.end]
+    if len(cuts) > parts or ends != starts:
+        raise ContractViolation(
+            f"split of channel '{piece.channel}' [{piece.start}, {piece.end}) in {parts} gave {list(cuts)}"
+        )
+
+
+def _read(planning: _Planning, channel: Channel, start: Position, end: Position) -> list[pa.RecordBatch]:
+    reader = cloudpickle.loads(planning.shipped)
+    return list(reader.read(ReadTask((Range(channel.id, channel.data, start, end),))))
+
+
+def _table(batches: list[pa.RecordBatch], trace: Trace) -> pa.Table:
+    return pa.Table.from_batches(batches, schema=trace.schema)
+
+
+def _same(first: pa.Table, second: pa.Table, what: str) -> None:
+    # Compared as Python values, because a NaN is not equal to itself.
+    if not first.equals(second) and repr(first.to_pylist()) != repr(second.to_pylist()):
+        raise ContractViolation(f"{what} gave other rows: {first.num_rows} then {second.num_rows}")
