@@ -87,6 +87,18 @@ def plan_sources(df: DataFrame) -> tuple[PlanSource, ...]:
     return tuple(_plan_source(leaf) for leaf in found if leaf.isStreaming())
 
 
+def has_watermark(df: DataFrame) -> bool:
+    """Whether an event-time watermark is defined anywhere in a DataFrame's analysed plan."""
+    left = [df._jdf.queryExecution().analyzed()]
+    while left:
+        node = left.pop()
+        if node.nodeName() == "EventTimeWatermark":
+            return True
+        children = node.children()
+        left.extend(children.apply(position) for position in range(children.size()))
+    return False
+
+
 def writer_target(writer: DataStreamWriter) -> WriterTarget:
     """What a writer was told: its format, options, mode and trigger, read from its private fields."""
     jwriter = writer._jwrite

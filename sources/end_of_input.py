@@ -1,0 +1,167 @@
+"""The source of end-of-input markers; `spark_ext.with_watermark` puts it into the plan, users need not.
+
+It has no channels: it watches the sources under one watermark and gives one row when all of them have ended, as
+`spark_ext.end_of_input` decides. It finds its query's checkpoint through the session registry, so it acts inside a
+job only; elsewhere it stays silent, and a query behaves as with Spark's own `withWatermark`.
+
+Not for `Trigger.Once`: its single epoch is over before the end of input can pass, and no source is told the trigger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import Field
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from spark_ext import registry
+from spark_ext.end_of_input import END_MICROS, FORMAT, EndOffset, next_offset
+from spark_ext.failpoints import reach
+from spark_ext.options import Options
+from spark_ext.spark_log import LoggedOffsets, SparkLog, local_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMN: Final = "end_of_input"
+"""The only column: the marker's event time."""
+
+REMOTE_LOOK_EVERY: Final = 0.1
+"""Least time between two looks at a checkpoint in an object store while the query idles, s."""
+
+IDLE_CALL: Final = 0.05
+"""Spark asks an idle source every 10 ms; a longer pause means that an epoch ran in between, s."""
+
+
+class EndOfInputOptions(Options):
+    """Options of the format `end_of_input`."""
+
+    watches: str = Field(default="")
+    """Uids of the sources under the watermark, separated by commas; empty, or with a `?`: the marker never comes."""
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The uids, one by one."""
+        return tuple(uid.strip() for uid in self.watches.split(",") if uid.strip())
+
+
+class EndOfInput(DataSource):
+    """One row at the end of all input under a watermark: again in each run, never before the last rows are committed.
+
+    Options: see `EndOfInputOptions`.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        self._options = EndOfInputOptions.parse(self.name(), options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The format name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """One timestamp."""
+        return f"{COLUMN} timestamp"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """What Spark calls."""
+        return EndOfInputReader(self._options.uid, self._options.watched)
+
+
+class CommittedEpochs:
+    """The newest committed epoch of a query, looked up often: one listing at first, then a look for its successor.
+
+    Args:
+        checkpoint: Spark's checkpoint directory of the query.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, checkpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = SparkLog(checkpoint)
+        self._remote = local_path(checkpoint) is None
+        self._clock = clock
+        self._epoch: int | None = None
+        self._newest: LoggedOffsets | None = None
+        self._called = self._looked = float("-inf")
+
+    def newest(self, *, at_once: bool) -> LoggedOffsets | None:
+        """The offsets of the newest committed epoch; None when there is none.
+
+        Args:
+            at_once: look in any case. Else a look at an object store may be left out while the query idles.
+        """
+        now = self._clock()
+        idle = now - self._called < IDLE_CALL
+        self._called = now
+        if self._remote and idle and not at_once and now - self._looked < REMOTE_LOOK_EVERY:
+            return self._newest
+        self._looked = now
+        epoch = self._log.newest_commit() if self._epoch is None else self._epoch
+        while epoch is not None and self._log.is_committed(epoch + 1):
+            epoch += 1
+        if epoch is not None and (epoch != self._epoch or self._newest is None):
+            self._epoch, self._newest = epoch, self._log.offsets(epoch)
+        return self._newest
+
+
+class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One marker in one query. Planning methods run in the planner process, `read` on an executor."""
+
+    def __init__(self, uid: str, watches: tuple[str, ...]) -> None:
+        self._uid = uid
+        self._watches = watches
+        self._before: int | None = None
+        self._epochs: CommittedEpochs | None = None
+        self._available_now = False
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The same each time."""
+        return EndOffset(self._uid).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The run ends as soon as no source has anything: look at the log in every planning."""
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The next step of the end of input, when it is due; else `start`, which makes no epoch."""
+        offset = EndOffset.from_json(start, self._uid)
+        if self._before is None:
+            self._before = offset.marker
+        if offset.flushed and offset.marker > self._before:
+            return start
+        end = next_offset(offset, self._watches, self._committed(), self._before)
+        if end is offset:
+            return start
+        reach("end_of_input.planned")
+        return end.to_json()
+
+    def _committed(self) -> LoggedOffsets | None:
+        if self._epochs is None:
+            registration = registry.lookup(self._uid)
+            if registration is None:
+                return None
+            self._epochs = CommittedEpochs(registration.checkpoint)
+        return self._epochs.newest(at_once=self._available_now)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One task with the marker, in the epoch in which the marker's number grows."""
+        before, after = EndOffset.from_json(start, self._uid), EndOffset.from_json(end, self._uid)
+        return [InputPartition(after.marker)] if after.marker > before.marker else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The marker."""
+        import pyarrow as pa
+
+        times = pa.array([END_MICROS], pa.timestamp("us", tz="UTC"))
+        yield pa.RecordBatch.from_arrays([times], names=[COLUMN])
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to acknowledge."""
+
+    def stop(self) -> None:
+        """Nothing to release."""

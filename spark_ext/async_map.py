@@ -1,0 +1,233 @@
+"""`async_map`: call an async function for each row, many at a time, inside one epoch.
+
+For look-ups in a service: one coroutine per row, at most `concurrency` at once per task. An epoch's task ends only when
+all its calls have, so their rows are committed with that epoch, and nothing is in flight when the end of input passes.
+The shape (ordered or not, capacity, timeout) is that of Flink's AsyncDataStream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import ConfigurationError, DataError, SparkExtError, TransientError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+Result: TypeAlias = "Mapping[str, Any] | tuple[Any, ...] | None"
+"""A row of the output schema, or None to leave the input row out."""
+
+AHEAD: Final = 2
+"""Input batches in work at once: the next one starts while the last rows of one are waited for."""
+
+_SHOWN: Final = 200
+
+
+def async_map(
+    df: DataFrame,
+    fn: Callable[[Row], Awaitable[Result]],
+    schema: StructType | str,
+    *,
+    concurrency: int = 64,
+    ordered: bool = True,
+    timeout: float | None = None,
+) -> DataFrame:
+    """Map each row by an async function.
+
+    Each task has one event loop, in a thread of its own, so calls go on while Spark reads and writes. Memory: at most
+    two Arrow batches of input and their results per task (`spark.sql.execution.arrow.maxRecordsPerBatch` rows each).
+    A replayed epoch makes its calls again: `fn` is called at least once per row.
+
+    The result has no watermark: use it before `with_watermark`.
+
+    Args:
+        df: batch or streaming.
+        fn: `async def fn(row: Row) -> dict | tuple | None`; None leaves the row out.
+        schema: of the result.
+        concurrency: most calls in flight per task.
+        ordered: whether rows come out in the order of their input; else as calls end.
+        timeout: longest time for one call, s; None: no limit.
+
+    Raises:
+        ConfigurationError: `fn` is not async, or a number is out of range. When the query runs, a call that fails or
+            takes too long cancels the rest and fails the epoch with a `TransientError` that names the row.
+    """
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    who = f"async_map of {name}"
+    if not (inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))):  # noqa: B004
+        raise _refused(f"'{name}' is not an async function", who, "declare it with 'async def'")
+    if concurrency < 1:
+        raise _refused(f"concurrency is {concurrency}", who, "give a number from 1")
+    if timeout is not None and timeout <= 0:
+        raise _refused(f"timeout is {timeout}", who, "give a number of seconds above 0, or None")
+    target = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    return df.mapInArrow(_AsyncMap(fn, df.schema, target, concurrency, ordered, timeout, who), target)
+
+
+def _refused(what: str, who: str, do: str) -> ConfigurationError:
+    return ConfigurationError(what, operator=who, kept="nothing was started", do=do)
+
+
+@dataclass(frozen=True)
+class _AsyncMap:
+    """The work of one task; travels to executors."""
+
+    fn: Callable[[Row], Awaitable[Result]]
+    source: StructType
+    target: StructType
+    concurrency: int
+    ordered: bool
+    timeout: float | None
+    who: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loop: _Loop | None = None
+        work: list[Future[list[Any]]] = []
+        try:
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                if loop is None:
+                    loop, gate = _Loop(), asyncio.Semaphore(self.concurrency)
+                work.append(loop.run(self._map(self._rows(batch), gate)))
+                while len(work) >= AHEAD:
+                    yield from self._take(work)
+            while work:
+                yield from self._take(work)
+        finally:
+            if loop is not None:
+                loop.close()
+
+    def _take(self, work: list[Future[list[Any]]]) -> Iterator[pa.RecordBatch]:
+        """The results of one batch: of the oldest, or of whichever is done."""
+        done = work[0] if self.ordered else next(iter(wait(work, return_when=FIRST_COMPLETED).done))
+        work.remove(done)
+        rows = done.result()
+        if rows:
+            yield from self._arrow(rows)
+
+    async def _map(self, rows: Iterable[Row], gate: asyncio.Semaphore) -> list[Any]:
+        """All calls of one batch; `gate` is shared by all batches, so no more than its number of tasks exist."""
+        results: list[Any] = []
+        failures: list[Exception] = []
+        running: set[asyncio.Task[None]] = set()
+
+        async def one(row: Row, slot: int | None) -> None:
+            try:
+                result = await self._call(row)
+                if slot is None:
+                    if result is not None:
+                        results.append(result)
+                else:
+                    results[slot] = result
+            except asyncio.CancelledError:
+                # Also when the function was cancelled from within: its row must not get lost without a word.
+                failures.append(self._failed(row, "it was cancelled"))
+            except Exception as failure:
+                failures.append(failure)
+            finally:
+                gate.release()
+
+        try:
+            for row in rows:
+                await gate.acquire()
+                if failures:
+                    gate.release()
+                    break
+                slot = None
+                if self.ordered:
+                    slot = len(results)
+                    results.append(None)
+                task = asyncio.ensure_future(one(row, slot))
+                running.add(task)
+                task.add_done_callback(running.discard)
+            while running and not failures:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if failures:
+                raise failures[0]
+        finally:
+            for task in running:
+                task.cancel()
+        return [result for result in results if result is not None]
+
+    async def _call(self, row: Row) -> Result:
+        try:
+            return await asyncio.wait_for(self.fn(row), self.timeout)
+        except SparkExtError:
+            raise
+        except asyncio.TimeoutError as late:
+            if self.timeout is None:
+                raise self._failed(row, f"{type(late).__name__}: {late}") from late
+            raise self._failed(row, f"it took longer than {self.timeout:g} s") from late
+        except Exception as failure:
+            raise self._failed(row, f"{type(failure).__name__}: {failure}") from failure
+
+    def _failed(self, row: Row, why: str) -> TransientError:
+        return TransientError(
+            f"the call failed: {why}",
+            operator=f"{self.who}, {_shown(row)}",
+            kept="no row of this epoch was committed; the other calls of its task were cancelled",
+            do="nothing if it passes: the epoch is repeated; else catch the failure in the function",
+        )
+
+    def _rows(self, batch: pa.RecordBatch) -> list[Row]:
+        import pyarrow as pa
+        from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+        return list(ArrowTableToRowsConversion.convert(pa.Table.from_batches([batch]), self.source))
+
+    def _arrow(self, rows: list[Any]) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.conversion import LocalDataToArrowConversion
+
+        try:
+            table = LocalDataToArrowConversion.convert(rows, self.target, False)
+        except Exception as problem:
+            raise DataError(
+                f"a result does not fit the schema: {type(problem).__name__}: {problem}",
+                operator=self.who,
+                kept="no row of this epoch was committed",
+                do=f"return a dict or tuple of: {self.target.simpleString()[:_SHOWN]}",
+            ) from problem
+        yield from table.to_batches()
+
+
+def _shown(row: Row) -> str:
+    text = repr(row)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="spark-ext-async-map", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Start a coroutine in the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        """Cancel what is left, wait until it has ended, and end the thread."""
+        self.run(self._cancel_all()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _cancel_all(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
