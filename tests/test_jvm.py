@@ -100,15 +100,9 @@ def test_plan_sources_sees_through_views_and_python_functions(spark: SparkSessio
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_plan_sources_shows_sparks_file_and_delta_streams_as_v1(
-    spark: SparkSession, tmp_path: Path, form: str
-) -> None:
+def test_plan_sources_shows_sparks_file_and_delta_streams_as_v1(spark: SparkSession, tmp_path: Path, form: str) -> None:
     spark.range(2).write.format(form).save(str(tmp_path / "t"))
-    df = (
-        spark.readStream.format(form).schema("id long")
-        if form == "parquet"
-        else spark.readStream.format(form)
-    )
+    df = spark.readStream.format(form).schema("id long") if form == "parquet" else spark.readStream.format(form)
     (found,) = _jvm.plan_sources(df.option("uid", "unseen").load(str(tmp_path / "t")))
     assert (found.kind, found.uid, dict(found.options)) == ("v1", None, {})
 
