@@ -109,6 +109,7 @@ class Planner:
         self._view = view
         self._clock = clock
         self._pending: deque[Channel] = deque()
+        self._taken: list[tuple[Channel, int]] = []
         self._seen: set[str] = set()
         self._opened = False
         self._available_now = False
@@ -142,19 +143,21 @@ class Planner:
                 return replace(start, final=requests.final, control=max(start.control, requests.control))
             return start
         if requests.drain:
-            return self._stamped(replace(start, ended=True, drained=True), requests)
+            return self._stamped(start, replace(start, ended=True, drained=True), requests)
         if not self._due():
             return start
+        self._put_back(start)
         self._discover_more(start)
         end = self._advance(start)
         if end is start:
             return start
         self._epoch_at = self._clock()
-        return self._stamped(end, requests)
+        return self._stamped(start, end, requests)
 
-    def _stamped(self, end: SourceOffset, requests: Requests) -> SourceOffset:
+    def _stamped(self, start: SourceOffset, end: SourceOffset, requests: Requests) -> SourceOffset:
         lineage = self._registration.lineage if self._registration else 0
-        end = end.confirm(self._view.confirmed())
+        # What finishes in this very epoch has to be in its end, or its rows would not be read.
+        end = end.confirm(min(self._view.confirmed(), start.sequence))
         return replace(end, lineage=lineage, control=max(end.control, requests.control))
 
     def _due(self) -> bool:
@@ -179,10 +182,28 @@ class Planner:
 
     def _discover(self) -> None:
         self._discovered_at = self._clock()
+        # A channel that appeared after an AvailableNow run had begun waits for the next run.
+        closed = self._available_now and not self._source.bounded
         for channel in self._source.discover():
-            if channel.id not in self._seen:
+            if channel.id not in self._seen and not (closed and channel.id not in self._targets):
                 self._seen.add(channel.id)
                 self._pending.append(channel)
+
+    def _put_back(self, start: SourceOffset) -> None:
+        """Channels that the last plan had started wait again if that plan did not become an epoch."""
+        for channel, sequence in reversed(self._taken):
+            if channel.id not in start.running and not 0 < sequence <= start.sequence:
+                self._pending.appendleft(channel)
+        self._taken.clear()
+
+    def _target(self, channel: Channel) -> Position:
+        """Where an AvailableNow run stops reading a channel; None: nowhere before its end."""
+        if not self._available_now or self._source.bounded:
+            return None
+        if channel.id not in self._targets:
+            # It is in the offset and no longer discovered.
+            self._targets[channel.id] = self._source.latest(channel)
+        return self._targets[channel.id]
 
     def _discover_more(self, start: SourceOffset) -> None:
         waited_ms = (self._clock() - self._discovered_at) * 1000
@@ -200,23 +221,28 @@ class Planner:
         finished = list(start.finished)
         sequence = start.sequence
         at_once = self.readers if self._source.channels_end else len(running) + len(self._pending)
-        turn = self._rotated(list(running))
+        turn = self._turn(list(running))
+        unserved = len(running)
         moved = False
         while not budget.spent:
-            fresh = not turn
-            if fresh:
-                if not self._pending or len(running) >= at_once:
+            name = turn.popleft() if turn else None
+            free = max(0, at_once - len(running))
+            fresh = name is None
+            if name is None:
+                if not free or not self._pending:
+                    if turn:
+                        continue
                     break
                 channel = self._pending.popleft()
                 state = Running(channel.begin, channel.data, channel.begin, new=True)
-                among = min(at_once - len(running), len(self._pending) + 1)
+                among = unserved + min(free, len(self._pending) + 1)
             else:
-                channel = Channel(turn[0], None, running[turn[0]].data)
-                state = running[turn[0]]
-                among = len(turn) + min(max(0, at_once - len(running)), len(self._pending))
-                del turn[0]
-            limit = replace(budget.share(among), upto=self._targets.get(channel.id))
-            if self._available_now and limit.upto is not None and state.at == limit.upto:
+                among = unserved + min(free, len(self._pending))
+                unserved -= 1
+                state = running[name]
+                channel = Channel(name, None, state.data)
+            limit = replace(budget.share(among), upto=self._target(channel))
+            if limit.upto is not None and state.at == limit.upto:
                 continue
             step = self._source.advance(channel, state.at, limit)
             if step.end == state.at and not step.finished and not fresh:
@@ -230,14 +256,17 @@ class Planner:
                 finished.append(Finished(sequence, channel.id, step.end, state.data, state.begin, state.new))
             else:
                 running[channel.id] = replace(state, at=step.end)
+            if fresh:
+                self._taken.append((channel, sequence if step.finished else 0))
         ended = self._source.bounded and not running and not self._pending
         if not moved and not ended:
             return start
         return replace(start, running=running, finished=tuple(finished), sequence=sequence, ended=ended)
 
-    def _rotated(self, names: list[str]) -> list[str]:
-        """Begin behind the channel that was served last, so that a small budget reaches all in turn."""
-        if self._served not in names:
-            return names
-        cut = names.index(self._served) + 1
-        return names[cut:] + names[:cut]
+    def _turn(self, names: list[str]) -> deque[str | None]:
+        """Who is served in which order: behind the channel that was served last, so that a small budget reaches all.
+
+        None is the place of a channel that waits to be started.
+        """
+        cut = names.index(self._served) + 1 if self._served in names else 0
+        return deque([*names[cut:], None, *names[:cut]])

@@ -1,0 +1,160 @@
+"""A channel source over counters in memory, a ledger in memory, and Spark's part in planning, for tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from spark_ext.offsets import Position, Range, SourceOffset, ranges
+from spark_ext.registry import Registration
+from spark_ext.sources._planner import Planner, Requests
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
+
+
+@dataclass
+class Store:
+    """What is outside: per channel how many rows there are. It outlives planners, as a folder or a broker does."""
+
+    rows: dict[str, int]
+    ends: bool = True
+    """Whether a channel's rows are all there; if not, more may come and no channel finishes."""
+    counted: bool = True
+    """Whether the source says how many rows it has taken."""
+    step: int | None = None
+    """Most rows that one `advance` takes, whatever the limit."""
+    advances: int = 0
+    """Calls of `advance` so far."""
+
+
+class Memory(ChannelSource):
+    """Channels `0..n` of a `Store`; a position is a row number."""
+
+    store: Store
+    always_bounded = True
+
+    @classmethod
+    def name(cls) -> str:
+        return "memory"
+
+    def schema(self) -> str:
+        return "channel string, n bigint"
+
+    @property
+    def bounded(self) -> bool:
+        return self.always_bounded
+
+    def discover(self) -> list[Channel]:
+        return [Channel(name) for name in self.store.rows]
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        self.store.advances += 1
+        there = self.store.rows[channel.id]
+        if limit.upto is not None:
+            there = min(there, limit.upto)
+        wanted = [size for size in (limit.rows, self.store.step) if size is not None]
+        end = min([there, *(start + size for size in wanted)])
+        finished = self.store.ends and end == self.store.rows[channel.id]
+        return Advance(end, finished, end - start if self.store.counted else None)
+
+    def latest(self, channel: Channel) -> Position:
+        return self.store.rows[channel.id]
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterable[pa.RecordBatch]:  # type: ignore[override]
+        yield pa.RecordBatch.from_pydict({"channel": [channel.id] * (end - start), "n": range(start, end)})
+
+
+def memory(store: Store, *, bounded: bool = True, **options: object) -> Memory:
+    """A source over a store."""
+    source = Memory({"uid": "s", **{name: str(value) for name, value in options.items() if value is not None}})
+    source.store = store
+    source.always_bounded = bounded
+    return source
+
+
+@dataclass
+class FakeLedger:
+    """Flags and control events, as a planner sees them."""
+
+    flags: list[str] = field(default_factory=list)
+    """Channel ids in the order of their finishes."""
+    asked: Requests = field(default_factory=Requests)
+
+    def confirmed(self) -> int:
+        return len(self.flags)
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        assert upto <= len(self.flags), "an offset honours a flag that the ledger does not have"
+        return self.flags[:upto]
+
+    def requests(self) -> Requests:
+        return self.asked
+
+
+def registration(**changes: object) -> Registration:
+    """A job's word about the source."""
+    given: dict[str, object] = {
+        "uid": "s",
+        "role": "source",
+        "job": "j",
+        "job_id": "0",
+        "query": "q",
+        "state": "/nowhere",
+        "checkpoint": "/nowhere",
+        "incarnation": 1,
+        "lineage": 0,
+    }
+    return Registration(**(given | changes))  # type: ignore[arg-type]
+
+
+def through_json(offset: SourceOffset) -> SourceOffset:
+    """The way an offset takes through Spark's log."""
+    return SourceOffset.from_json(json.loads(json.dumps(offset.to_json())), offset.uid)
+
+
+class Log:
+    """Spark's offset log of a query with one source."""
+
+    def __init__(self) -> None:
+        self.offsets = [through_json(SourceOffset("s"))]
+
+    def plan(self, planner: Planner) -> tuple[Range, ...] | None:
+        """Plan an epoch as Spark does, and log it; None when nothing was planned."""
+        start = self.offsets[-1]
+        end = planner.next(start)
+        if end is start:
+            return None
+        self.offsets.append(through_json(end))
+        return self.epoch(len(self.offsets) - 1)
+
+    def epoch(self, number: int) -> tuple[Range, ...]:
+        """What an epoch (from 1) reads; as often as wanted."""
+        return ranges(self.offsets[number - 1], self.offsets[number])
+
+    def read(self) -> list[tuple[Range, ...]]:
+        """All epochs."""
+        return [self.epoch(number) for number in range(1, len(self.offsets))]
+
+
+def rows_of(epochs: Iterable[Iterable[Range]]) -> dict[str, list[int]]:
+    """Row numbers per channel in the order in which the epochs read them."""
+    out: dict[str, list[int]] = {}
+    for epoch in epochs:
+        for piece in epoch:
+            out.setdefault(piece.channel, []).extend(range(piece.start, piece.end))
+    return out
+
+
+def all_rows(rows: Mapping[str, int]) -> dict[str, list[int]]:
+    """What has to be read in all: each row of each channel once, in order."""
+    return {name: list(range(count)) for name, count in rows.items() if count}
+
+
+def run_to_end(log: Log, planner: Planner, *, most: int = 10_000) -> None:
+    """Plan until nothing is planned."""
+    for _ in range(most):
+        if log.plan(planner) is None:
+            return
+    raise AssertionError(f"planned {most} epochs without an end")
