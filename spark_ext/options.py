@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
-import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from spark_ext.errors import ConfigurationError
@@ -22,7 +21,7 @@ UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds by itself; a connector that has no such field does not see them."""
 
-_SECRET = re.compile(r"password|secret|token|credential|api_?key|access_?key|dsn|sas$", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|token|credential|api_?key|access_?key|dsn|sas$|storage_options", re.IGNORECASE)
 
 Self = TypeVar("Self", bound="Options")
 
@@ -34,6 +33,8 @@ def milliseconds(value: object) -> int:
     text = str(value).strip()
     if text.isdigit():
         return int(text)
+    import pandas as pd  # here, because it takes half a second, and each task's process imports this module
+
     try:
         span = pd.Timedelta(text)
     except ValueError as problem:
