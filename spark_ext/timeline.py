@@ -1,0 +1,256 @@
+"""A job's timeline: what each query did when, over all incarnations, made from the ledger's rows alone.
+
+    timeline(ledger rows) -> Timeline -> a rich renderable, a notebook's HTML, or plain values
+
+Pure: no clock, no Spark, no files. A stretch in which no driver ran although the one before had not ended in order
+is shown as DOWN; the ledger has no row for it, since nobody was there to write one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_ext.timeline_view import RichTimeline
+
+JOB = ""
+"""The operator of rows that are about the job as a whole."""
+
+DOWN = "DOWN"
+"""No driver: the incarnation before was lost, the next had not begun."""
+
+ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+"""States in which nothing more happens."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """One operator in one state without a break."""
+
+    operator: str
+    """The query's uid; empty: the job."""
+    state: str
+    since: datetime
+    until: datetime | None
+    """None: it lasts. For a state that ends the operator: the same as `since`."""
+    reason: str = ""
+
+    def seconds(self, now: datetime) -> float:
+        """How long it has lasted."""
+        return ((self.until or now) - self.since).total_seconds()
+
+
+@dataclass(frozen=True)
+class Final:
+    """A query's final checkpoint: when each of its steps was recorded, in their order."""
+
+    query: str
+    epoch: int | None
+    steps: tuple[tuple[str, datetime], ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One incarnation: a driver's run of the job."""
+
+    number: int
+    since: datetime
+    until: datetime | None
+    """None: it runs."""
+    outcome: str
+    """How it ended, in the ledger's words; `lost`: without a word; empty: it runs."""
+    intervals: tuple[Interval, ...]
+    epochs: Mapping[str, int]
+    """Committed, by query."""
+    rows: Mapping[str, int]
+    """Read, by query, as far as Spark told."""
+    finals: tuple[Final, ...] = ()
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The job first, then its queries by uid."""
+        return tuple(sorted({interval.operator for interval in self.intervals} | set(self.epochs)))
+
+    def of(self, operator: str) -> tuple[Interval, ...]:
+        """The intervals of one operator, in order."""
+        return tuple(interval for interval in self.intervals if interval.operator == operator)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All incarnations of a job in their order, and the breaks between them."""
+
+    spans: tuple[Span, ...]
+    downs: tuple[Interval, ...] = ()
+    """Stretches without a driver that nobody had asked for."""
+
+    def seconds(self, now: datetime) -> dict[tuple[str, str], float]:
+        """Cumulative time by (operator, state), over all incarnations; DOWN counts for the job."""
+        total: dict[tuple[str, str], float] = defaultdict(float)
+        for interval in (*(part for span in self.spans for part in span.intervals), *self.downs):
+            total[interval.operator, interval.state] += interval.seconds(now)
+        return dict(total)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Plain values, times as ISO 8601 in UTC."""
+        return [_plain({**asdict(span), "down_before": self._down_before(span)}) for span in self.spans]
+
+    def _down_before(self, span: Span) -> float:
+        return sum(
+            (down.until - down.since).total_seconds()
+            for down in self.downs
+            if down.until is not None and down.until == span.since
+        )
+
+    def __rich__(self) -> RichTimeline:
+        from spark_ext.timeline_view import RichTimeline
+
+        return RichTimeline(self)
+
+    def _repr_html_(self) -> str:
+        from spark_ext.timeline_view import to_html
+
+        return to_html(self)
+
+
+def timeline(
+    states: Iterable[Row],
+    jobs: Iterable[Row],
+    epochs: Iterable[Row] = (),
+    checkpoints: Iterable[Row] = (),
+    *,
+    alive: frozenset[int] = frozenset(),
+) -> Timeline:
+    """Make a timeline of the ledger's rows, which may come in any order.
+
+    Args:
+        states: rows of `execution_states`.
+        jobs: rows of `jobs`.
+        epochs: rows of `epochs`.
+        checkpoints: rows of `checkpoints`.
+        alive: incarnations whose driver is known to run. One that has no end on record and is not among them was lost,
+            and is taken to have lasted until its last row of any kind.
+    """
+    started, ended = _starts_and_ends(jobs)
+    by_run: dict[int, list[Row]] = defaultdict(list)
+    for row in states:
+        by_run[row["incarnation"]].append(row)
+    seen = _last_seen(by_run, epochs := list(epochs), checkpoints := list(checkpoints))
+    spans = []
+    for number in sorted(set(started) | set(by_run)):
+        since = started.get(number) or min(row["since"] for row in by_run[number])
+        until, outcome = ended.get(number, (None, ""))
+        if until is None and number not in alive:
+            until, outcome = max(since, seen.get(number, since)), "lost"
+        spans.append(
+            Span(
+                number,
+                since,
+                until,
+                outcome,
+                _intervals(by_run[number], until),
+                *_counts(row for row in epochs if row["incarnation"] == number),
+                _finals(row for row in checkpoints if row["incarnation"] == number),
+            )
+        )
+    return Timeline(tuple(spans), _downs(spans))
+
+
+def _starts_and_ends(jobs: Iterable[Row]) -> tuple[dict[int, datetime], dict[int, tuple[datetime, str]]]:
+    started: dict[int, datetime] = {}
+    ended: dict[int, tuple[datetime, str]] = {}
+    for row in jobs:
+        if row["event"] == "started":
+            started[row["incarnation"]] = row["at"]
+        elif row["event"] == "ended":
+            ended[row["incarnation"]] = (row["at"], row["reason"] or "ended")
+    return started, ended
+
+
+def _last_seen(
+    by_run: Mapping[int, list[Row]], epochs: Iterable[Row], checkpoints: Iterable[Row]
+) -> dict[int, datetime]:
+    seen: dict[int, datetime] = {}
+    facts = [(number, row["since"]) for number, rows in by_run.items() for row in rows]
+    facts += [(row["incarnation"], row["committed_at"]) for row in epochs]
+    facts += [(row["incarnation"], row["at"]) for row in checkpoints]
+    for number, at in facts:
+        seen[number] = max(at, seen.get(number, at))
+    return seen
+
+
+def _intervals(rows: Iterable[Row], end: datetime | None) -> tuple[Interval, ...]:
+    by_operator: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row["since"]):
+        own = by_operator[row["operator"]]
+        # A row may be there twice, when its writer was killed in the act.
+        if not own or (own[-1]["state"], own[-1]["since"]) != (row["state"], row["since"]):
+            own.append(row)
+    found = []
+    for operator in sorted(by_operator):
+        own = by_operator[operator]
+        for row, following in zip(own, [*own[1:], None], strict=True):
+            last = row["since"] if row["state"] in ENDED else end
+            until = last if following is None else following["since"]
+            found.append(Interval(operator, row["state"], row["since"], until, row["reason"] or ""))
+    return tuple(found)
+
+
+def _counts(epochs: Iterable[Row]) -> tuple[dict[str, int], dict[str, int]]:
+    committed: dict[str, int] = defaultdict(int)
+    rows: dict[str, int] = defaultdict(int)
+    for row in {(row["query"], row["lineage"], row["epoch"]): row for row in epochs}.values():
+        committed[row["query"]] += 1
+        rows[row["query"]] += row["input_rows"] or 0
+    return dict(committed), dict(rows)
+
+
+def _finals(checkpoints: Iterable[Row]) -> tuple[Final, ...]:
+    by_query: dict[str, list[Row]] = defaultdict(list)
+    for row in checkpoints:
+        if row["kind"] == "final":
+            by_query[row["query"]].append(row)
+    return tuple(
+        Final(
+            query,
+            rows[0]["epoch"],
+            # By status: the first time counts.
+            tuple({row["status"]: (row["status"], row["at"]) for row in sorted(rows, key=_at, reverse=True)}.values())[
+                ::-1
+            ],
+        )
+        for query, rows in sorted(by_query.items())
+    )
+
+
+def _downs(spans: Iterable[Span]) -> tuple[Interval, ...]:
+    ordered = list(spans)
+    return tuple(
+        Interval(JOB, DOWN, before.until, after.since, f"incarnation {before.number} was lost")
+        for before, after in pairwise(ordered)
+        if before.outcome == "lost" and before.until is not None and before.until < after.since
+    )
+
+
+def _at(row: Row) -> datetime:
+    at: datetime = row["at"]
+    return at
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value

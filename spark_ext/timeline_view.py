@@ -1,0 +1,148 @@
+"""How a timeline looks: coloured bars in a terminal, and the same as HTML in a notebook."""
+
+from __future__ import annotations
+
+import html
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from spark_ext.timeline import DOWN, ENDED, JOB, Interval, Span, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+WIDTH = 48
+"""Characters of a bar."""
+
+_COLOURS = {
+    "CREATED": ("bright_black", "#9aa0a6"),
+    "RESTORING": ("cyan", "#4ecdc4"),
+    "RUNNING": ("green", "#34a853"),
+    "FINISHING": ("blue", "#4285f4"),
+    "RESTARTING": ("yellow", "#fbbc04"),
+    "FAILING": ("red", "#ea4335"),
+    "FINISHED": ("bold green", "#188038"),
+    "FAILED": ("bold red", "#c5221f"),
+    "CANCELED": ("magenta", "#a142f4"),
+    DOWN: ("bold red", "#202124"),
+}
+
+
+class RichTimeline:
+    """A timeline for `rich.print`. Intervals that last are shown until `now`."""
+
+    def __init__(self, timeline: Timeline, now: datetime | None = None) -> None:
+        self._timeline = timeline
+        self._now = now or datetime.now(timezone.utc)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        for span in self._timeline.spans:
+            for down in self._timeline.downs:
+                if down.until == span.since:
+                    yield Text(f"DOWN {_duration(down.seconds(self._now))}: {down.reason}", style="bold red")
+            yield Group(Text(headline(span, self._now), style="bold"), self._table(span))
+
+    def _table(self, span: Span) -> Table:
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for operator in span.operators:
+            table.add_row(operator or "(job)", bar(span, operator, self._now), _states(span, operator, self._now))
+        for final in span.finals:
+            first = final.steps[0][1]
+            passed = ", ".join(
+                status if at == first else f"{status} +{(at - first).total_seconds() * 1000:.0f} ms"
+                for status, at in final.steps
+            )
+            table.add_row(final.query, Text("final checkpoint", style="blue"), f"after epoch {final.epoch}: {passed}")
+        return table
+
+
+def headline(span: Span, now: datetime) -> str:
+    """One line about an incarnation."""
+    lasted = ((span.until or now) - span.since).total_seconds()
+    return (
+        f"incarnation {span.number}  {span.since:%Y-%m-%d %H:%M:%S} UTC  {_duration(lasted)}  {span.outcome or 'runs'}"
+    )
+
+
+def bar(span: Span, operator: str, now: datetime, width: int = WIDTH) -> Text:
+    """One operator's states over an incarnation's time, each character in the colour of what held there longest."""
+    cells = [(" ", "")] * width
+    for interval in span.of(operator):
+        left, right = _share(span, interval, now)
+        first = min(width - 1, int(left * width))
+        last = max(first + 1, round(right * width))
+        mark = "▌" if interval.state in ENDED else "━"
+        for cell in range(first, min(width, last)):
+            cells[cell] = (mark, _COLOURS.get(interval.state, ("white", ""))[0])
+    out = Text()
+    for mark, style in cells:
+        out.append(mark, style=style or None)
+    return out
+
+
+def _share(span: Span, interval: Interval, now: datetime) -> tuple[float, float]:
+    """Where an interval lies in its incarnation, as shares of its length."""
+    whole = max(1e-6, ((span.until or now) - span.since).total_seconds())
+    left = (interval.since - span.since).total_seconds() / whole
+    right = ((interval.until or now) - span.since).total_seconds() / whole
+    return min(1.0, max(0.0, left)), min(1.0, max(0.0, right))
+
+
+def _states(span: Span, operator: str, now: datetime) -> str:
+    parts = []
+    for interval in span.of(operator):
+        parts.append(
+            interval.state if interval.state in ENDED else f"{interval.state} {_duration(interval.seconds(now))}"
+        )
+    words = " → ".join(parts)
+    if operator != JOB and operator in span.epochs:
+        words += f"  ({span.epochs[operator]} epochs, {span.rows.get(operator, 0):,} rows)"
+    return words
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d} min"
+
+
+def to_html(timeline: Timeline, now: datetime | None = None) -> str:
+    """A timeline as HTML that needs no style sheet and no script."""
+    now = now or datetime.now(timezone.utc)
+    out = []
+    for span in timeline.spans:
+        out += [
+            f"<div>DOWN {_duration(down.seconds(now))}: {html.escape(down.reason)}</div>"
+            for down in timeline.downs
+            if down.until == span.since
+        ]
+        out.append(f"<div><b>{html.escape(headline(span, now))}</b></div><table style='width:100%'>")
+        for operator in span.operators:
+            blocks = "".join(_block(span, interval, now) for interval in span.of(operator))
+            out.append(
+                f"<tr><td style='width:16%'>{html.escape(operator or '(job)')}</td>"
+                f"<td style='width:50%'><div style='position:relative;height:14px;background:#eee'>{blocks}</div></td>"
+                f"<td>{html.escape(_states(span, operator, now))}</td></tr>"
+            )
+        out.append("</table>")
+    return "".join(out)
+
+
+def _block(span: Span, interval: Interval, now: datetime) -> str:
+    left, right = _share(span, interval, now)
+    title = html.escape(f"{interval.state} since {interval.since:%H:%M:%S.%f} UTC. {interval.reason}", quote=True)
+    colour = _COLOURS.get(interval.state, ("", "#888"))[1]
+    return (
+        f"<div title='{title}' style='position:absolute;top:0;height:14px;background:{colour};"
+        f"left:{min(99.5, left * 100):.2f}%;width:{max(0.5, (right - left) * 100):.2f}%'></div>"
+    )

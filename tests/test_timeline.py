@@ -1,0 +1,200 @@
+"""The timeline is a pure function of the ledger's rows."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from spark_ext.timeline import DOWN, ENDED, Interval, Timeline, timeline
+from spark_ext.timeline_view import RichTimeline, bar, to_html
+
+T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def state(operator: str, name: str, seconds: float, incarnation: int = 1, reason: str = "") -> dict[str, Any]:
+    return {
+        "operator": operator,
+        "state": name,
+        "since": at(seconds),
+        "incarnation": incarnation,
+        "reason": reason,
+    }
+
+
+def job(event: str, seconds: float, incarnation: int = 1, reason: str = "") -> dict[str, Any]:
+    return {"event": event, "at": at(seconds), "incarnation": incarnation, "reason": reason, "lineage": 0}
+
+
+def epoch(query: str, number: int, seconds: float, rows: int | None, incarnation: int = 1) -> dict[str, Any]:
+    return {
+        "query": query,
+        "lineage": 1,
+        "epoch": number,
+        "committed_at": at(seconds),
+        "input_rows": rows,
+        "incarnation": incarnation,
+    }
+
+
+def step(query: str, status: str, seconds: float, incarnation: int = 1, kind: str = "final") -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "query": query,
+        "epoch": 7,
+        "status": status,
+        "at": at(seconds),
+        "incarnation": incarnation,
+    }
+
+
+def crash_and_finish() -> Timeline:
+    """Incarnation 1 is lost 5 s in, with its last word an epoch at 4 s; 2 begins at 9 s and finishes."""
+    return timeline(
+        [
+            state("", "RUNNING", 1),
+            state("q", "RUNNING", 1),
+            state("", "RUNNING", 10, 2),
+            state("q", "RUNNING", 10, 2),
+            state("q", "RESTARTING", 11, 2, "the network"),
+            state("q", "RUNNING", 12, 2),
+            state("q", "FINISHING", 14, 2),
+            state("q", "FINISHED", 15, 2),
+            state("", "FINISHED", 15, 2),
+        ],
+        [job("started", 0), job("started", 9, 2), job("ended", 15.5, 2, "FINISHED")],
+        [epoch("q", 0, 2, 10), epoch("q", 1, 4, None), epoch("q", 2, 13, 30, 2)],
+        [
+            step("q", "CLOSED", 14.9, 2),
+            step("q", "COMPLETED", 14.5, 2),
+            step("", "COMPLETED", 11, 2, "periodic"),
+        ],
+    )
+
+
+def test_intervals_follow_one_another_and_the_last_state_ends_the_operator() -> None:
+    second = crash_and_finish().spans[1]
+    assert second.of("q") == (
+        Interval("q", "RUNNING", at(10), at(11)),
+        Interval("q", "RESTARTING", at(11), at(12), "the network"),
+        Interval("q", "RUNNING", at(12), at(14)),
+        Interval("q", "FINISHING", at(14), at(15)),
+        Interval("q", "FINISHED", at(15), at(15)),
+    )
+    assert (second.since, second.until, second.outcome) == (at(9), at(15.5), "FINISHED")
+
+
+def test_a_lost_incarnation_lasts_until_its_last_row_and_the_break_after_it_is_downtime() -> None:
+    found = crash_and_finish()
+    assert (found.spans[0].until, found.spans[0].outcome) == (at(4), "lost")
+    assert found.spans[0].of("q") == (Interval("q", "RUNNING", at(1), at(4)),)
+    assert [(down.state, down.since, down.until) for down in found.downs] == [(DOWN, at(4), at(9))]
+
+
+def test_cumulative_time_over_incarnations() -> None:
+    seconds = crash_and_finish().seconds(at(100))
+    assert seconds["q", "RUNNING"] == 3 + 1 + 2
+    assert seconds["q", "RESTARTING"] == 1
+    assert seconds["", DOWN] == 5
+
+
+def test_epochs_rows_and_the_steps_of_the_final_checkpoint_belong_to_their_incarnation() -> None:
+    first, second = crash_and_finish().spans
+    assert (dict(first.epochs), dict(first.rows)) == ({"q": 2}, {"q": 10})
+    assert (dict(second.epochs), dict(second.rows)) == ({"q": 1}, {"q": 30})
+    assert not first.finals
+    assert [name for name, _ in second.finals[0].steps] == ["COMPLETED", "CLOSED"]
+
+
+def test_an_incarnation_whose_driver_lives_lasts() -> None:
+    found = timeline([state("q", "RUNNING", 1)], [job("started", 0)], alive=frozenset({1}))
+    assert found.spans[0].until is None
+    assert found.spans[0].of("q")[0].seconds(at(11)) == 10
+    assert not found.downs
+
+
+def test_a_break_after_an_end_in_order_is_no_downtime() -> None:
+    found = timeline(
+        [state("q", "CANCELED", 1), state("q", "RUNNING", 50, 2)],
+        [job("started", 0), job("ended", 2, 1, "CANCELED"), job("started", 50, 2)],
+        alive=frozenset({2}),
+    )
+    assert not found.downs
+
+
+def test_no_rows_make_an_empty_timeline() -> None:
+    assert timeline([], []).spans == ()
+    assert to_html(timeline([], [])) == ""
+
+
+names = st.sampled_from(["RUNNING", "RESTARTING", "FINISHING", "FINISHED", "CANCELED"])
+rows_of = st.lists(
+    st.builds(state, st.sampled_from(["", "a", "b"]), names, st.integers(0, 1000), st.integers(1, 4)), max_size=40
+)
+
+
+def test_a_row_that_is_there_twice_counts_once() -> None:
+    rows = [state("q", "RUNNING", 1), state("q", "FINISHED", 5)]
+    jobs = [job("started", 0), job("ended", 6)]
+    epochs, steps = [epoch("q", 0, 2, 10)], [step("q", "COMPLETED", 4), step("q", "CLOSED", 5)]
+    assert timeline(rows * 2, jobs * 2, epochs * 2, steps * 2) == timeline(rows, jobs, epochs, steps)
+
+
+@given(rows_of, st.randoms(use_true_random=False))
+def test_order_of_rows_is_of_no_account_and_intervals_never_overlap(
+    rows: list[dict[str, Any]], shuffler: random.Random
+) -> None:
+    unique = list({(row["operator"], row["since"], row["incarnation"]): row for row in rows}.values())
+    found = timeline(unique, [])
+    shuffler.shuffle(unique)
+    assert timeline(unique, []) == found
+    for span in found.spans:
+        for operator in span.operators:
+            own = span.of(operator)
+            assert all(part.until is not None and part.until >= part.since for part in own)
+            assert [part.until for part in own[:-1]] == [part.since for part in own[1:]]
+            assert own[-1].state not in ENDED or own[-1].until == own[-1].since
+
+
+def test_terminal_shows_states_downtime_and_steps() -> None:
+    out = io.StringIO()
+    Console(file=out, width=200).print(RichTimeline(crash_and_finish(), at(100)))
+    text = out.getvalue()
+    assert "DOWN 5.0 s: incarnation 1 was lost" in text
+    assert "RUNNING 1.0 s → RESTARTING 1.0 s → RUNNING 2.0 s → FINISHING 1.0 s → FINISHED" in text
+    assert "after epoch 7: COMPLETED, CLOSED +400 ms" in text
+    assert "(1 epochs, 30 rows)" in text
+
+
+def test_a_bar_is_divided_by_time() -> None:
+    found = timeline(
+        [state("q", "RUNNING", 0), state("q", "FINISHING", 75)],
+        [job("started", 0), job("ended", 100, 1, "CANCELED")],
+    )
+    drawn = bar(found.spans[0], "q", at(100), width=40)
+    assert len(drawn.plain) == 40
+    assert [str(span.style) for span in drawn.spans].count("green") == 30
+
+
+def test_html_escapes_what_users_wrote() -> None:
+    found = timeline([state("q", "RUNNING", 0, reason="<script>'\"")], [job("started", 0)])
+    page = to_html(found, at(1))
+    assert "<script>" not in page
+    assert "&lt;script&gt;&#x27;&quot;" in page
+
+
+def test_json_is_plain() -> None:
+    plain = json.loads(json.dumps(crash_and_finish().to_json()))
+    assert plain[1]["outcome"] == "FINISHED"
+    assert plain[1]["down_before"] == 5
+    assert plain[1]["since"] == at(9).isoformat()
