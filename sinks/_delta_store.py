@@ -1,0 +1,150 @@
+"""Where a table lives: the file operations that Delta's library does not do for us, on a local path or an object store.
+
+Local paths go straight to the operating system; everything else through the stores of `deltalake`, with the same
+options as the table itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The root of a table."""
+
+    uri: str
+    """An absolute local path, or a URI."""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, path: str, storage_options: Mapping[str, str]) -> Place:
+        """From what the user wrote.
+
+        A relative path is made absolute at once, because executors may have another working directory.
+        """
+        if path.lower().startswith("file:"):
+            path = unquote(urlsplit(path).path)
+        if _SCHEME.match(path):
+            return cls(path.rstrip("/"), storage_options)
+        return cls(str(Path(path).expanduser().absolute()), storage_options)
+
+    @property
+    def local(self) -> Path | None:
+        """The folder, when it is one of this machine."""
+        return None if _SCHEME.match(self.uri) else Path(self.uri)
+
+    @property
+    def escape(self) -> str:
+        """What escapes characters in folder names. Stores differ in how they treat `%` in a key."""
+        return "%" if self.local else "_"
+
+    @property
+    def options(self) -> dict[str, str] | None:
+        """The storage options as `deltalake` takes them."""
+        return dict(self.storage_options) or None
+
+    @cached_property
+    def _remote(self) -> Any:
+        import pyarrow.fs
+        from deltalake.fs import DeltaStorageHandler
+
+        handler = DeltaStorageHandler(self.uri, self.options)
+        return pyarrow.fs.PyFileSystem(handler)
+
+    def __getstate__(self) -> tuple[str, dict[str, str]]:
+        """Sent to executors without the opened store."""
+        return self.uri, dict(self.storage_options)
+
+    def __setstate__(self, state: tuple[str, dict[str, str]]) -> None:
+        object.__setattr__(self, "uri", state[0])
+        object.__setattr__(self, "storage_options", state[1])
+
+    def create(self, name: str) -> NativeFile:
+        """Open a new file for writing, and make its folder.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.local is None:
+            return self._remote.open_output_stream(name)
+        import pyarrow as pa
+
+        target = self.local / name
+        try:
+            return pa.OSFile(str(target), "wb")
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return pa.OSFile(str(target), "wb")
+
+    def delete(self, name: str) -> None:
+        """Remove a file; one that is not there is passed over.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        if self.local is not None:
+            (self.local / name).unlink(missing_ok=True)
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self._remote.delete_file(name)
+
+    def files(self) -> Iterator[str]:
+        """The names of all files below the root, relative to it, without the log's.
+
+        Raises:
+            OSError: the place cannot be listed.
+        """
+        if self.local is not None:
+            yield from _below(self.local, "")
+            return
+        import pyarrow.fs
+
+        for found in self._remote.get_file_info(pyarrow.fs.FileSelector("", recursive=True, allow_not_found=True)):
+            if found.type == pyarrow.fs.FileType.File and not found.path.lstrip("/").startswith("_delta_log/"):
+                yield found.path.lstrip("/")
+
+    def read(self, name: str) -> bytes | None:
+        """A small file's content; None when there is none, or it cannot be read."""
+        try:
+            if self.local is not None:
+                return (self.local / name).read_bytes()
+            with self._remote.open_input_stream(name) as stream:
+                content: bytes = stream.read()
+                return content
+        except OSError:
+            return None
+
+    def has_log(self, version: int) -> bool:
+        """Whether the log's file of a version is still there; always true on an object store, where asking costs."""
+        return self.local is None or (self.local / "_delta_log" / f"{version:020}.json").exists()
+
+
+def _below(root: Path, prefix: str) -> Iterator[str]:
+    import os
+
+    try:
+        entries = os.scandir(root / prefix)
+    except FileNotFoundError:
+        return
+    with entries:
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                # Folders of the log, and those that other writers hide in the same way, hold no data files.
+                if not entry.name.startswith("_"):
+                    yield from _below(root, name + "/")
+            else:
+                yield name

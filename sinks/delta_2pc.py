@@ -1,0 +1,208 @@
+"""The sink `delta_2pc`: each epoch is one commit to a Delta table, exactly once, by `deltalake` instead of the JVM.
+
+    frame.writeStream.format("delta_2pc").option("uid", "daily").option("path", "out/daily").start()
+
+Tasks write Parquet with statistics (`_delta_files`); the driver commits the files by the recipe of `_delta_table`. See
+`docs/delta_2pc.md` for the guarantee and its limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import StorageError
+from spark_ext.failpoints import reach
+from spark_ext.options import Bytes
+from spark_ext.sinks._delta_files import DataFile, Layout, TaskFiles
+from spark_ext.sinks._delta_store import Place
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.sinks._delta_table import Target
+
+
+def _names(value: object) -> object:
+    """`"day, carrier"` as a tuple."""
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+
+def _pairs(value: object) -> object:
+    """A JSON object of texts."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
+        raise ValueError('this is not a JSON object of texts such as {"name": "value"}')
+    return found
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Pairs = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
+
+
+class DeltaOptions(SinkOptions):
+    """Options of `delta_2pc`."""
+
+    secret_fields: ClassVar[frozenset[str]] = frozenset({"storage_options"})
+
+    path: str = Field(min_length=1)
+    """The table's root: a local path, or a URI of an object store. Created when absent."""
+
+    partition_by: Names = ()
+    """Partition columns, comma-separated; fixed when the table is created."""
+
+    merge_schema: bool = False
+    """Whether columns that the table has not are added to it, as nullable ones."""
+
+    compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"
+    """Of the Parquet files."""
+
+    target_file_size: Bytes = 256 * 1024**2
+    """A file that has reached this size is closed and another begun."""
+
+    row_group_rows: int = Field(default=1_000_000, gt=0)
+    """Most rows in a row group."""
+
+    row_group_size: Bytes = 128 * 1024**2
+    """Most memory that a task collects before it writes a row group."""
+
+    indexed_columns: int = Field(default=32, ge=-1)
+    """For how many columns there are statistics for data skipping; -1: all."""
+
+    log_checkpoint_interval: int = Field(default=100, gt=0)
+    """Commits between two checkpoints of the table's log."""
+
+    table_properties: Pairs = Field(default_factory=dict)
+    """Table properties, as a JSON object; used when the table is created."""
+
+    storage_options: Pairs = Field(default_factory=dict, repr=False)
+    """Options of the object store as `deltalake` names them, as a JSON object. Never shown or stored; better kept in
+    the environment of driver and executors."""
+
+
+class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
+    """Exactly-once appends to a Delta table, one commit per epoch."""
+
+    options_type = DeltaOptions
+    options: DeltaOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.place = Place.of(self.options.path, self.options.storage_options)
+        self._schema: StructType | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """`delta_2pc`."""
+        return "delta_2pc"
+
+    @cached_property
+    def _target(self) -> Target:
+        from spark_ext.sinks._delta_table import Target
+
+        properties = dict(self.options.table_properties)
+        if self.options.indexed_columns != 32:
+            # So that other writers of the table, and compaction, keep to it.
+            properties.setdefault("delta.dataSkippingNumIndexedCols", str(self.options.indexed_columns))
+        return Target(
+            self.place,
+            self.options.uid,
+            partition_by=self.options.partition_by,
+            merge_schema=self.options.merge_schema,
+            properties=properties,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without the table."""
+        return {key: value for key, value in self.__dict__.items() if key != "_target"}
+
+    def validate(self, schema: StructType) -> None:
+        """Refuse types and tables that cannot be written.
+
+        Raises:
+            ConfigurationError: names the column, the expected and the given type.
+            UnsupportedTableError: names the table's feature.
+            StorageError: the table cannot be read.
+        """
+        from spark_ext.sinks._delta_types import check_input
+
+        check_input(schema, self.options.partition_by, self._target.who)
+        table = self._target.load()
+        if table is not None:
+            self._target.check(table, schema)
+        self._schema = schema
+
+    def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
+        """Parquet files that no reader sees.
+
+        Raises:
+            ConfigurationError: a type cannot be stored.
+            StorageError: a file cannot be written.
+        """
+        from spark_ext.sinks._delta_types import check_input
+
+        who = f"sink '{task.sink}' (delta_2pc {self.place.uri}), epoch {task.epoch}, partition {task.partition}"
+        check_input(schema, self.options.partition_by, who)
+        files = TaskFiles(self.place, schema, self._layout, task)
+        try:
+            for batch in batches:
+                files.add(batch)
+            return files.finish() or None
+        except OSError as problem:
+            files.discard()
+            raise StorageError(
+                f"a data file could not be written: {problem}",
+                operator=who,
+                kept="nothing of this epoch is visible; what was committed before is untouched",
+                do="see to the storage (space, permissions); the epoch is repeated",
+            ) from problem
+        except BaseException:
+            files.discard()
+            raise
+
+    @property
+    def _layout(self) -> Layout:
+        options = self.options
+        return Layout(
+            partition_by=options.partition_by,
+            compression=options.compression,
+            row_group_rows=options.row_group_rows,
+            row_group_bytes=options.row_group_size,
+            file_bytes=options.target_file_size,
+            statistics_columns=options.indexed_columns,
+        )
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
+        """One commit with all files of the epoch; see the recipe in `_delta_table`."""
+        files = [file for of_task in prepared for file in of_task]
+        outcome, version = self._target.commit(schema, epoch, files)
+        if outcome is CommitOutcome.COMMITTED:
+            from spark_ext.sinks._delta_upkeep import keep_up
+
+            keep_up(self.place, version, self.options.log_checkpoint_interval)
+        return outcome
+
+    def claim(self, claim: Claim) -> None:
+        """The fence first, then the files that dead incarnations have left; see `_delta_orphans`.
+
+        Without a table the fence needs one: it is created here if `validate` has told the schema. Otherwise nothing is
+        cleaned either, because an older incarnation could still create the table with its files.
+        """
+        from spark_ext.sinks._delta_orphans import clean
+
+        table = self._target.claim(claim, self._schema)
+        reach("delta.fenced")
+        if table is not None:
+            clean(self.place, table, claim, self._target.who)
+            reach("delta.cleaned")
