@@ -38,11 +38,14 @@ class SparkExtError(Exception):
         return (("at:  ", self.operator), ("kept:", self.kept), ("do:  ", self.do))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.operator, self.kept, self.do))
+        return (_rebuild, (type(self), self.what, self.operator, self.kept, self.do), dict(self.__dict__))
 
 
 def _rebuild(kind: type[SparkExtError], what: str, operator: str, kept: str, do: str) -> SparkExtError:
-    return kind(what, operator=operator, kept=kept, do=do)
+    # Past the constructor of `kind`: a subclass from elsewhere may ask for arguments of its own.
+    error = kind.__new__(kind, what)
+    SparkExtError.__init__(error, what, operator=operator, kept=kept, do=do)
+    return error
 
 
 class TerminalError(SparkExtError):
@@ -115,6 +118,7 @@ class JobFailedError(SparkExtError):
     """A job ended in FAILED; `cause_text` holds what Spark or a worker said, with its stack."""
 
     code = "JOB_FAILED"
+    cause_text: str = ""
 
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "", cause_text: str = "") -> None:
         super().__init__(what, operator=operator, kept=kept, do=do)
@@ -122,23 +126,20 @@ class JobFailedError(SparkExtError):
 
 
 _RENDERED = re.compile(
-    r"spark_ext\.errors\.\w+: \[(?P<code>[A-Z_]+)\] (?P<what>[^\n]*)"
+    r"[\w.]+: \[(?P<code>[A-Z_]+)\] (?P<what>[^\n]*)"
     r"(?:\n\s*at: +(?P<operator>[^\n]*))?(?:\n\s*kept: +(?P<kept>[^\n]*))?(?:\n\s*do: +(?P<do>[^\n]*))?"
 )
 
 
 def from_text(text: str) -> SparkExtError | None:
     """The last of our errors that a stack trace carries, as an object; None when there is none."""
-    kinds = {kind.code: kind for kind in _all_kinds(SparkExtError)}
+    # A subclass without a code of its own goes by its parent's, and comes back as its parent.
+    kinds = {kind.code: kind for kind in reversed(_all_kinds(SparkExtError))}
     for match in reversed(list(_RENDERED.finditer(text))):
         kind = kinds.get(match["code"])
         if kind is not None:
-            return kind(
-                match["what"].strip(),
-                operator=(match["operator"] or "").strip(),
-                kept=(match["kept"] or "").strip(),
-                do=(match["do"] or "").strip(),
-            )
+            details = (match[name] or "" for name in ("operator", "kept", "do"))
+            return _rebuild(kind, match["what"], *details)
     return None
 
 

@@ -57,9 +57,11 @@ def requires_finalization(name: str) -> bool:
     return bool(found is not None and found.requires_finalization)
 
 
-def public_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Options with the values of secrets replaced by `***`."""
-    return {name: "***" if Options.is_secret(name) else value for name, value in options.items()}
+def public_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Options of a format with the values of secrets replaced by `***`; the format says which are secret."""
+    found: Any = _find(ChannelSource, name) or _find(TwoPhaseCommitSink, name)
+    declared: type[Options] = Options if found is None else found.options_type
+    return {key: declared.shown(key.lower(), value) for key, value in options.items()}
 
 
 def _find(base: Any, name: str) -> Any:

@@ -21,6 +21,8 @@ UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds by itself; a connector that has no such field does not see them."""
 
+_PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)[^/@]+@")
+
 _SECRET = re.compile(r"password|secret|token|credential|api_?key|access_?key|dsn|sas$|storage_options", re.IGNORECASE)
 
 Self = TypeVar("Self", bound="Options")
@@ -28,7 +30,7 @@ Self = TypeVar("Self", bound="Options")
 
 def milliseconds(value: object) -> int:
     """`"90 s"`, `"1 hour"` or a number of milliseconds, as milliseconds."""
-    if isinstance(value, int):
+    if isinstance(value, int) and value >= 0:
         return value
     text = str(value).strip()
     if text.isdigit():
@@ -120,9 +122,13 @@ class Options(BaseModel):
         """Whether the value of this option must not be shown or stored."""
         return name in cls.secret_fields or _SECRET.search(name) is not None
 
+    @classmethod
+    def shown(cls, name: str, value: Any) -> Any:
+        """A value as it may be shown and stored: `***` for a secret, and in the place of a password in an address."""
+        if value is not None and cls.is_secret(name):
+            return "***"
+        return _PASSWORD_IN_ADDRESS.sub(r"\1***@", value) if isinstance(value, str) else value
+
     def public(self) -> dict[str, Any]:
         """The options as plain values, secrets replaced by `***`: what may be stored in a table and shown."""
-        return {
-            name: "***" if value is not None and self.is_secret(name) else value
-            for name, value in self.model_dump(mode="json").items()
-        }
+        return {name: self.shown(name, value) for name, value in self.model_dump(mode="json").items()}

@@ -29,7 +29,7 @@ class OperatorSpec:
 
     def public_options(self) -> dict[str, str]:
         """The options with secrets masked: what may go into a table."""
-        return operators.public_options(self.options)
+        return operators.public_options(self.format, self.options)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class JobSettings(BaseModel):
     """How long `stop` waits for a query to end."""
     maintenance_interval: Milliseconds = 60_000
     """How often the ledger is compacted and cleaned."""
-    storage_options: Mapping[str, str] = Field(default_factory=dict)
+    storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Object-store options of the state directory, as delta-rs names them. Never shown or stored."""
 
     @property

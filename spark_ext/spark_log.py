@@ -106,9 +106,13 @@ def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
     lines = text.splitlines()
     if len(lines) < 2 or not lines[0].startswith("v"):
         return None
+    try:
+        metadata = json.loads(lines[1])
+    except ValueError:
+        return None
     return LoggedOffsets(
         epoch,
-        json.loads(lines[1]),
+        metadata,
         tuple(None if line == "-" else _parsed(line) for line in lines[2:]),
     )
 

@@ -1,0 +1,79 @@
+"""Spark's offset and commit logs, read as files; the files here have the form that Spark writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext.spark_log import SparkLog, local_path, parse_offsets
+
+HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}
+OFFSETS = "\n".join(["v1", json.dumps(HEADER), '{"version":1,"uid":"a","lineage":0}', "-", "17", '"text"', "not json"])
+
+
+def checkpoint(folder: Path, *, planned: int, committed: int) -> SparkLog:
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"0000-1111"}')
+    for epoch in range(planned):
+        (folder / "offsets" / str(epoch)).write_text(OFFSETS)
+        (folder / "offsets" / f".{epoch}.crc").write_bytes(b"crc")
+    (folder / "offsets" / ".99.0000.tmp").write_text("being written")
+    for epoch in range(committed):
+        (folder / "commits" / str(epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return SparkLog(str(folder))
+
+
+def test_a_directory_that_is_not_there_is_an_unstarted_query(tmp_path: Path) -> None:
+    log = SparkLog(str(tmp_path / "none"))
+    assert not log.exists()
+    assert (log.query_id(), log.newest_offsets(), log.newest_commit(), log.offsets(0)) == (None, None, None, None)
+    assert not log.is_committed(0)
+    assert log.committed_at(0) is None
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_what_spark_wrote_is_read(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "with space"
+    checkpoint(folder, planned=12, committed=11)
+    uri = form.format(folder).replace(" ", "%20" if form != "{}" else " ")
+    log = SparkLog(uri)
+    assert log.exists()
+    assert log.query_id() == "0000-1111"
+    assert (log.newest_offsets(), log.newest_commit()) == (11, 10)
+    assert log.is_committed(10) and not log.is_committed(11)
+    assert log.committed_at(10) == (folder / "commits" / "10").stat().st_mtime
+    logged = log.offsets(11)
+    assert logged is not None
+    assert (logged.epoch, logged.metadata) == (11, HEADER)
+    assert logged.sources == ({"version": 1, "uid": "a", "lineage": 0}, None, 17, "text", "not json")
+
+
+@given(st.integers(0, len(OFFSETS)))
+def test_a_file_that_is_being_written_is_not_there_yet(length: int) -> None:
+    logged = parse_offsets(3, OFFSETS[:length])
+    assert logged is None or logged.metadata == HEADER
+
+
+def test_a_log_of_an_unknown_form_is_not_read() -> None:
+    assert parse_offsets(0, "") is None
+    assert parse_offsets(0, "x\n{}\n1") is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("/a/b", Path("/a/b")),
+        ("relative/b", Path("relative/b")),
+        ("file:/a/b%20c", Path("/a/b c")),
+        ("file:///a/b", Path("/a/b")),
+        ("s3://bucket/a", None),
+        ("hdfs://node/a", None),
+    ],
+)
+def test_local_paths(uri: str, path: Path | None) -> None:
+    assert local_path(uri) == path
