@@ -78,12 +78,18 @@ def _sparks(found: pa.DataType) -> pa.DataType:
     return found
 
 
-def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether each value of the type found in a file is a value of the wanted one."""
+def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
+    """Whether each value of the type found in a file is a value of the wanted one.
+
+    Args:
+        found: the file's type.
+        wanted: the declared type.
+        grown: whether a field that a struct lacks is null, because the schema has grown since.
+    """
     if found == wanted or types.is_null(found):
         return True
     if types.is_dictionary(found):
-        return fits(found.value_type, wanted)
+        return fits(found.value_type, wanted, grown)
     if types.is_integer(found):
         return _integer_fits(found, wanted)
     if types.is_floating(found):
@@ -98,13 +104,15 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         # A time without a zone is taken as UTC; the other way round would lose what the zone says.
         return bool(types.is_timestamp(wanted) and (found.tz is None or wanted.tz is not None))
     if _is_list(found):
-        return _is_list(wanted) and fits(found.value_type, wanted.value_type)
+        return _is_list(wanted) and fits(found.value_type, wanted.value_type, grown)
     if types.is_map(found):
         return (
-            types.is_map(wanted) and fits(found.key_type, wanted.key_type) and fits(found.item_type, wanted.item_type)
+            types.is_map(wanted)
+            and fits(found.key_type, wanted.key_type, grown)
+            and fits(found.item_type, wanted.item_type, grown)
         )
     if types.is_struct(found):
-        return types.is_struct(wanted) and _struct_fits(found, wanted)
+        return types.is_struct(wanted) and _struct_fits(found, wanted, grown)
     kinds = (_is_text, _is_binary, types.is_date, types.is_time, types.is_duration)
     return any(kind(found) and kind(wanted) for kind in kinds)
 
@@ -121,9 +129,12 @@ def _integer_fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(types.is_decimal(wanted) and wanted.precision - wanted.scale >= digits)
 
 
-def _struct_fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _struct_fits(found: pa.DataType, wanted: pa.DataType, grown: bool) -> bool:
     return all(
-        found.get_field_index(child.name) >= 0 and fits(found.field(child.name).type, child.type) for child in wanted
+        fits(found.field(child.name).type, child.type, grown)
+        if found.get_field_index(child.name) >= 0
+        else grown and child.nullable
+        for child in wanted
     )
 
 
@@ -152,7 +163,7 @@ def match(wanted: str, names: list[str]) -> str | None:
     return near[0] if len(near) == 1 else None
 
 
-def misfit(found: pa.Schema, wanted: pa.Schema, constants: Mapping[str, str | None]) -> str | None:
+def misfit(found: pa.Schema, wanted: pa.Schema, constants: Mapping[str, str | None], grown: bool = False) -> str | None:
     """What is wrong with a file's columns: column, expected and found type; None when they fit."""
     for field in wanted:
         if field.name in constants:
@@ -161,7 +172,7 @@ def misfit(found: pa.Schema, wanted: pa.Schema, constants: Mapping[str, str | No
         if name is None:
             return f"it has no column '{field.name}' ({field.type}); it has: {', '.join(found.names)}"
         kind = found.field(name).type
-        if not fits(kind, field.type):
+        if not fits(kind, field.type, grown):
             return f"its column '{name}' has the type {kind} where {field.type} is declared"
     return None
 

@@ -66,6 +66,8 @@ class InputFile:
     """Of the source."""
     constants: Mapping[str, str | None] = field(default_factory=dict)
     """Columns that the file does not hold: one value, as text, for all its rows."""
+    if_gone: str = "put it back as it was, or restore the job from a checkpoint before the file was discovered"
+    """What to do when it is no longer there."""
 
     @property
     def local(self) -> bool:
@@ -104,7 +106,7 @@ class InputFile:
         if found.type != fs.FileType.File:
             raise self.refusal(
                 "it was there when it was discovered and has gone",
-                "put it back as it was, or restore the job from a checkpoint before the file was discovered",
+                self.if_gone,
             )
         if found.size != self.size:
             raise self._changed(f"it had {self.size} bytes when it was discovered and has {found.size} now")
@@ -141,7 +143,7 @@ class InputFile:
         if isinstance(problem, FileNotFoundError):
             return self.refusal(
                 "it was there when it was discovered and has gone",
-                "put it back as it was, or restore the job from a checkpoint before the file was discovered",
+                self.if_gone,
             )
         # Arrow raises an OSError without a number for pages and footers that make no sense; on an object store
         # a lost connection looks the same, and is tried again.

@@ -151,16 +151,16 @@ class ParquetFormat:
 
     Args:
         wanted: the declared columns.
-        absent_is_null: whether a column that a file lacks is null in it, as in a Delta table whose schema has
-            grown; otherwise such a file is refused.
+        grown: whether a column that a file lacks is null in it, as in a Delta table whose schema has grown;
+            otherwise such a file is refused.
     """
 
     begin = 0
 
-    def __init__(self, wanted: pa.Schema, *, absent_is_null: bool = False) -> None:
+    def __init__(self, wanted: pa.Schema, *, grown: bool = False) -> None:
         self.footers = Footers()
         self._wanted = wanted
-        self._absent_is_null = absent_is_null
+        self._grown = grown
         self._checked: pa.Schema | None = None
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
@@ -216,10 +216,9 @@ class ParquetFormat:
             return
         with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
             found = _schema(parquet)
-            constants = dict(file.constants)
-            if self._absent_is_null:
-                constants |= {name: None for name in self._wanted.names if match(name, found.names) is None}
-            self._refuse(file, misfit(found, self._wanted, constants))
+            absent = [name for name in self._wanted.names if self._grown and match(name, found.names) is None]
+            constants = {**dict.fromkeys(absent), **file.constants}
+            self._refuse(file, misfit(found, self._wanted, constants, self._grown))
             names = [match(name, found.names) for name in self._wanted.names if name not in constants]
             first = 0
             for index in range(parquet.metadata.num_row_groups):
@@ -241,7 +240,7 @@ class ParquetFormat:
                 first += group.num_rows
 
     def _check(self, file: InputFile, footer: Footer) -> None:
-        if footer is EMPTY or self._absent_is_null:
+        if footer is EMPTY or self._grown:
             return
         if self._checked is None or not footer.schema.equals(self._checked):
             self._refuse(file, misfit(footer.schema, self._wanted, file.constants))
