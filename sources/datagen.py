@@ -1,0 +1,280 @@
+"""`datagen`: rows that are a pure function of seed, channel and row number; for tests and benchmarks.
+
+    spark.readStream.format("datagen").option("uid", "load").option("rows", 1_000_000).load()
+
+| column | type | meaning |
+|---|---|---|
+| id | bigint | unique over all channels: row number * channels + channel |
+| channel | int | 0 .. channels - 1 |
+| seq | bigint | row number in the channel, from 0 |
+| ts | timestamp | event time: start_time + row number * step_ms, earlier by up to out_of_order |
+| key | bigint | 0 .. keys - 1; the more of key 0 the larger skew is |
+| value | double | uniform in [0, 1) |
+| tag | string | `key-<key>` |
+
+The generator is SplitMix64 (Steele, Lea, Flood 2014), a hash of a counter: a range of rows needs no rows before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator, model_validator
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.offsets import Position
+from spark_ext.options import Milliseconds
+from spark_ext.sources._columns import arrow_schema, fits
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+
+BATCH_ROWS = 131_072
+"""Rows of one batch."""
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("channel", pa.int32()),
+        ("seq", pa.int64()),
+        ("ts", pa.timestamp("us", "UTC")),
+        ("key", pa.int64()),
+        ("value", pa.float64()),
+        ("tag", pa.string()),
+    ]
+)
+"""The columns; `.schema(...)` may choose among them."""
+
+ROW_BYTES = 64
+"""What a row counts against `max_bytes_per_epoch`: about its size in Arrow."""
+
+UInt64s = npt.NDArray[np.uint64]
+
+
+class DataGenOptions(SourceOptions):
+    """Options of `datagen`."""
+
+    rows: int | None = Field(default=None, ge=0)
+    """Rows over all channels, spread evenly; without it and `rows_of` there is no end."""
+    rows_of: tuple[int, ...] | None = None
+    """Rows of each channel, such as `1000,2000`: channels then finish one after the other. Sets `channels`."""
+    channels: int = Field(default=1, gt=0)
+    """How many channels."""
+    rows_per_second: float | None = Field(default=None, gt=0)
+    """Rows over all channels that become available in a second of wall clock, from the source's first epoch on."""
+    keys: int = Field(default=100, gt=0)
+    """How many keys."""
+    skew: float = Field(default=0.0, ge=0)
+    """Exponent of Zipf's law over the keys: 0 all alike; 1: key 0 twice as often as key 1."""
+    start_time: str = "2024-01-01T00:00:00Z"
+    """Event time of the first row of each channel, ISO 8601."""
+    step_ms: Milliseconds = 1
+    """Event time from one row of a channel to the next, ms."""
+    out_of_order: Milliseconds = 0
+    """Each row's event time is set back by something below this, ms."""
+    seed: int = 0
+    """Another seed, other rows."""
+
+    @field_validator("rows_of", mode="before")
+    @classmethod
+    def _numbers(cls, value: object) -> object:
+        return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("start_time")
+    @classmethod
+    def _instant(cls, value: str) -> str:
+        pd.Timestamp(value)
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> DataGenOptions:
+        if self.rows is not None and self.rows_of is not None:
+            raise ValueError("rows and rows_of exclude each other")
+        if self.rows_of is not None and ("channels" in self.model_fields_set and self.channels != len(self.rows_of)):
+            raise ValueError(f"rows_of has {len(self.rows_of)} numbers for {self.channels} channels")
+        if self.rows_of is not None and min(self.rows_of, default=-1) < 0:
+            raise ValueError("rows_of needs numbers of 0 and more")
+        return self
+
+
+class DataGen(ChannelSource):
+    """Generated rows. Positions are row numbers; a channel's data are its rows and, when paced, its start."""
+
+    options_type = DataGenOptions
+    options: DataGenOptions
+    clock: Callable[[], float] = staticmethod(time.time)
+    """Seconds since 1970."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._started: int | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """`datagen`."""
+        return "datagen"
+
+    def schema(self) -> str:
+        """See the module."""
+        return "id bigint, channel int, seq bigint, ts timestamp, key bigint, value double, tag string"
+
+    # -- planning -------------------------------------------------------------------------------------------
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a number of rows was given."""
+        return self.options.rows is not None or self.options.rows_of is not None
+
+    @property
+    def _channels(self) -> int:
+        return len(self.options.rows_of) if self.options.rows_of is not None else self.options.channels
+
+    @property
+    def _paced(self) -> bool:
+        return self.options.rows_per_second is not None
+
+    def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
+        """Go on from the start that the first epoch fixed."""
+        starts = [channel.data["start"] for channel in known if channel.data and "start" in channel.data]
+        self._started = min(starts, default=None)
+
+    def discover(self) -> Iterable[Channel]:
+        """All channels, at once."""
+        self._check_columns()
+        if self._paced and self._started is None:
+            self._started = int(self.clock() * 1000)
+        return [Channel(str(number), 0, self._data(number)) for number in range(self._channels)]
+
+    def _check_columns(self) -> None:
+        for field in self._wanted:
+            index = SCHEMA.get_field_index(field.name)
+            if index < 0 or not fits(SCHEMA.field(index).type, field.type):
+                raise ConfigurationError(
+                    f"there is no column '{field.name}' of type {field.type}",
+                    operator=f"source '{self.options.uid}'",
+                    kept="nothing was generated",
+                    do=f"leave .schema(...) out, or choose among: {self.schema()}",
+                )
+
+    def _data(self, number: int) -> dict[str, int]:
+        data = {}
+        if self.options.rows_of is not None:
+            data["rows"] = self.options.rows_of[number]
+        elif self.options.rows is not None:
+            each, rest = divmod(self.options.rows, self._channels)
+            data["rows"] = each + (number < rest)
+        if self._started is not None:
+            data["start"] = self._started
+        return data
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        """As far as the limits, the pace and the number of rows let it."""
+        last = (channel.data or {}).get("rows")
+        ends = [end for end in (last, self._due(channel), limit.upto) if end is not None]
+        if limit.rows is not None:
+            ends.append(start + limit.rows)
+        if limit.bytes is not None:
+            ends.append(start + max(1, limit.bytes // ROW_BYTES))
+        if not ends:
+            # Without any limit an epoch of an endless source would have no end.
+            ends.append(start + 10 * BATCH_ROWS)
+        end = max(start, min(ends))
+        return Advance(end, end == last, rows=end - start, bytes=(end - start) * ROW_BYTES)
+
+    def _due(self, channel: Channel) -> int | None:
+        if self.options.rows_per_second is None:
+            return None
+        elapsed = max(0.0, self.clock() - channel.data["start"] / 1000)
+        return int(elapsed * self.options.rows_per_second / self._channels)
+
+    def latest(self, channel: Channel) -> Position:
+        """The row that the pace has reached; None without a pace or an end."""
+        last = (channel.data or {}).get("rows")
+        ends = [end for end in (last, self._due(channel)) if end is not None]
+        return min(ends, default=None)
+
+    def split(
+        self, channel: Channel, start: Position, end: Position, parts: int
+    ) -> Sequence[tuple[Position, Position]]:
+        """Anywhere."""
+        parts = min(parts, max(1, (end - start) // BATCH_ROWS))
+        cuts = [start + (end - start) * part // parts for part in range(parts + 1)]
+        return list(pairwise(cuts))
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        """The rows of a range."""
+        number = int(channel.id)
+        for first in range(start, end, BATCH_ROWS):
+            yield self._batch(number, np.arange(first, min(first + BATCH_ROWS, end), dtype=np.int64))
+
+    @cached_property
+    def _wanted(self) -> pa.Schema:
+        return SCHEMA if self.declared is None else arrow_schema(self.declared)
+
+    def _batch(self, number: int, seq: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        wanted = self._wanted
+        made = {field.name: self._column(field.name, number, seq) for field in wanted}
+        columns = [made[field.name].cast(field.type) for field in wanted]
+        return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+    def _column(self, name: str, number: int, seq: npt.NDArray[np.int64]) -> pa.Array:
+        if name == "id":
+            return pa.array(seq * self._channels + number)
+        if name == "channel":
+            return pa.repeat(pa.scalar(number, pa.int32()), len(seq))
+        if name == "seq":
+            return pa.array(seq)
+        if name == "ts":
+            return pa.array(self._times(number, seq)).cast(SCHEMA.field("ts").type)
+        if name == "value":
+            return pa.array(self._uniform(number, seq, salt=2))
+        keys = pa.array(self._keys(number, seq))
+        if name == "key":
+            return keys
+        # Dictionary-encoded first: a text is made once per key, not once per row.
+        labels = pc.dictionary_encode(keys)
+        texts = pa.array([f"key-{key}" for key in labels.dictionary.to_pylist()], pa.string())
+        return pa.DictionaryArray.from_arrays(labels.indices, texts).dictionary_decode()
+
+    def _times(self, number: int, seq: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        given = pd.Timestamp(self.options.start_time)
+        begin = (given.tz_localize("UTC") if given.tzinfo is None else given).value // 1000
+        back = self._uniform(number, seq, salt=3) * self.options.out_of_order * 1000
+        times: npt.NDArray[np.int64] = begin + seq * (self.options.step_ms * 1000) - back.astype(np.int64)
+        return times
+
+    def _keys(self, number: int, seq: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        drawn = self._uniform(number, seq, salt=1)
+        if not self.options.skew:
+            return (drawn * self.options.keys).astype(np.int64)
+        return np.searchsorted(self._shares, drawn, side="right").astype(np.int64)
+
+    @cached_property
+    def _shares(self) -> npt.NDArray[np.float64]:
+        weights = 1.0 / np.arange(1, self.options.keys + 1) ** self.options.skew
+        shares: npt.NDArray[np.float64] = np.cumsum(weights / weights.sum())[:-1]
+        return shares
+
+    def _uniform(self, number: int, seq: npt.NDArray[np.int64], salt: int) -> npt.NDArray[np.float64]:
+        """Numbers in [0, 1), by SplitMix64 of the row, begun at a hash of seed, channel and column."""
+        begin = np.zeros(1, np.uint64)
+        for part in (self.options.seed, number, salt):
+            begin = mix(begin ^ np.array([part], np.int64).view(np.uint64))
+        values = mix(begin + seq.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+        return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def mix(values: UInt64s) -> UInt64s:
+    """SplitMix64's finalizer: 64 bits in, 64 well-mixed bits out."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
