@@ -1,0 +1,22 @@
+"""The ledger: Delta tables in which all processes of a job meet. What is not there did not happen.
+
+Written by delta-rs, each commit fenced by the incarnation's number; readable by anything that reads Delta.
+"""
+
+from spark_ext.ledger.fence import Fence
+from spark_ext.ledger.frames import LedgerFrames
+from spark_ext.ledger.incarnation import Incarnation, start_incarnation
+from spark_ext.ledger.ledger import FinalSteps, Ledger, LedgerWriter
+from spark_ext.ledger.maintenance import MaintenanceSettings, maintain
+
+__all__ = [
+    "Fence",
+    "FinalSteps",
+    "Incarnation",
+    "Ledger",
+    "LedgerFrames",
+    "LedgerWriter",
+    "MaintenanceSettings",
+    "maintain",
+    "start_incarnation",
+]

@@ -1,0 +1,75 @@
+"""The ledger's tables as Spark DataFrames, for users."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ext.ledger.schema import (
+    CheckpointRow,
+    ControlEventRow,
+    EpochRow,
+    ExecutionStateRow,
+    FinishedRow,
+    IncidentRow,
+    JobRow,
+    Row,
+    arrow_schema,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_ext.ledger.ledger import Ledger
+
+
+class LedgerFrames:
+    """One method per table; each gives the table as it is now. A table that is not there yet is an empty frame.
+
+    Times are shown in the session's time zone; columns of JSON are text, for `from_json` or `get_json_object`.
+
+    Args:
+        ledger: the job's.
+        spark: a session that can read Delta.
+    """
+
+    def __init__(self, ledger: Ledger, spark: SparkSession) -> None:
+        self._ledger = ledger
+        self._spark = spark
+
+    def jobs(self) -> DataFrame:
+        """Starts, ends and resets of the job."""
+        return self._frame(JobRow)
+
+    def checkpoints(self) -> DataFrame:
+        """Steps of checkpoints."""
+        return self._frame(CheckpointRow)
+
+    def finished(self) -> DataFrame:
+        """Finished flags of channels, sources and queries."""
+        return self._frame(FinishedRow)
+
+    def epochs(self) -> DataFrame:
+        """Committed epochs."""
+        return self._frame(EpochRow)
+
+    def control_events(self) -> DataFrame:
+        """Steps of control events."""
+        return self._frame(ControlEventRow)
+
+    def execution_states(self) -> DataFrame:
+        """States that the job and its queries have entered."""
+        return self._frame(ExecutionStateRow)
+
+    def incidents(self) -> DataFrame:
+        """Failures, and whatever else was worth telling."""
+        return self._frame(IncidentRow)
+
+    def _frame(self, row_type: type[Row]) -> DataFrame:
+        table = self._ledger.table(row_type)
+        # The folder is there a moment before the first commit makes it a table.
+        table.refresh()
+        if table.version is not None:
+            return self._spark.read.format("delta").load(table.uri)
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return self._spark.createDataFrame([], from_arrow_schema(arrow_schema(row_type)))

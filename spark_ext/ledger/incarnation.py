@@ -1,0 +1,255 @@
+"""The start of a job: its incarnation number, by compare-and-swap, and the fence that shuts older ones out.
+
+The number decides who owns the job; whether another driver still runs is looked at only to refuse a start by mistake.
+Driver and JVM are told by process id and start time, on this host: of other hosts nothing is known, and the fence has
+to do.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import psutil
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from spark_ext.errors import StateError, StorageError
+from spark_ext.failpoints import reach
+from spark_ext.ledger.fence import Fence
+from spark_ext.ledger.schema import JobRow
+from spark_ext.ledger.storage import lost
+from spark_ext.spark_log import local_path
+
+if TYPE_CHECKING:
+    from spark_ext.ledger.ledger import Ledger
+
+FIRST_LINEAGE = 1
+"""Lineage of a job that was never reset or restored; 0 is that of an operator outside a job."""
+
+JVM_TIMEOUT = 30.0
+"""How long a start waits for the JVM of a driver that was killed, s: it notices within moments and ends itself."""
+
+ATTEMPTS = 20
+"""Tries for the next number; each lost one means that another start got it."""
+
+CLOCK_STEP = 2.0
+"""Difference of two readings of one process's start, s: they come from the wall clock, which may be corrected."""
+
+_starting = threading.Lock()
+_running: set[tuple[str, int]] = set()
+"""Incarnations of this process: state directory and number."""
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One start of a job."""
+
+    job: str
+    job_id: str
+    """Drawn at the job's first start; tells two jobs of one name apart."""
+    number: int
+    """From 1."""
+    lineage: int
+    """The job's newest lineage at the start."""
+
+    @property
+    def fence(self) -> Fence:
+        """What its commits carry."""
+        return Fence(self.job, self.number)
+
+
+def start_incarnation(
+    ledger: Ledger,
+    job: str,
+    *,
+    takeover: bool = False,
+    jvm_pid: int | None = None,
+    application_id: str = "",
+    now: datetime | None = None,
+) -> Incarnation:
+    """Take the job's next incarnation, and fence all tables of the ledger against older ones.
+
+    On return no older incarnation can add a row: what is read from the ledger from here on stays true.
+
+    Args:
+        ledger: the job's.
+        job: its name.
+        takeover: also when another driver seems to run the job.
+        jvm_pid: of this driver's JVM.
+        application_id: Spark's.
+        now: time of the start, UTC; None: the clock's.
+
+    Raises:
+        StateError: the directory is another job's, is in use, was partly deleted, or cannot be written.
+        FencedError: a newer incarnation started meanwhile.
+        StorageError: the storage failed.
+    """
+    who = f"job '{job}', state {ledger.uri}"
+    with _starting:
+        incarnation = _take_number(ledger, job, who, takeover, jvm_pid, application_id, now)
+        _running.add((ledger.uri, incarnation.number))
+    try:
+        reach("incarnation.taken")
+        for table in ledger.tables.values():
+            table.raise_fence(incarnation.fence)
+    except BaseException:
+        forget(ledger.uri, incarnation.number)
+        raise
+    return incarnation
+
+
+def forget(uri: str, number: int) -> None:
+    """The incarnation no longer runs in this process."""
+    _running.discard((uri, number))
+
+
+def _take_number(
+    ledger: Ledger,
+    job: str,
+    who: str,
+    takeover: bool,
+    jvm_pid: int | None,
+    application_id: str,
+    now: datetime | None,
+) -> Incarnation:
+    jobs = ledger.table(JobRow)
+    for _ in range(ATTEMPTS):
+        past, version = jobs.rows(), jobs.version
+        _refuse_other_job(past, job, ledger.uri)
+        _refuse_damage(ledger, bool(past), who)
+        if not takeover:
+            _refuse_running(past, job, who, ledger.uri)
+        # All tables are there before the first number is taken: one that is missing later was deleted.
+        for table in ledger.tables.values():
+            table.create()
+        if version is None:
+            continue
+        number = max((row.incarnation for row in past), default=0) + 1
+        lineage = max((row.lineage for row in past), default=FIRST_LINEAGE)
+        taken = Incarnation(job, past[0].job_id if past else uuid.uuid4().hex, number, lineage)
+        at = now or datetime.now(timezone.utc)
+        row = job_row(taken, "started", at, jvm_pid=jvm_pid, application_id=application_id)
+        if jobs.compare_and_swap([row], version, taken.fence):
+            return taken
+    raise StorageError(
+        f"no incarnation could be taken: others were faster {ATTEMPTS} times",
+        operator=who,
+        kept="the state is as it was",
+        do="see which processes start this job over and over, and start it once",
+    )
+
+
+def job_row(
+    incarnation: Incarnation,
+    event: str,
+    at: datetime,
+    *,
+    lineage: int | None = None,
+    query: str = "",
+    reason: str = "",
+    jvm_pid: int | None = None,
+    application_id: str = "",
+) -> JobRow:
+    """A row of `jobs` by this process."""
+    return JobRow(
+        job=incarnation.job,
+        job_id=incarnation.job_id,
+        incarnation=incarnation.number,
+        lineage=incarnation.lineage if lineage is None else lineage,
+        query=query,
+        event=event,
+        at=at,
+        host=socket.gethostname(),
+        driver_pid=os.getpid(),
+        driver_started=psutil.Process().create_time(),
+        jvm_pid=jvm_pid,
+        application_id=application_id,
+        reason=reason,
+    )
+
+
+def is_alive(pid: int, started: float) -> bool:
+    """Whether this process of this host still runs. One that has ended and is not reaped yet does not."""
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - started) < CLOCK_STEP and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _refuse_other_job(past: Sequence[JobRow], job: str, uri: str) -> None:
+    if past and past[0].job != job:
+        raise StateError(
+            f"the state directory {uri} belongs to job '{past[0].job}', not to job '{job}'",
+            operator=f"job '{job}'",
+            kept=f"the state of job '{past[0].job}' was not touched; nothing was started",
+            do=f"give job '{job}' a state directory of its own, or start it under the name '{past[0].job}'",
+        )
+
+
+def _refuse_damage(ledger: Ledger, has_past: bool, who: str) -> None:
+    if has_past:
+        for table in ledger.tables.values():
+            if table.name in ledger.NEEDED and not table.exists():
+                raise lost(table.place, "starting the job", "it was made at the first start, and is not there")
+        return
+    place = local_path(ledger.uri)
+    if place is not None and any(place.glob("queries/*/checkpoint/commits/*")):
+        raise StateError(
+            "there are Spark checkpoints of earlier runs, but no ledger: which channels have finished is not known, "
+            "and they would be read again",
+            operator=who,
+            kept="nothing was started, nothing was changed",
+            do=f"put {ledger.folder} back from a copy; to begin anew, remove the whole state directory and the output",
+        )
+
+
+def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str) -> None:
+    """Refuse when the newest incarnation has not ended and still runs on this host."""
+    newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
+    if newest is None or newest.host != socket.gethostname():
+        return
+    if any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
+        return
+    if is_alive(newest.driver_pid, newest.driver_started):
+        if newest.driver_pid == os.getpid() and (uri, newest.incarnation) not in _running:
+            return
+        raise StateError(
+            f"job '{job}' is running as incarnation {newest.incarnation} in process {newest.driver_pid}",
+            operator=who,
+            kept="the running job goes on; nothing was started",
+            do="stop it, or start with takeover=True, which fences it off",
+        )
+    _await_jvm(newest, who)
+
+
+def _await_jvm(dead: JobRow, who: str) -> None:
+    """Wait for the JVM of a driver that was killed: it may be in the middle of an epoch."""
+
+    def runs() -> bool:
+        try:
+            process = psutil.Process(dead.jvm_pid)
+            # A process that began after the row was written only has the same number.
+            ours = process.create_time() < dead.at.timestamp() + CLOCK_STEP
+            return ours and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    if dead.jvm_pid is None:
+        return
+    try:
+        Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(JVM_TIMEOUT))(runs)
+    except RetryError:
+        raise StateError(
+            f"the driver of incarnation {dead.incarnation} is dead, but its JVM, process {dead.jvm_pid}, still runs "
+            f"after {JVM_TIMEOUT:g} s",
+            operator=who,
+            kept="the state is as it was; nothing was started",
+            do=f"end process {dead.jvm_pid}, or start with takeover=True, which fences it off",
+        ) from None

@@ -1,0 +1,255 @@
+"""The ledger of a job: its tables, and what the rest of the project asks of them.
+
+What is not in the ledger, or in Spark's own logs, did not happen. Rows may be there twice (see `schema`), so every
+answer here is one over sets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+import pyarrow.compute as pc
+
+from spark_ext.ledger.incarnation import FIRST_LINEAGE, Incarnation, forget, job_row
+from spark_ext.ledger.schema import (
+    ROWS,
+    CheckpointRow,
+    ControlEventRow,
+    EpochRow,
+    FinishedRow,
+    JobRow,
+    R,
+    Row,
+)
+from spark_ext.ledger.storage import child
+from spark_ext.ledger.tables import LedgerTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.ledger.frames import LedgerFrames
+
+FOLDER = "ledger"
+"""Folder of the tables in the state directory."""
+
+
+@dataclass(frozen=True)
+class FinalSteps:
+    """How far a query's final checkpoint has come."""
+
+    checkpoint_id: int
+    passed: frozenset[str]
+    """Statuses that are recorded."""
+
+
+class Ledger:
+    """The tables of one job. Nothing is created by looking.
+
+    Args:
+        uri: the job's state directory, a path or URI.
+        storage_options: of the object store, as delta-rs names them.
+    """
+
+    NEEDED: ClassVar[frozenset[str]] = frozenset({"checkpoints", "finished", "epochs"})
+    """Tables without which a start would repeat work; one that is missing was deleted."""
+
+    def __init__(self, uri: str, storage_options: dict[str, str] | None = None) -> None:
+        self.uri = str(uri).rstrip("/")
+        self.folder = child(self.uri, FOLDER)
+        self.tables: dict[str, LedgerTable[Any]] = {
+            row_type.table: LedgerTable(child(self.folder, row_type.table), row_type, storage_options)
+            for row_type in ROWS
+        }
+
+    def table(self, row_type: type[R]) -> LedgerTable[R]:
+        """The table of a row type."""
+        return cast(LedgerTable[R], self.tables[row_type.table])
+
+    # -- the job ------------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[JobRow]:
+        """Starts, ends and resets, oldest first."""
+        return sorted(self.table(JobRow).rows(), key=lambda row: (row.incarnation, row.at))
+
+    def newest_incarnation(self) -> int | None:
+        """The newest incarnation's number; None when the job was never started."""
+        return self._greatest(JobRow, "incarnation")
+
+    def lineage_of(self, query: str) -> int:
+        """The query's lineage: that of its last reset, or of the whole job's."""
+        resets = self.table(JobRow).rows(
+            [("event", "=", "reset"), ("query", "in", ["", query])],
+        )
+        return max((row.lineage for row in resets), default=FIRST_LINEAGE)
+
+    # -- what has finished --------------------------------------------------------------------------------------------
+
+    def finished_flags(self, source: str | None = None, lineage: int | None = None) -> list[FinishedRow]:
+        """Finished flags, in the order of their sequence; of one source, of one lineage, or all."""
+        where: list[tuple[str, str, object]] = []
+        if source is not None:
+            where.append(("source", "=", source))
+        if lineage is not None:
+            where.append(("lineage", "=", lineage))
+        rows = self.table(FinishedRow).rows(where)
+        return sorted(rows, key=lambda row: (row.query, row.source, row.lineage, row.sequence))
+
+    def flagged(self, query: str, lineage: int) -> dict[str, int]:
+        """Per source of a query, the largest s such that the flags of the finishes 1..s are in the ledger."""
+        flags = self.table(FinishedRow).read(
+            columns=["source", "sequence"],
+            where=[("kind", "=", "channel"), ("query", "=", query), ("lineage", "=", lineage)],
+        )
+        return {
+            str(source): contiguous(flags.filter(pc.equal(flags["source"], source))["sequence"].to_numpy())
+            for source in pc.unique(flags["source"])
+        }
+
+    def finished_queries(self) -> dict[str, FinishedRow]:
+        """Queries that have finished in their present lineage, by uid."""
+        flags = self.table(FinishedRow).rows([("kind", "=", "query")])
+        present = {query: self.lineage_of(query) for query in {row.query for row in flags}}
+        return {row.query: row for row in flags if row.lineage == present[row.query]}
+
+    # -- epochs and checkpoints ---------------------------------------------------------------------------------------
+
+    def last_epochs(self) -> dict[str, tuple[str, int, int]]:
+        """Per query, Spark's query id, the newest committed epoch and its lineage (the newest)."""
+        epochs = self.table(EpochRow).read(columns=["query", "query_id", "epoch", "lineage"])
+        last: dict[str, tuple[str, int, int]] = {}
+        for query, query_id, epoch, lineage in zip(*(column.to_pylist() for column in epochs.columns), strict=True):
+            before = last.get(query)
+            if before is None or (lineage, epoch) > (before[2], before[1]):
+                last[query] = (query_id, epoch, lineage)
+        return last
+
+    def last_epoch(self, query: str, lineage: int) -> tuple[str, int] | None:
+        """Spark's query id and the newest committed epoch of a query in a lineage; None when it has none."""
+        epochs = self.table(EpochRow).read(
+            columns=["query_id", "epoch"], where=[("query", "=", query), ("lineage", "=", lineage)]
+        )
+        if epochs.num_rows == 0:
+            return None
+        epoch = pc.max(epochs["epoch"]).as_py()
+        return epochs["query_id"][pc.index(epochs["epoch"], epoch).as_py()].as_py(), epoch
+
+    def checkpoints(self, query: str | None = None) -> list[CheckpointRow]:
+        """Checkpoint rows in order: of a query, of the whole job (""), or all."""
+        rows = self.table(CheckpointRow).rows([] if query is None else [("query", "=", query)])
+        return sorted(rows, key=lambda row: (row.checkpoint_id, row.at))
+
+    def final_steps(self, query: str, lineage: int) -> FinalSteps | None:
+        """How far the query's final checkpoint has come; None when none was completed."""
+        rows = self.table(CheckpointRow).rows(
+            [("kind", "=", "final"), ("query", "=", query), ("lineage", "=", lineage)]
+        )
+        begun = [row.checkpoint_id for row in rows if row.status == "COMPLETED"]
+        if not begun:
+            return None
+        newest = max(begun)
+        return FinalSteps(newest, frozenset(row.status for row in rows if row.checkpoint_id == newest))
+
+    def next_checkpoint_id(self) -> int:
+        """One more than the greatest checkpoint id so far."""
+        return (self._greatest(CheckpointRow, "checkpoint_id") or 0) + 1
+
+    # -- control ------------------------------------------------------------------------------------------------------
+
+    def control_since(self, sequence: int) -> list[ControlEventRow]:
+        """Rows of the control events after a sequence, in order."""
+        rows = self.table(ControlEventRow).rows([("sequence", ">", sequence)])
+        return sorted(rows, key=lambda row: (row.sequence, row.at))
+
+    def next_control_sequence(self) -> int:
+        """One more than the greatest control sequence so far. Whoever takes it must be the only one to."""
+        return (self._greatest(ControlEventRow, "sequence") or 0) + 1
+
+    # -- for users ----------------------------------------------------------------------------------------------------
+
+    def frames(self, spark: SparkSession) -> LedgerFrames:
+        """The tables as Spark DataFrames."""
+        from spark_ext.ledger.frames import LedgerFrames
+
+        return LedgerFrames(self, spark)
+
+    def _greatest(self, row_type: type[Row], column: str) -> int | None:
+        found: int | None = pc.max(self.table(row_type).read(columns=[column])[column]).as_py()
+        return found
+
+
+class LedgerWriter:
+    """Adds rows for one incarnation; each commit is fenced. Safe for several threads.
+
+    Args:
+        ledger: the job's.
+        incarnation: as `start_incarnation` gave it.
+    """
+
+    def __init__(self, ledger: Ledger, incarnation: Incarnation) -> None:
+        self.ledger = ledger
+        self.incarnation = incarnation
+        self._lock = threading.Lock()
+        self._written: list[Row] = []
+
+    def append(self, rows: Row | Sequence[Row]) -> None:
+        """Add rows to their tables, one commit per table.
+
+        The table of the last row is written last: when that row can be seen, so can all others. When a table fails,
+        those before it are written; giving the same row objects again adds only the ones that are missing.
+
+        Raises:
+            FencedError: a newer incarnation owns the ledger.
+            StorageError: not all rows were added; try again.
+            StateError: a table is gone or cannot be written.
+        """
+        with self._lock:
+            given = [rows] if isinstance(rows, Row) else list(rows)
+            written = {id(row) for row in self._written}  # the list keeps them alive, so an id stays theirs
+            groups: dict[type[Row], list[Row]] = {}
+            for row in given:
+                if id(row) not in written:
+                    groups.setdefault(type(row), []).append(row)
+            place = {type(row): number for number, row in enumerate(given)}  # of the last one of each type
+            for row_type, group in sorted(groups.items(), key=lambda it: place[it[0]]):
+                self.ledger.table(row_type).append(group, self.incarnation.fence)
+                self._written.extend(group)
+            self._written.clear()
+
+    def new_lineage(self, query: str, reason: str) -> int:
+        """Begin a new lineage, of a query or of the whole job ("").
+
+        Returns:
+            Its number.
+
+        Raises:
+            FencedError, StorageError, StateError: as in `append`.
+        """
+        lineage = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE) + 1
+        at = datetime.now(timezone.utc)
+        self.append(job_row(self.incarnation, "reset", at, lineage=lineage, query=query, reason=reason))
+        return lineage
+
+    def end(self, reason: str) -> None:
+        """Record that the incarnation has ended in order.
+
+        Raises:
+            FencedError, StorageError, StateError: as in `append`; the incarnation has ended all the same.
+        """
+        try:
+            lineage = max((row.lineage for row in self.ledger.jobs()), default=self.incarnation.lineage)
+            at = datetime.now(timezone.utc)
+            self.append(job_row(self.incarnation, "ended", at, lineage=lineage, reason=reason))
+        finally:
+            forget(self.ledger.uri, self.incarnation.number)
+
+
+def contiguous(sequences: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """The largest s such that 1..s are all among the sequences."""
+    distinct = np.unique(sequences)
+    distinct = distinct[distinct > 0]
+    return int(np.count_nonzero(distinct == np.arange(1, len(distinct) + 1)))

@@ -1,0 +1,279 @@
+"""Keeps the ledger small: its files are compacted, its logs checkpointed, and rows that nothing needs expire by age.
+
+Never dropped, whatever their age: finished flags, the jobs table, final checkpoints and savepoints, the newest
+checkpoints, each query's newest epoch per lineage, a control event that is not settled, the newest row of each operator
+and sequence. Replaced files stay for two hours, for a reader that is slow; log files for one.
+
+A call does what is due and stops when its time is used up; the next goes on. All commits are fenced like appends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+
+from spark_ext.errors import StateError, StorageError
+from spark_ext.ledger.fence import Fence
+from spark_ext.ledger.schema import (
+    CheckpointRow,
+    ControlEventRow,
+    EpochRow,
+    ExecutionStateRow,
+    IncidentRow,
+    Row,
+)
+from spark_ext.ledger.tables import NO_HOOKS, LedgerTable
+from spark_ext.ledger.where import Where, sql
+
+if TYPE_CHECKING:
+    from spark_ext.ledger.ledger import Ledger
+
+log = logging.getLogger("spark_ext.ledger")
+
+SETTLED = ("acknowledged", "rejected", "failed")
+"""Statuses after which a control event is over."""
+
+
+@dataclass(frozen=True)
+class MaintenanceSettings:
+    """When what is done."""
+
+    small_files: int = 48
+    """Files of a table from which on they are compacted into one."""
+    sweep_every: timedelta = timedelta(minutes=30)
+    """How often expired rows, replaced files and old log files are looked for, per table."""
+    file_retention_hours: int = 2
+    """How long a replaced data file stays for slow readers, hours."""
+    keep_epochs: timedelta = timedelta(days=30)
+    """Age at which an epoch's row may go."""
+    keep_control_events: timedelta = timedelta(days=30)
+    """Age at which a settled control event may go."""
+    keep_states: timedelta = timedelta(days=90)
+    """Age at which execution states and incidents may go."""
+    keep_checkpoints: timedelta = timedelta(days=7)
+    """Age at which a periodic checkpoint may go."""
+    newest_checkpoints: int = 10
+    """Periodic checkpoints that stay at any age."""
+    budget: timedelta = timedelta(milliseconds=500)
+    """No further piece of work is begun after so long; each takes some tens of ms."""
+
+
+DEFAULTS = MaintenanceSettings()
+
+
+@dataclass(frozen=True)
+class Done:
+    """One piece of work that was done."""
+
+    table: str
+    what: str
+    """`compact`, `expire`, `vacuum` or `clean log`."""
+    count: int
+    """Files compacted or deleted, or rows expired."""
+
+
+def maintain(
+    ledger: Ledger, now: datetime, settings: MaintenanceSettings = DEFAULTS, fence: Fence | None = None
+) -> list[Done]:
+    """Do what is due, for so long as the budget allows.
+
+    May run beside appends of this process and of others; work that meets another's commit is left for the next call.
+    A table that cannot be written is logged and passed over.
+
+    Args:
+        ledger: the job's.
+        now: UTC; ages are measured from here.
+        settings: when what is done.
+        fence: of the incarnation that does it.
+
+    Returns:
+        What was done.
+
+    Raises:
+        FencedError: a newer incarnation owns the ledger.
+    """
+    until = time.monotonic() + settings.budget.total_seconds()
+    done: list[Done] = []
+    # Those with most files first: they cost every reader most.
+    for table in sorted(ledger.tables.values(), key=_file_count, reverse=True):
+        for work in (_compact, _sweep):
+            if time.monotonic() > until:
+                return done
+            try:
+                done += work(table, now, settings, fence)
+            except (StorageError, StateError) as problem:
+                log.warning("maintenance goes on later: %s", problem)
+    return done
+
+
+def _file_count(table: LedgerTable[Any]) -> int:
+    try:
+        with table.opened() as delta:
+            return 0 if delta is None else len(delta.file_uris())
+    except (StorageError, StateError):
+        return 0
+
+
+def _compact(
+    table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
+) -> Iterable[Done]:
+    count = _file_count(table)
+    if count < settings.small_files:
+        return
+
+    def act(delta: DeltaTable, properties: CommitProperties) -> None:
+        delta.optimize.compact(commit_properties=properties, post_commithook_properties=NO_HOOKS)
+        # So that a new handle reads one file's entry, not those of all that were replaced.
+        delta.create_checkpoint()
+
+    if table.change(act, fence, "compacting"):
+        yield Done(table.name, "compact", count)
+
+
+def _sweep(
+    table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
+) -> Iterable[Done]:
+    if table.version is None or (table.swept_at is not None and now - table.swept_at < settings.sweep_every):
+        return
+    for row_type, expired in _EXPIRY.items():
+        if row_type is table.row_type:
+            yield from _expire(table, expired(table, now, settings), fence)
+    yield from _vacuum(table, settings, fence)
+    yield from _clean_log(table, fence)
+    table.swept_at = now
+
+
+def _expire(table: LedgerTable[Any], expired: list[Where], fence: Fence | None) -> Iterable[Done]:
+    for where in expired:
+        # A delete writes a commit also when it finds nothing.
+        if not table.read(where=where).num_rows:
+            continue
+        deleted: list[int] = []
+
+        def act(
+            delta: DeltaTable, properties: CommitProperties, where: Where = where, deleted: list[int] = deleted
+        ) -> None:
+            metrics = delta.delete(sql(where), commit_properties=properties, post_commithook_properties=NO_HOOKS)
+            deleted.append(int(metrics["num_deleted_rows"] or 0))
+
+        if table.change(act, fence, "expiring rows"):
+            yield Done(table.name, "expire", deleted[0])
+
+
+def _vacuum(table: LedgerTable[Any], settings: MaintenanceSettings, fence: Fence | None) -> Iterable[Done]:
+    removed: list[str] = []
+
+    def act(delta: DeltaTable, properties: CommitProperties) -> None:
+        def run(dry: bool) -> list[str]:
+            # Full: also files of an append that died before its commit.
+            return delta.vacuum(
+                settings.file_retention_hours,
+                dry_run=dry,
+                enforce_retention_duration=False,
+                full=True,
+                commit_properties=properties,
+                post_commithook_properties=NO_HOOKS,
+            )
+
+        # A vacuum writes two commits, also when it finds nothing.
+        if run(dry=True):
+            removed.extend(run(dry=False))
+
+    if table.change(act, fence, "removing replaced files") and removed:
+        yield Done(table.name, "vacuum", len(removed))
+
+
+def _clean_log(table: LedgerTable[Any], fence: Fence | None) -> Iterable[Done]:
+    """Remove log files that are older than the table's property says and that a checkpoint has replaced."""
+
+    def act(delta: DeltaTable, properties: CommitProperties) -> None:
+        delta.cleanup_metadata()
+
+    before = _log_files(table)
+    if table.change(act, fence, "cleaning the log") and (count := before - _log_files(table)) > 0:
+        yield Done(table.name, "clean log", count)
+
+
+def _log_files(table: LedgerTable[Any]) -> int:
+    return 0 if table.log is None else sum(1 for _ in table.log.iterdir())
+
+
+# -- what may expire --------------------------------------------------------------------------------------------------
+
+
+def _old_epochs(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+    rows = table.read(["query", "lineage", "epoch", "committed_at"])
+    limit = now - settings.keep_epochs
+    newest = rows.group_by(["query", "lineage"]).aggregate([("epoch", "max"), ("committed_at", "min")])
+    return [
+        [
+            ("query", "=", row["query"]),
+            ("lineage", "=", row["lineage"]),
+            ("epoch", "<", row["epoch_max"]),
+            ("committed_at", "<", limit),
+        ]
+        for row in newest.to_pylist()
+        if row["committed_at_min"] < limit
+    ]
+
+
+def _old_control_events(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+    rows = table.read(["event_id", "sequence", "status", "at"])
+    events = rows.group_by("event_id").aggregate([("at", "max"), ("sequence", "max")])
+    settled = pc.unique(rows.filter(pc.is_in(rows["status"], pa.array(SETTLED)))["event_id"])
+    over = pc.and_(
+        pc.is_in(events["event_id"], settled),
+        pc.less(events["at_max"], pa.scalar(now - settings.keep_control_events, events["at_max"].type)),
+    )
+    # The next sequence is one more than the greatest there is: that one stays.
+    over = pc.and_(over, pc.less(events["sequence_max"], pc.max(rows["sequence"])))
+    gone = events.filter(over)["event_id"].to_pylist()
+    return [[("event_id", "in", gone[start : start + 500])] for start in range(0, len(gone), 500)]
+
+
+def _old_states(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+    limit = now - settings.keep_states
+    newest = table.read(["operator", "since"]).group_by("operator").aggregate([("since", "max"), ("since", "min")])
+    return [
+        [("operator", "=", row["operator"]), ("since", "<", min(limit, row["since_max"]))]
+        for row in newest.to_pylist()
+        if row["since_min"] < min(limit, row["since_max"])
+    ]
+
+
+def _old_incidents(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+    return [[("at", "<", now - settings.keep_states)]]
+
+
+def _old_checkpoints(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+    rows = table.read(["checkpoint_id", "kind", "status"])
+    if not rows.num_rows:
+        return []
+    completed = rows.filter(pc.and_(pc.equal(rows["kind"], "periodic"), pc.equal(rows["status"], "COMPLETED")))
+    # The greatest of all stays as well: the next id is one more.
+    kept = {*sorted(set(completed["checkpoint_id"].to_pylist()))[-settings.newest_checkpoints :]}
+    kept.add(pc.max(rows["checkpoint_id"]).as_py())
+    return [
+        [
+            ("kind", "=", "periodic"),
+            ("at", "<", now - settings.keep_checkpoints),
+            ("checkpoint_id", "not in", sorted(kept)),
+        ]
+    ]
+
+
+_EXPIRY: dict[type[Row], Callable[[LedgerTable[Any], datetime, MaintenanceSettings], list[Where]]] = {
+    EpochRow: _old_epochs,
+    ControlEventRow: _old_control_events,
+    ExecutionStateRow: _old_states,
+    IncidentRow: _old_incidents,
+    CheckpointRow: _old_checkpoints,
+}

@@ -1,0 +1,359 @@
+"""The ledger's tables: one frozen dataclass per table, from which the Arrow and Delta schemas and the docs are derived.
+
+A row is a fact that is only ever added. The same row may be there twice, when a process was killed or the storage
+failed in the moment of writing: readers take it as one. All times are UTC, microseconds. A column of JSON holds text;
+the row object holds the value.
+
+A column that is added in a later version must be optional: tables that exist get it with their next append.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+
+_JSON = "json"
+
+Json = Annotated[Any, _JSON]
+"""A value that survives JSON; stored as text, null when it is None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Base of all rows."""
+
+    table: ClassVar[str]
+    """Name of the table, which is that of its folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow(Row):
+    """One event in the life of the job: an incarnation that started or ended, or a new lineage."""
+
+    table: ClassVar[str] = "jobs"
+
+    job: str
+    """The job's name; a state directory belongs to one job."""
+    job_id: str
+    """Drawn at the job's first start; tells two jobs of one name apart."""
+    incarnation: int
+    """Number of the start, from 1; an older one is fenced off."""
+    lineage: int
+    """Newest lineage of the job, from 1; for a reset, the new one."""
+    query: str
+    """For a reset, the query whose lineage is new, "" for all; "" otherwise."""
+    event: str
+    """`started`, `ended` (in order, whatever its outcome) or `reset`."""
+    at: datetime
+    """When."""
+    host: str
+    """Host name of the driver."""
+    driver_pid: int
+    """Process id of the driver's Python process."""
+    driver_started: float
+    """Start of that process, s since the epoch: a process id is used again, the pair is not."""
+    jvm_pid: int | None
+    """Process id of the driver's JVM; null when not known."""
+    application_id: str
+    """Spark's application id; "" when not known."""
+    reason: str
+    """Why: of an end its outcome, of a lineage who asked for it; "" if none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow(Row):
+    """One step of one checkpoint."""
+
+    table: ClassVar[str] = "checkpoints"
+
+    checkpoint_id: int
+    """Number of the checkpoint, growing within the job."""
+    kind: str
+    """`periodic`, `final` (the one after a query's last row) or `savepoint` (a user's)."""
+    query: str
+    """The query's uid; "" for a checkpoint of the whole job."""
+    epoch: int | None
+    """The query's last epoch in it; null for the whole job, whose metadata has one per query."""
+    status: str
+    """`COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`."""
+    lineage: int
+    """Of the query, or of the job."""
+    incarnation: int
+    """Which wrote it."""
+    metadata: Json
+    """What is needed to restore it, versioned; only with `COMPLETED`."""
+    at: datetime
+    """When."""
+    reason: str
+    """Why it failed; "" otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRow(Row):
+    """A finished flag: a channel, source or query that has finished, in an epoch that is committed."""
+
+    table: ClassVar[str] = "finished"
+
+    kind: str
+    """`channel`, `source` or `query`."""
+    query: str
+    """The query's uid."""
+    source: str
+    """The source's uid; "" for a query."""
+    channel: str
+    """The channel's id; "" for a source or query."""
+    sequence: int
+    """Number of the finish within its source, from 1, without gaps; 0 for a source or query."""
+    epoch: int
+    """The committed epoch by which it had finished."""
+    lineage: int
+    """Of the query: a flag counts in its lineage only."""
+    incarnation: int
+    """Which wrote it."""
+    position: Json
+    """Where the channel ended, in its source's own terms; null for a source or query."""
+    drained: bool
+    """Ended on request, before the end of its input."""
+    at: datetime
+    """When the flag was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRow(Row):
+    """A committed epoch: one micro-batch of one query."""
+
+    table: ClassVar[str] = "epochs"
+
+    query: str
+    """The query's uid."""
+    query_id: str
+    """Spark's id of the query, from its checkpoint directory."""
+    epoch: int
+    """Spark's batch id."""
+    lineage: int
+    """Of the query."""
+    incarnation: int
+    """Which wrote it."""
+    input_rows: int | None
+    """Rows read, end-of-input markers included; null when Spark's event was not seen."""
+    committed_at: datetime
+    """When Spark recorded the commit."""
+    duration_ms: int | None
+    """Time of the whole epoch, ms; null when Spark's event was not seen."""
+    offsets: Json
+    """Offsets of the query's sources at its end, in the plan's order; null when Spark has dropped them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlEventRow(Row):
+    """One step in the life of a control event."""
+
+    table: ClassVar[str] = "control_events"
+
+    event_id: str
+    """Names the event in all its rows."""
+    sequence: int
+    """Order of the events within the job, growing; offsets carry the highest that is in force."""
+    kind: str
+    """What is asked for: `drain`, `final_epoch`, ..."""
+    target: str
+    """Uid of a query or source; "" for the job."""
+    value: Json
+    """The argument; null if none."""
+    status: str
+    """`accepted`, `applied`, `acknowledged`, `rejected` or `failed`."""
+    query: str
+    """Of `applied`: by which query; "" otherwise."""
+    epoch: int | None
+    """Of `applied`: from which epoch on; null otherwise."""
+    lineage: int
+    """Newest lineage of the job then; a query whose lineage is newer does not heed the event."""
+    incarnation: int
+    """Which wrote it."""
+    at: datetime
+    """When."""
+    reason: str
+    """Why it was rejected or failed; "" otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionStateRow(Row):
+    """A query, or the job, has entered a state; it lasts until its next row."""
+
+    table: ClassVar[str] = "execution_states"
+
+    operator: str
+    """The query's uid; "" for the job."""
+    state: str
+    """CREATED, RUNNING, FINISHED, ..."""
+    since: datetime
+    """When it was entered."""
+    incarnation: int
+    """Which wrote it."""
+    reason: str
+    """Why; "" when it needs none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentRow(Row):
+    """One event worth telling: a failure, a stall, a checkpoint that failed."""
+
+    table: ClassVar[str] = "incidents"
+
+    incident_id: str
+    """Names the incident."""
+    at: datetime
+    """When it was noticed."""
+    job: str
+    """The job's name."""
+    incarnation: int
+    """In which it happened."""
+    operator: str
+    """To whom."""
+    type: str
+    """What kind: `failure`, `close`, ..."""
+    labels: Json
+    """Labels by name; an object."""
+    what: str
+    """What happened, as text."""
+    evidence: Json
+    """What it was concluded from; null if nothing more than the text."""
+    action: str
+    """What was done about it."""
+
+
+ROWS: tuple[type[Row], ...] = (
+    JobRow,
+    CheckpointRow,
+    FinishedRow,
+    EpochRow,
+    ControlEventRow,
+    ExecutionStateRow,
+    IncidentRow,
+)
+"""All tables of the ledger."""
+
+R = TypeVar("R", bound=Row)
+
+_ARROW: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    datetime: pa.timestamp("us", tz="UTC"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as derived from a field."""
+
+    name: str
+    arrow: pa.DataType
+    nullable: bool
+    json: bool
+
+
+def columns(row_type: type[Row]) -> tuple[Column, ...]:
+    """The columns of a table, in order."""
+    key: Any = row_type  # to the type checker a class with a __hash__ for its objects is not hashable itself
+    return _columns(key)
+
+
+@cache
+def _columns(row_type: Any) -> tuple[Column, ...]:
+    hints = get_type_hints(row_type, include_extras=True)
+    return tuple(_column(field.name, hints[field.name]) for field in fields(row_type))
+
+
+def _column(name: str, hint: Any) -> Column:
+    if get_origin(hint) is Annotated and _JSON in get_args(hint):
+        return Column(name, pa.string(), True, True)
+    if get_origin(hint) in (Union, types.UnionType):
+        (inner,) = (part for part in get_args(hint) if part is not type(None))
+        return Column(name, _ARROW[inner], True, False)
+    return Column(name, _ARROW[hint], False, False)
+
+
+def arrow_schema(row_type: type[Row]) -> pa.Schema:
+    """The table's schema in Arrow; Delta's follows from it."""
+    return pa.schema([pa.field(it.name, it.arrow, it.nullable) for it in columns(row_type)])
+
+
+def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
+    """Rows as an Arrow table.
+
+    Raises:
+        ValueError: a time is not in UTC; a naive one would be taken for whatever the machine's zone is.
+    """
+    arrays = []
+    for it in columns(row_type):
+        values = [getattr(row, it.name) for row in rows]
+        if it.json:
+            values = [None if value is None else to_json(value) for value in values]
+        elif pa.types.is_timestamp(it.arrow):
+            for value in values:
+                if value is not None and value.utcoffset() != timedelta(0):
+                    raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not a time in UTC")
+        arrays.append(pa.array(values, it.arrow))
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(row_type))
+
+
+def from_arrow(row_type: type[R], table: pa.Table) -> list[R]:
+    """The rows of an Arrow table that has all columns."""
+    by_column = []
+    for it in columns(row_type):
+        values = table.column(it.name).to_pylist()
+        by_column.append(from_json_many(values) if it.json else values)
+    names = [it.name for it in columns(row_type)]
+    return [row_type(**dict(zip(names, values, strict=True))) for values in zip(*by_column, strict=True)]
+
+
+def to_json(value: object) -> str:
+    """JSON text, the same for equal values. What JSON cannot hold (in an incident's evidence) is stored as text."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=str)
+
+
+def from_json_many(texts: Sequence[str | None]) -> list[Any]:
+    """Values of many JSON texts; one parse for all, which is what makes 100,000 of them cheap."""
+    values: list[Any] = json.loads("[" + ",".join(text if text is not None else "null" for text in texts) + "]")
+    return values
+
+
+def describe(row_type: type[Row]) -> tuple[str, list[tuple[str, str, str]]]:
+    """A table for the docs.
+
+    Returns:
+        What a row is, and per column its name, Spark type and meaning, from the docstrings in this file.
+    """
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(row_type))).body
+    assert isinstance(body, ast.ClassDef)
+    meaning = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            meaning[field.target.id] = " ".join(str(text.value.value).split())
+    lines = []
+    for it in columns(row_type):
+        kind = "JSON text" if it.json else _SPARK_NAMES[it.arrow]
+        lines.append((it.name, kind + (", null" if it.nullable else ""), meaning[it.name]))
+    return inspect.getdoc(row_type) or "", lines
+
+
+_SPARK_NAMES = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}

@@ -1,0 +1,167 @@
+"""What a source's planner reads of the ledger: through kept handles, seldom, and only what is new.
+
+Spark asks an idle source for its next offset every 10 ms. A look at the ledger happens at most every 100 ms; on a local
+path it is one `stat` per table while nothing changes. When something has, only files that can hold newer rows are read.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ext.errors import StateError
+from spark_ext.ledger.ledger import FOLDER, contiguous
+from spark_ext.ledger.schema import ControlEventRow, FinishedRow, from_json_many
+from spark_ext.ledger.storage import child
+from spark_ext.ledger.tables import LedgerTable
+
+_VOID = frozenset({"rejected", "failed"})
+
+
+class SourceView:
+    """The ledger as one source sees it. Tables that do not exist yet are empty. For one thread.
+
+    Args:
+        uri: the job's state directory.
+        source_uid: the source.
+        lineage: its query's; flags of other lineages do not count, control events of older ones neither.
+        min_interval_ms: least time between two looks at a table.
+        query: uid of the source's query; "" when not known, and its control events are not seen then.
+        storage_options: of the object store, as delta-rs names them.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        source_uid: str,
+        lineage: int,
+        min_interval_ms: int = 100,
+        *,
+        query: str = "",
+        storage_options: dict[str, str] | None = None,
+    ) -> None:
+        self._source = source_uid
+        self._lineage = lineage
+        self._targets = ["", source_uid, *([query] if query else [])]
+        finished = child(uri, FOLDER, FinishedRow.table)
+        control = child(uri, FOLDER, ControlEventRow.table)
+        self._finished = _Watched(LedgerTable(finished, FinishedRow, storage_options), min_interval_ms)
+        self._control = _Watched(LedgerTable(control, ControlEventRow, storage_options), min_interval_ms)
+        self._flags: list[pa.Table] = []
+        self._confirmed = 0
+        self._events: dict[str, ControlEventRow] = {}
+        self._last_event = 0
+
+    def confirmed(self) -> int:
+        """The largest s such that the flags of the finishes 1..s of this source are in the ledger.
+
+        Raises:
+            StateError, StorageError: the table cannot be read.
+        """
+        if self._finished.changed():
+            self._read_flags()
+            self._finished.taken()
+        return self._confirmed
+
+    def finished_channels(self, upto: int) -> dict[str, tuple[int, Any]]:
+        """The channels that have finished, with the sequence of the finish and the position where they ended.
+
+        Args:
+            upto: sequences up to this one; what an offset says to be confirmed.
+
+        Raises:
+            StateError: the ledger lacks flags that it is said to have; their channels would be read again.
+            StorageError: the table cannot be read.
+        """
+        if upto <= 0:
+            return {}
+        if self._confirmed < upto:
+            self._finished.look_now()
+        if self.confirmed() < upto:
+            raise StateError(
+                f"the offset counts on {upto} finished channels of this source, the ledger has {self._confirmed}: "
+                "flags were deleted",
+                operator=f"source '{self._source}', lineage {self._lineage}, {self._finished.table.uri}",
+                kept="nothing was read; the checkpoint and the output are as they were",
+                do="put the table back from a copy, or give up the query's history with job.reset(...)",
+            )
+        flags = pa.concat_tables(self._flags)
+        flags = flags.filter(pc.less_equal(flags["sequence"], upto))
+        pairs = zip(flags["sequence"].to_pylist(), from_json_many(flags["position"].to_pylist()), strict=True)
+        return dict(zip(flags["channel"].to_pylist(), pairs, strict=True))
+
+    def controls(self, after_sequence: int) -> tuple[ControlEventRow, ...]:
+        """Control events for this source, its query or the whole job, in order; each once, as it was accepted.
+
+        One that was rejected together with, or before, the look that found it is left out.
+
+        Args:
+            after_sequence: those up to this one are left out.
+
+        Raises:
+            StateError, StorageError: the table cannot be read.
+        """
+        if self._control.changed():
+            self._read_events()
+            self._control.taken()
+        later = (event for event in self._events.values() if event.sequence > after_sequence)
+        return tuple(sorted(later, key=lambda event: event.sequence))
+
+    def _read_flags(self) -> None:
+        """Take in the flags above the confirmed ones; those below are all known."""
+        found = self._finished.table.read(
+            ["channel", "sequence", "position"],
+            [
+                ("source", "=", self._source),
+                ("kind", "=", "channel"),
+                ("lineage", "=", self._lineage),
+                ("sequence", ">", self._confirmed),
+            ],
+        )
+        before = self._confirmed
+        self._confirmed += contiguous(found["sequence"].to_numpy() - before)
+        # Those beyond a gap are read again with what closes it.
+        self._flags.append(found.filter(pc.less_equal(found["sequence"], self._confirmed)))
+
+    def _read_events(self) -> None:
+        rows = self._control.table.rows(
+            [
+                ("target", "in", self._targets),
+                ("lineage", ">=", self._lineage),
+                ("sequence", ">", self._last_event),
+            ]
+        )
+        void = {row.event_id for row in rows if row.status in _VOID}
+        for row in rows:
+            self._last_event = max(self._last_event, row.sequence)
+            if row.status == "accepted" and row.event_id not in void:
+                self._events[row.event_id] = row
+
+
+class _Watched:
+    """A table that is looked at no more often than asked for."""
+
+    def __init__(self, table: LedgerTable[Any], min_interval_ms: int) -> None:
+        self.table = table
+        self._interval = min_interval_ms / 1000
+        self._looked_at: float | None = None
+        self._pending = False
+
+    def look_now(self) -> None:
+        """Let the next look happen at once."""
+        self._looked_at = None
+
+    def changed(self) -> bool:
+        """Whether there is something that has not been taken; True again when reading it failed."""
+        now = time.monotonic()
+        if self._looked_at is None or now - self._looked_at >= self._interval:
+            self._looked_at = now
+            self._pending = self.table.refresh() or self._pending
+        return self._pending
+
+    def taken(self) -> None:
+        """What is new has been read."""
+        self._pending = False
