@@ -7,6 +7,7 @@ whose it is, so that what a dead incarnation left can be told from everything el
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import time
@@ -124,8 +125,13 @@ class _File:
         )
 
     def drop(self) -> None:
-        """Give up the open handles."""
-        self._stream.close()
+        """Give up the open handles, whatever state they are in."""
+        with contextlib.suppress(OSError, ValueError):
+            self._writer.close()
+        # On a full disk the close above fails, and would be tried again, loudly, by the garbage collector.
+        self._writer.is_open = False
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.close()
 
 
 @dataclass
@@ -244,12 +250,9 @@ class TaskFiles:
 
         What cannot be removed now is cleaned at the next start.
         """
-        import contextlib
-
         for group in self._groups.values():
             if group.file is not None:
-                with contextlib.suppress(OSError, ValueError):
-                    group.file.drop()
+                group.file.drop()
                 with contextlib.suppress(OSError):
                     self._place.delete(group.file.path)
         for file in self._done:

@@ -42,7 +42,7 @@ def committed_names(table: DeltaTable) -> frozenset[str]:
     """Names of the files that the log refers to: live ones, and removed ones that it still remembers."""
     import pyarrow as pa
 
-    paths = pa.array(table.get_add_actions().column("path")).to_pylist()
+    paths = pa.table(table.get_add_actions().select(["path"])).column("path").to_pylist()
     # A dry run without a retention time lists exactly what the log remembers as removed.
     removed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False)
     return frozenset(path.rpartition("/")[2] for path in (*paths, *removed))

@@ -86,8 +86,11 @@ def _text(key: spark.StructField, value: Any, who: str) -> str | None:
         text = format(value, "f")
     elif isinstance(kind, spark.DateType):
         text = values.day_text(value)
-    elif isinstance(kind, (spark.TimestampType, spark.TimestampNTZType)):
-        text = values.moment_text(value, utc=isinstance(kind, spark.TimestampType))
+    elif isinstance(kind, spark.TimestampType):
+        text = values.moment_text(value, utc=True)
+    elif isinstance(kind, spark.TimestampNTZType):
+        # Delta has the `T` form for moments only.
+        text = (values.moment_text(value, utc=False) or "").replace("T", " ") or None
     else:
         text = str(value)
     if text is None:

@@ -208,6 +208,7 @@ class Target:
             fence = self._fence(epoch.incarnation)
             if table is None:
                 delta_types.check_input(schema, self._partition_by, self.who)
+                reach("delta.before_create")
                 self._create(schema, fence)
                 return None
             held = self._look(table, epoch.incarnation)
@@ -219,6 +220,7 @@ class Target:
                 return CommitOutcome.ALREADY_COMMITTED, table.version()
             new = self.check(table, schema)
             if new:
+                reach("delta.before_columns")
                 self._add_columns(table, new, fence)
                 return None
             reach("delta.before_commit")
@@ -255,6 +257,7 @@ class Target:
                 return None
             self._refuse_other_owner(table, claim)
             if self._look(table, claim.incarnation) < claim.incarnation:
+                reach("delta.before_fence")
                 self._write(table, (), mine, {"spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}"})
                 return None
             return (table,)
