@@ -125,6 +125,15 @@ def checkpoint_location(query: StreamingQuery) -> str:
     return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
 
 
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of the calling thread.
+
+    Spark looks Python data sources up in the active session, which a thread that did not make one lacks: a query
+    that is started there fails with DATA_SOURCE_NOT_FOUND.
+    """
+    _jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from spark_ext import lifecycle, operators, registry
+from spark_ext import _jvm, lifecycle, operators, registry
 from spark_ext.checkpoint_metadata import (
     Finish,
     QueryMetadata,
@@ -147,8 +147,6 @@ class QueryRun:
         if self.spec.sink is None:
             return
         sink = operators.sink(self.spec.sink.format, self.spec.sink.options)
-        from spark_ext import _jvm
-
         sink.validate(_jvm.writer_frame(self.spec.writer).schema)
         mine = self.context.incarnation
         sink.claim(Claim(self.spec.sink.uid, self.context.job, self.context.job_id, mine.number, self.lineage))
@@ -176,6 +174,8 @@ class QueryRun:
         self._planned_before = self._newest_planned()
         self._ended = None
         self._restart_at = None
+        # A restart comes from the coordinator's thread, which has no session of its own.
+        _jvm.activate(_jvm.writer_frame(self.spec.writer).sparkSession)
         writer = self.spec.writer.option("checkpointLocation", self.checkpoint)
         writer = writer.queryName(f"{self.context.job}/{self.spec.uid}")
         if self.spec.available_now:
@@ -480,7 +480,8 @@ def _has_uid(raw: Any) -> bool:
 
 def _last_line(text: str) -> str:
     """The line of a Java and Python stack that says most: the last Python error, else the first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # py4j puts ": " before the Java error's name.
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         name, separator, _ = line.partition(": ")
         if separator and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")):
