@@ -19,16 +19,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from spark_ext import registry
-from spark_ext.end_of_input import END_MICROS, FORMAT, EndOffset, next_offset
+from spark_ext.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
 from spark_ext.failpoints import reach
 from spark_ext.options import Options
 from spark_ext.spark_log import LoggedOffsets, SparkLog, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-COLUMN: Final = "end_of_input"
-"""The only column: the marker's event time."""
 
 REMOTE_LOOK_EVERY: Final = 0.1
 """Least time between two looks at a checkpoint in an object store while the query idles, s."""
@@ -65,8 +62,8 @@ class EndOfInput(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """One timestamp."""
-        return f"{COLUMN} timestamp"
+        """The marker's time, and a zero."""
+        return f"{TIME} timestamp, {ZERO} int"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """What Spark calls."""
@@ -157,8 +154,8 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The marker."""
         import pyarrow as pa
 
-        times = pa.array([END_MICROS], pa.timestamp("us", tz="UTC"))
-        yield pa.RecordBatch.from_arrays([times], names=[COLUMN])
+        columns = [pa.array([END_MICROS], pa.timestamp("us", tz="UTC")), pa.array([0], pa.int32())]
+        yield pa.RecordBatch.from_arrays(columns, names=[TIME, ZERO])
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to acknowledge."""

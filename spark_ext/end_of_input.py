@@ -35,6 +35,12 @@ VERSION: Final = 1
 UNKNOWN: Final = "?"
 """Stands in `watches` for a source without a uid: nobody can tell when it ends, so the marker never comes."""
 
+TIME: Final = "end_of_time"
+"""Column of the source: the marker's event time."""
+
+ZERO: Final = "zero"
+"""Column of the source: a zero, of which Spark's optimizer does not know that it is one."""
+
 END_MICROS: Final = 6_248_568_000_000_000_000
 """The marker's event time, microseconds since 1970 UTC: in the year 199979.
 

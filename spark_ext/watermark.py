@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from spark_ext import _jvm
-from spark_ext.end_of_input import FORMAT, UNKNOWN, marker_uid, max_policy_error
+from spark_ext.end_of_input import FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
 from spark_ext.errors import ConfigurationError
 from spark_ext.options import UID
 
@@ -26,7 +26,6 @@ FLAG: Final = "__end_of_input"
 """The column that tells the marker from the user's rows; it exists around the watermark operator only."""
 
 _KEPT: Final = "nothing was started"
-_COLUMN: Final = "end_of_input"
 
 
 def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
@@ -140,36 +139,43 @@ def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, e
     end = spark.readStream.format(FORMAT).option("uid", marker_uid(watches)).option("watches", ",".join(watches)).load()
     values: list[Column] = []
     for position, field in enumerate(schema):
-        value = _filler(field.dataType, field.nullable)
+        zero = _zero(field.dataType) if not field.nullable else None
+        value = _unforeseen(F.lit(None).cast(field.dataType) if zero is None else zero)
         if position == event_time:
-            time = F.col(_COLUMN)
-            value = time
+            value = time = F.col(TIME)
             if isinstance(field.dataType, T.StructType):
                 value = F.struct(time.alias("start"), time.alias("end"))
-            if not field.nullable:
-                # The source's column counts as nullable; a union is nullable as soon as one side is.
-                value = F.coalesce(value, _filler(field.dataType, False))
+        if zero is not None:
+            # What comes from a source counts as nullable, and a union is nullable as soon as one side is.
+            value = F.coalesce(value, zero)
         values.append(value.alias(field.name))
-    return end.select(*values, F.lit(True).alias(flag))
+    return end.select(*values, (F.col(ZERO) == 0).alias(flag))
 
 
-def _filler(kind: T.DataType, nullable: bool) -> Column:
-    """A value for a column that nobody will read: null, or where that is not allowed the type's zero."""
-    if nullable:
-        return F.lit(None).cast(kind)
+def _unforeseen(value: Column) -> Column:
+    """The value, in a form that the optimizer cannot see through.
+
+    In an epoch in which a joined side has nothing but its marker, Spark would take a constant for what *all* rows of
+    that side have, those in the state included, and drop the other side's rows that cannot match it.
+    """
+    return F.get(F.array(value), F.col(ZERO))
+
+
+def _zero(kind: T.DataType) -> Column | None:
+    """A value that is not null, for a column that nobody will read; None for a type without one that we know of."""
     if isinstance(kind, T.StructType):
-        return F.struct(*(_filler(field.dataType, field.nullable).alias(field.name) for field in kind))
+        parts = [F.lit(None).cast(field.dataType) if field.nullable else _zero(field.dataType) for field in kind]
+        known = [part for part in parts if part is not None]
+        named = [part.alias(field.name) for part, field in zip(known, kind, strict=False)]
+        return F.struct(*named).cast(kind) if len(known) == len(parts) > 0 else None
     if isinstance(kind, T.ArrayType):
         return F.array().cast(kind)
     if isinstance(kind, T.MapType):
         return F.create_map().cast(kind)
     if isinstance(kind, (T.NumericType, T.BooleanType)):
         return F.lit(0).cast(kind)
-    if isinstance(kind, (T.StringType, T.CharType, T.VarcharType)):
+    if isinstance(kind, (T.StringType, T.BinaryType)):
         return F.lit("").cast(kind)
-    if isinstance(kind, T.BinaryType):
-        return F.lit("").cast("binary")
     if isinstance(kind, (T.DateType, T.TimestampType, T.TimestampNTZType)):
         return F.lit("1970-01-01").cast("date").cast(kind)
-    # A rare type without a zero that we know of (variant, interval, the user's own): the column becomes nullable.
-    return F.lit(None).cast(kind)
+    return None
