@@ -1,0 +1,181 @@
+"""The command line: `spark-ext run FILE`, and a look into a job's state directory without Spark.
+
+Exit codes: 0 it worked (for `run`: the job has FINISHED), 1 the job FAILED, 2 the command was refused, 3 the job was
+stopped before its end.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
+
+if TYPE_CHECKING:
+    from spark_ext.ledger.schema import Row
+
+FAILED, REFUSED, STOPPED = 1, 2, 3
+
+app = typer.Typer(
+    name="spark-ext",
+    help="Jobs of Spark streaming queries that end by themselves: run one, or look at one.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Storage = Annotated[
+    list[str] | None,
+    typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
+]
+
+
+def main() -> None:
+    """Entry point: shows an error of spark-ext as its message, without a traceback."""
+    try:
+        app()
+    except JobFailedError as failure:
+        _complain(failure)
+        raise SystemExit(FAILED) from None
+    except SparkExtError as problem:
+        _complain(problem)
+        raise SystemExit(REFUSED) from None
+
+
+def _complain(problem: SparkExtError) -> None:
+    Console(stderr=True).print(str(problem), markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spark-ext {version('spark-ext')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="A Python file or notebook script that defines the function.")],
+    function: Annotated[str, typer.Option(help="Its name: it takes a SparkSession and returns a Job.")] = "job",
+    master: Annotated[str | None, typer.Option(help="A Spark master; else $SPARK_MASTER, else local[*].")] = None,
+    progress: Annotated[bool, typer.Option(help="Show the live line on standard error.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Run the job that a file defines, to its end.
+
+    Ctrl-C stops it in order; running it again goes on. A job that has finished reads nothing.
+    """
+    from spark_ext.script import load_function, make_job
+
+    make = load_function(file, function)
+    from spark_ext.sessions import session
+
+    result = make_job(make, session(file.stem, master=master), f"{file}: {function}").run(progress=progress)
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        Console().print(str(result), markup=False, highlight=False, soft_wrap=True)
+    if not result.finished:
+        raise typer.Exit(STOPPED)
+
+
+@app.command()
+def status(state: State, as_json: Json = False, storage: Storage = None) -> None:
+    """Show where a job stands: state, queries, incidents and timeline."""
+    from spark_ext.status import read_status
+
+    found = read_status(state, _options(storage))
+    if as_json:
+        _print_json(found.to_json())
+        return
+    from spark_ext.status_view import show_status
+
+    show_status(found, Console())
+
+
+@app.command()
+def finished(state: State, as_json: Json = False, storage: Storage = None) -> None:
+    """List the finished flags: which channels, sources and queries have ended, and in which epoch."""
+    from spark_ext.ledger.schema import FinishedRow
+
+    columns = ("kind", "query", "source", "channel", "epoch", "lineage", "incarnation", "drained", "at")
+    rows = _rows(state, storage, FinishedRow, columns)
+    rows.sort(key=lambda row: (row["at"], row["query"], row["source"], row["channel"]))
+    _show(rows, columns, as_json)
+
+
+@app.command()
+def epochs(
+    state: State,
+    query: Annotated[str | None, typer.Option(help="Only this query's uid.")] = None,
+    last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N of each query; 0: all.")] = 0,
+    as_json: Json = False,
+    storage: Storage = None,
+) -> None:
+    """List the committed epochs, oldest first."""
+    from spark_ext.ledger.schema import EpochRow
+
+    columns = ("query", "epoch", "input_rows", "duration_ms", "committed_at", "lineage", "incarnation")
+    rows = _rows(state, storage, EpochRow, columns)
+    uids = sorted({row["query"] for row in rows})
+    if query is not None:
+        if query not in uids:
+            raise ConfigurationError(
+                f"the ledger has no epoch of a query '{query}'",
+                operator=f"query '{query}'",
+                kept="nothing was changed",
+                do=f"use one of: {', '.join(uids) or 'none yet: no epoch has been committed'}",
+            )
+        uids = [query]
+    rows.sort(key=lambda row: (row["lineage"], row["epoch"]))
+    chosen = [row for uid in uids for row in [own for own in rows if own["query"] == uid][-last:]]
+    chosen.sort(key=lambda row: (row["committed_at"], row["query"], row["epoch"]))
+    _show(chosen, columns, as_json)
+
+
+def _options(storage: list[str] | None) -> dict[str, str]:
+    pairs = [item.partition("=") for item in storage or ()]
+    for name, separator, _ in pairs:
+        if not separator:
+            raise typer.BadParameter(f"'{name}' is not KEY=VALUE", param_hint="--storage")
+    return {name: value for name, _, value in pairs}
+
+
+def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """A table's rows, each once: a writer that was killed in the act may have left one twice."""
+    from spark_ext.status import open_ledger, rows_of
+
+    rows = rows_of(open_ledger(state, _options(storage)), row_type, *columns)
+    return list({tuple(row.values()): row for row in rows}.values())
+
+
+def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        _print_json(rows)
+        return
+    from spark_ext.status_view import show_rows
+
+    show_rows(rows, columns, Console())
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=lambda at: at.isoformat()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""A user's file that defines a job: loaded as a module, its function found and called."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+
+from spark_ext.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.job import Job
+
+KEPT = "nothing was started"
+
+
+def load_function(file: Path, name: str) -> Callable[..., Any]:
+    """Load a Python file and take a function from it.
+
+    The file does not run as `__main__`, so what stands under `if __name__ == "__main__":` is passed over. Its folder is
+    put on the path, so that it can import its neighbours in the driver. Its own functions travel to the workers by
+    value, as those of a script do.
+
+    Raises:
+        ConfigurationError: there is no such file or function. What the file itself raises goes through.
+    """
+    who = f"file '{file}'"
+    if not file.is_file():
+        raise ConfigurationError(f"there is no file '{file}'", operator=who, kept=KEPT, do="correct the path")
+    # A name of its own: a file called json.py must not take the place of the module json.
+    spec = importlib.util.spec_from_file_location(f"spark_ext_script_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(
+            f"'{file}' is no Python file",
+            operator=who,
+            kept=KEPT,
+            do="give a .py file; export a notebook as one ('Export as source file')",
+        )
+    module = importlib.util.module_from_spec(spec)
+    # Known by its name before it runs: dataclasses look it up there.
+    sys.modules[spec.name] = module
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    sys.path.insert(0, str(file.resolve().parent))
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ConfigurationError(
+            f"there is no function '{name}' in it",
+            operator=who,
+            kept=KEPT,
+            do=f"define `def {name}(spark) -> Job`, or name another one with --function",
+        )
+    made: Callable[..., Any] = found
+    return made
+
+
+def make_job(make: Callable[..., Any], spark: SparkSession, who: str) -> Job:
+    """Call the user's function.
+
+    Raises:
+        ConfigurationError: it does not return a job.
+    """
+    from spark_ext.job import Job
+
+    made = make(spark)
+    if not isinstance(made, Job):
+        raise ConfigurationError(
+            f"it returned {type(made).__name__}, not a Job",
+            operator=who,
+            kept=KEPT,
+            do="return the job, with its queries added and not started",
+        )
+    return made

@@ -1,0 +1,352 @@
+"""The command line as a process: what it prints, its exit codes, and that looking needs no Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.schema import (
+    CheckpointRow,
+    EpochRow,
+    ExecutionStateRow,
+    FinishedRow,
+    IncidentRow,
+)
+from spark_ext.status import read_status
+
+T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def spark_ext(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spark_ext", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "160", **environment},
+        check=False,
+    )
+
+
+def epoch_row(query: str, epoch: int, rows: int | None, lineage: int = 1) -> EpochRow:
+    return EpochRow(
+        query=query,
+        query_id="id",
+        epoch=epoch,
+        lineage=lineage,
+        incarnation=1,
+        input_rows=rows,
+        committed_at=T0 + timedelta(seconds=epoch),
+        duration_ms=5,
+        offsets=None,
+    )
+
+
+def flag(kind: str, source: str = "", channel: str = "", sequence: int = 0, lineage: int = 1) -> FinishedRow:
+    return FinishedRow(
+        kind=kind,
+        query="daily",
+        source=source,
+        channel=channel,
+        sequence=sequence,
+        epoch=2,
+        lineage=lineage,
+        incarnation=1,
+        position=None,
+        drained=False,
+        at=T0 + timedelta(seconds=3),
+    )
+
+
+def state_row(operator: str, state: str, seconds: int, reason: str = "") -> ExecutionStateRow:
+    return ExecutionStateRow(
+        operator=operator, state=state, since=T0 + timedelta(seconds=seconds), incarnation=1, reason=reason
+    )
+
+
+def write(state: Path) -> LedgerWriter:
+    """A job whose query `daily` has finished and `live` runs in this process."""
+    ledger = Ledger(str(state))
+    writer = LedgerWriter(ledger, start_incarnation(ledger, "flights"))
+    writer.append(
+        [
+            state_row("", "RUNNING", 0),
+            state_row("daily", "RUNNING", 0),
+            state_row("live", "RUNNING", 0),
+            state_row("daily", "FINISHED", 3),
+            *(epoch_row("daily", number, 100) for number in range(3)),
+            epoch_row("daily", 2, 100),  # left twice by a writer that was killed
+            epoch_row("live", 0, None),
+            flag("channel", "files", "2013-01.parquet", 1),
+            flag("channel", "files", "2013-02.parquet", 2),
+            flag("source", "files"),
+            flag("query"),
+            CheckpointRow(
+                checkpoint_id=1,
+                kind="final",
+                query="daily",
+                epoch=2,
+                status="COMPLETED",
+                lineage=1,
+                incarnation=1,
+                metadata={},
+                at=T0 + timedelta(seconds=3),
+                reason="",
+            ),
+            IncidentRow(
+                incident_id="a",
+                at=T0,
+                job="flights",
+                incarnation=1,
+                operator="live",
+                type="failure",
+                labels={},
+                what="the [network] was slow",
+                evidence=None,
+                action="restart 1",
+            ),
+        ]
+    )
+    return writer
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    write(tmp_path / "state")
+    return tmp_path / "state"
+
+
+def test_status_as_json(state: Path) -> None:
+    done = spark_ext("status", state, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["job"], found["state"], found["incarnation"], found["alive"]) == ("flights", "RUNNING", 1, True)
+    daily, live = found["queries"]
+    assert daily | {"since": "", "committed_at": ""} == {
+        "uid": "daily",
+        "state": "FINISHED",
+        "since": "",
+        "reason": "",
+        "finished": True,
+        "last_epoch": 2,
+        "committed_at": "",
+        "epochs": 3,
+        "rows": 300,
+        "channels_finished": {"files": 2},
+    }
+    assert (live["finished"], live["epochs"], live["rows"]) == (False, 1, 0)
+    assert found["incidents"][0]["what"] == "the [network] was slow"
+    assert found["timeline"][0]["outcome"] == ""
+
+
+def test_status_for_people(state: Path) -> None:
+    done = spark_ext("status", state)
+    assert done.returncode == 0, done.stderr
+    assert "flights RUNNING, running" in done.stdout
+    assert "files: 2" in done.stdout
+    assert "the [network] was slow (restart 1)" in done.stdout
+    assert "incarnation 1" in done.stdout
+
+
+def test_a_driver_that_is_gone_is_told_from_one_that_ended(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from tests.test_cli import write\n"
+        "writer = write(Path(sys.argv[1]))\n"
+        "if sys.argv[2] == 'end': writer.end('CANCELED')\n"
+        "os._exit(9)"
+    )
+    for how in ("end", "die"):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / how), how], cwd=Path.cwd(), check=False)
+    ended, lost = read_status(str(tmp_path / "end")), read_status(str(tmp_path / "die"))
+    assert (ended.alive, ended.lost, ended.timeline.spans[0].outcome) == (False, False, "CANCELED")
+    assert (lost.alive, lost.lost, lost.timeline.spans[0].outcome) == (False, True, "lost")
+    assert "RUNNING when its driver was lost" in spark_ext("status", tmp_path / "die").stdout
+
+
+def test_what_a_reset_gave_up_does_not_count(tmp_path: Path) -> None:
+    writer = write(tmp_path / "state")
+    assert writer.new_lineage("daily", "again") == 2
+    found = read_status(str(tmp_path / "state")).query("daily")
+    assert (found.state, found.finished, found.epochs, dict(found.channels_finished)) == ("CREATED", False, 0, {})
+    writer.append([epoch_row("daily", 0, 7, lineage=2), flag("channel", "files", "2013-01.parquet", 1, lineage=2)])
+    found = read_status(str(tmp_path / "state")).query("daily")
+    assert (found.epochs, found.rows, dict(found.channels_finished)) == (1, 7, {"files": 1})
+    assert read_status(str(tmp_path / "state")).query("live").epochs == 1
+
+
+def test_finished(state: Path) -> None:
+    rows = json.loads(spark_ext("finished", state, "--json").stdout)
+    assert [(row["kind"], row["source"], row["channel"]) for row in rows] == [
+        ("query", "", ""),
+        ("source", "files", ""),
+        ("channel", "files", "2013-01.parquet"),
+        ("channel", "files", "2013-02.parquet"),
+    ]
+    shown = spark_ext("finished", state).stdout
+    assert "2013-02.parquet" in shown
+    assert "2026-01-01 12:00:03.000" in shown
+
+
+def test_epochs(state: Path) -> None:
+    rows = json.loads(spark_ext("epochs", state, "--json").stdout)
+    assert [(row["query"], row["epoch"]) for row in rows] == [("daily", 0), ("live", 0), ("daily", 1), ("daily", 2)]
+    newest = json.loads(spark_ext("epochs", state, "--query", "daily", "--last", "2", "--json").stdout)
+    assert [row["epoch"] for row in newest] == [1, 2]
+    assert len(spark_ext("epochs", state).stdout.splitlines()) == 1 + 4
+
+
+def test_an_unknown_query_is_refused_with_the_known_ones(state: Path) -> None:
+    done = spark_ext("epochs", state, "--query", "dayly")
+    assert done.returncode == 2
+    assert "use one of: daily, live" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "finished", "epochs"])
+def test_a_directory_of_no_job_is_refused_and_left_alone(tmp_path: Path, command: str) -> None:
+    (tmp_path / "something").write_text("else")
+    for place in (tmp_path, tmp_path / "missing"):
+        done = spark_ext(command, place)
+        assert done.returncode == 2
+        assert "is no job's state directory" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["something"]
+
+
+def test_looking_needs_no_spark(state: Path) -> None:
+    code = (
+        "import sys\nfrom spark_ext.cli import app\n"
+        "for command in ('status', 'finished', 'epochs'): app([command, sys.argv[1]], standalone_mode=False)\n"
+        "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules, 'pyspark was loaded'"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(state)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_and_usage() -> None:
+    assert spark_ext("--version").stdout.startswith("spark-ext 0.")
+    assert spark_ext("status").returncode == 2
+    assert spark_ext("status", "x", "--storage", "nonsense").returncode == 2
+
+
+# -- run --------------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import spark_ext as sx
+from neighbour import OUT
+from pyspark.sql import functions as F
+
+
+@dataclass
+class Limit:
+    least: int = 5
+
+
+@F.udf("long")
+def twice(n):
+    return 2 * n if n >= Limit().least else None
+
+
+def job(spark, data="data"):
+    rows = spark.readStream.format("files").option("uid", "rows").option("path", data).load()
+    writer = rows.select(twice("n").alias("n")).where("n is not null").writeStream.format("delta_2pc")
+    return sx.Job(spark, "script", state="state").add("q", writer.option("uid", "out").option("path", OUT))
+
+
+def failing(spark):
+    return job(spark, "broken")
+
+
+def wrong(spark):
+    return "a job"
+
+
+def untold(spark):
+    raise RuntimeError("user code")
+
+
+if __name__ == "__main__":
+    raise SystemExit("ran as a script")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "my-job.py").write_text(SCRIPT)
+    (tmp_path / "neighbour.py").write_text("OUT = 'out'\n")
+    for folder in ("data", "broken"):
+        (tmp_path / folder).mkdir()
+    pq.write_table(pa.table({"n": list(range(10))}), tmp_path / "data" / "a.parquet")
+    whole = (tmp_path / "data" / "a.parquet").read_bytes()
+    (tmp_path / "broken" / "a.parquet").write_bytes(whole)
+    (tmp_path / "broken" / "b.parquet").write_bytes(whole[: len(whole) // 2])
+    return tmp_path / "my-job.py"
+
+
+def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return spark_ext("run", script.name, *arguments, "--master", "local[1]", cwd=script.parent)
+
+
+def test_run_to_the_end_and_again(script: Path) -> None:
+    first = run(script, "--json")
+    assert first.returncode == 0, first.stderr
+    result: dict[str, Any] = json.loads(first.stdout)
+    assert (result["state"], result["finished"], result["rows"]) == ("FINISHED", True, 10)
+    table = DeltaTable(script.parent / "out").to_pyarrow_table()
+    assert sorted(table["n"].to_pylist()) == [10, 12, 14, 16, 18]
+    second = run(script)
+    assert second.returncode == 0, second.stderr
+    assert "job 'script' FINISHED: 0 rows in 0 epochs" in second.stdout
+    assert "q: FINISHED in an earlier run" in second.stdout
+    status = spark_ext("status", script.parent / "state")
+    assert "script FINISHED" in status.stdout
+
+
+def test_a_failed_job_is_told_without_a_traceback(script: Path) -> None:
+    done = run(script, "--function", "failing", "--no-progress")
+    assert done.returncode == 1
+    assert "b.parquet" in done.stderr
+    assert "do: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "said"),
+    [
+        ("missing.py", "job", "there is no file 'missing.py'"),
+        ("data", "job", "there is no file 'data'"),
+        ("my-job.py", "jab", "define `def jab(spark) -> Job`"),
+        ("notes.txt", "job", "'notes.txt' is no Python file"),
+    ],
+)
+def test_a_file_that_defines_no_job_is_refused_before_spark_starts(
+    script: Path, file: str, function: str, said: str
+) -> None:
+    (script.parent / "notes.txt").write_text("notes")
+    done = spark_ext("run", file, "--function", function, cwd=script.parent, JAVA_HOME="/nowhere")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_function_that_returns_something_else_is_refused_and_user_errors_keep_their_stack(script: Path) -> None:
+    wrong = run(script, "--function", "wrong")
+    assert wrong.returncode == 2
+    assert "it returned str, not a Job" in wrong.stderr
+    untold = run(script, "--function", "untold")
+    assert untold.returncode == 1
+    assert "RuntimeError: user code" in untold.stderr
