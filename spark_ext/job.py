@@ -207,8 +207,8 @@ class Job:
                 if run.state is State.CREATED and not run.input_done:
                     run.claim()
                     run.open()
-            self._listener = JobListener(coordinator.hint)
             if any(run.state is State.CREATED for run in runs):
+                self._listener = JobListener(coordinator.hint)
                 self._spark.streams.addListener(self._listener)
             for run in runs:
                 if run.state is State.CREATED and not run.input_done:
