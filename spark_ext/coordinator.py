@@ -109,11 +109,7 @@ class Coordinator:
             self._abandon(fenced)
         except Exception as problem:
             log.exception("the coordinator of job '%s' failed", self._context.job)
-            self._abandon(
-                as_error(problem, f"job '{self._context.job}'")
-                if isinstance(problem, Exception)
-                else StateError(repr(problem))
-            )
+            self._abandon(as_error(problem, f"job '{self._context.job}'"))
         finally:
             self._close()
 

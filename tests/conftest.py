@@ -52,3 +52,6 @@ def spark(spark_of_process: SparkSession) -> Iterator[SparkSession]:
     for key, value in before.items():
         if after.get(key) != value and session.conf.isModifiable(key):
             session.conf.set(key, value)
+
+
+pytest_plugins = ["tests.jobs"]

@@ -1,0 +1,200 @@
+"""Conformance, "Restore": what a restart reads again, and what it refuses. One test per line, named after it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from pyspark.sql import DataFrame
+
+from spark_ext.checkpoint_metadata import CheckpointMetadata, Finish
+from spark_ext.errors import ConfigurationError, JobFailedError, OffsetError, StateError
+from spark_ext.job import Job
+from spark_ext.spark_log import SparkLog
+from tests.jobs import Lab, expected
+from tests.waiting import until
+
+
+def test_r1_a_source_that_finished_before_is_not_read_again(lab: Lab) -> None:
+    """Two queries: the bounded one has finished, the live one goes on; its row count proves it."""
+
+    def job() -> Job:
+        made = lab.job(lab.source("a", counts="1000"), query="a", out="a")
+        lab.add(made, lab.source("b", counts="1", live="true", rate=500), query="b", out="b")
+        return made
+
+    first = job().start()
+    until(lambda: first.ledger.finished().where("kind = 'query' and query = 'a'").count() == 1, "a to finish")
+    until(lambda: len(lab.rows("b")) > 0, "rows of b")
+    first.stop()
+    reads = [event for event in lab.events("read") if event["uid"] == "a"]
+    second = job().start()
+    before = len(lab.rows("b"))
+    until(lambda: len(lab.rows("b")) > before, "more rows of b")
+    result = second.stop()
+    assert [event for event in lab.events("read") if event["uid"] == "a"] == reads
+    assert result.query("a").finished_before
+    assert result.query("a").rows == 0
+    assert lab.numbers("a") == expected(1000)
+
+
+def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: Lab) -> None:
+    """It finished in an epoch that the sink has committed and Spark has not: read again, once in the output."""
+    gate = lab.folder / "gate"
+    source = {"counts": "100", "max_rows_per_epoch": 60}
+    first = lab.job(lab.source(**source), sink_hold=gate, sink_hold_epoch=1).start()
+    until(lambda: len(lab.rows()) == 100, "the last epoch to be visible")
+    first.stop()
+    assert SparkLog(str(lab.checkpoint())).newest_commit() == 0
+    assert first.ledger.finished().count() == 0
+    gate.touch()
+    done = len(lab.events("read"))
+    assert lab.job(lab.source(**source)).run(progress=False).finished
+    assert [(event["start"], event["end"]) for event in lab.events("read")[done:]] == [(60, 100)]
+    assert lab.events("commit")[-1]["repeat"]
+    assert lab.numbers() == expected(100)
+
+
+def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab: Lab) -> None:
+    """On restart of a finished query none of its operators is touched."""
+    assert lab.job(lab.source(counts="10")).run(progress=False).finished
+    before = lab.events("open", "end_of_input", "close", "claim", "final_checkpoint")
+    assert [event["event"] for event in before].count("open") == 2
+    assert lab.job(lab.source(counts="10")).run(progress=False).finished
+    assert lab.events("open", "end_of_input", "close", "claim", "final_checkpoint") == before
+
+
+@pytest.mark.parametrize("readers", [5, 1, 2])
+def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: Lab, readers: int) -> None:
+    """4 channels with 2 finished go on with 5 readers, with 1 and with 2."""
+    counts = "20,20,400,400"
+    gate = lab.folder / "gate"
+    first = lab.job(lab.source(counts=counts, readers=4, max_rows_per_epoch=80, gate=gate)).start()
+    until(lambda: first.ledger.finished().where("kind = 'channel'").count() == 2, "two channels to finish")
+    first.stop()
+    done = len(lab.events("read"))
+    gate.touch()
+    second = lab.job(lab.source(counts=counts, readers=readers, max_rows_per_epoch=80, gate=gate))
+    assert second.run(progress=False).finished
+    assert {event["channel"] for event in lab.events("read")[done:]} == {"2", "3"}
+    assert lab.numbers() == expected(20, 20, 400, 400)
+
+
+def test_r7_finished_flags_survive_without_channel_state(lab: Lab) -> None:
+    """Once the ledger has a flag the offset holds nothing of the channel, and it is still not read again."""
+    counts = "10,10,400"
+    gate = lab.folder / "gate"
+    first = lab.job(lab.source(counts=counts, readers=3, max_rows_per_epoch=30, gate=gate)).start()
+    until(lambda: first.ledger.finished().where("kind = 'channel'").count() == 2, "two channels to finish")
+    gate.touch()
+    log = SparkLog(str(lab.checkpoint()))
+    until(lambda: _confirmed(log) >= 2, "an offset that relies on the ledger")
+    first.stop()
+    logged = log.offsets(log.newest_commit() or 0)
+    assert logged is not None
+    assert "finished" not in logged.sources[0]
+    done = len(lab.events("read"))
+    assert lab.job(lab.source(counts=counts, readers=3, max_rows_per_epoch=30, gate=gate)).run(progress=False).finished
+    assert {event["channel"] for event in lab.events("read")[done:]} <= {"2"}
+    assert lab.numbers() == expected(10, 10, 400)
+
+
+def _confirmed(log: SparkLog) -> int:
+    newest = log.newest_commit()
+    logged = None if newest is None else log.offsets(newest)
+    return 0 if logged is None else logged.sources[0].get("confirmed", 0)
+
+
+def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_finished(lab: Lab) -> None:
+    """No periodic checkpoint was ever taken."""
+    gate = lab.folder / "gate"
+    source = {"counts": "5,400", "readers": 2, "max_rows_per_epoch": 20, "gate": gate}
+    first = lab.job(lab.source(**source), checkpoint_interval="1 hour").start()
+    until(lambda: lab.rows(), "the first epoch")
+    first.stop()
+    assert first.ledger.checkpoints().count() == 0
+    done = len(lab.events("read"))
+    gate.touch()
+    assert lab.job(lab.source(**source)).run(progress=False).finished
+    assert "0" not in {event["channel"] for event in lab.events("read")[done:]}
+    assert lab.numbers() == expected(5, 400)
+
+
+def test_r12_two_sources_swapped_between_runs_are_refused(lab: Lab) -> None:
+    """Spark matches sources by position, so without the uid in the offset each would go on where the other stood."""
+    gate = lab.folder / "gate"
+
+    def streams() -> list[DataFrame]:
+        return [lab.source(uid, counts="100", max_rows_per_epoch=20, gate=gate) for uid in ("left", "right")]
+
+    left, right = streams()
+    first = lab.job(left.union(right)).start()
+    until(lambda: lab.rows(), "the first epoch")
+    first.stop()
+    before = lab.numbers()
+    left, right = streams()
+    with pytest.raises(JobFailedError, match="offset of source 'left'") as failure:
+        lab.job(right.union(left)).run(progress=False)
+    assert isinstance(failure.value.__cause__, OffsetError)
+    assert lab.numbers() == before
+
+
+def test_r12_one_uid_twice_in_a_plan_is_refused(lab: Lab) -> None:
+    """A self-join, and two operators of one uid in two queries."""
+    stream = lab.source("twice", counts="10")
+    with pytest.raises(ConfigurationError, match="uid 'twice' stands for 2 operators"):
+        lab.job(stream.union(stream))
+    job = lab.job(lab.source("once", counts="10"))
+    with pytest.raises(ConfigurationError, match="uid 'once' stands for 2 operators"):
+        lab.add(job, lab.source("once", counts="10"), query="other", out="other")
+
+
+def test_p8_fully_partly_and_on_restore_are_three_things(lab: Lab) -> None:
+    """As a checkpoint records them, for the sources of a job of three queries over two runs."""
+    gate = lab.folder / "gate"
+
+    def job() -> Job:
+        made = lab.job(lab.source("a", counts="10"), query="a", out="a", checkpoint_interval="100 ms")
+        lab.add(
+            made,
+            lab.source("b", counts="10,400", readers=2, max_rows_per_epoch=30, gate=gate),
+            query="b",
+            out="b",
+        )
+        return made
+
+    def finishes(running: Job) -> dict[str, Finish]:
+        rows = running.ledger.checkpoints().where("kind = 'periodic'").orderBy("checkpoint_id").collect()
+        if not rows:
+            return {}
+        metadata = CheckpointMetadata.from_json(json.loads(rows[-1]["metadata"]))
+        return {uid: part.finish for query in metadata.queries.values() for uid, part in query.sources.items()}
+
+    first = job().start()
+    until(lambda: finishes(first) == {"a": Finish.FULLY, "b": Finish.PARTLY}, "fully and partly")
+    first.stop()
+    second = job().start()
+    gate.touch()
+    until(lambda: finishes(second).get("a") is Finish.ON_RESTORE or second.done, "on restore")
+    assert second.await_termination(60).finished
+    assert finishes(second)["a"] is Finish.ON_RESTORE
+
+
+def test_a_checkpoint_deleted_by_hand_is_refused_and_reset_is_the_way_out(lab: Lab) -> None:
+    """A new checkpoint would write committed epochs a second time."""
+    gate = lab.folder / "gate"
+    job = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate)).start()
+    until(lambda: job.ledger.epochs().count() > 0, "an epoch in the ledger")
+    job.stop()
+    shutil.rmtree(lab.checkpoint())
+    gate.touch()
+    refused = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate))
+    with pytest.raises(StateError, match="is gone") as failure:
+        refused.run(progress=False)
+    assert "job.reset('q')" in str(failure.value)
+    assert lab.numbers() == expected(20)
+    refused = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate))
+    refused.reset("q", "the checkpoint was deleted by hand")
+    assert refused.run(progress=False).finished
+    assert lab.numbers() == sorted(expected(20) + expected(100))

@@ -1,0 +1,221 @@
+"""Operators for tests: a source and a sink that write an event log, over which the tests' validators run.
+
+The event log is a file of JSON lines, appended to from every process of a job. Rows are counted by content.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import FencedError
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
+
+
+def record(log: str, event: str, **fields: Any) -> None:
+    """Append one event; a single write of a short line is atomic on a local file system."""
+    if log:
+        line = json.dumps({"event": event, "at": time.time(), "pid": os.getpid(), **fields}) + "\n"
+        with Path(log).open("a") as out:
+            out.write(line)
+
+
+def events(log: str | Path, *names: str) -> list[dict[str, Any]]:
+    """The events of a log, in order; only those of the given names, when there are any."""
+    path = Path(log)
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if not names or line["event"] in names]
+
+
+class NumbersOptions(SourceOptions):
+    """Channels `0..`, each with so many rows; `n` counts within the channel."""
+
+    counts: str = "100"
+    """Rows per channel, by comma."""
+    log: str = ""
+    live: bool = False
+    """Unbounded: channels never end, and grow by `rate` rows per second."""
+    rate: int = 100
+    gate: str = ""
+    """While this file is absent, nothing past the first epoch is planned."""
+    fail_at: int = -1
+    """Reading this row of channel 0 raises."""
+    finalize_after: int = 0
+    step_ms: int = 1000
+    """Event time between rows, ms."""
+
+
+class Numbers(ChannelSource):
+    """Deterministic rows (channel, n, ts): a row is a function of its channel and number."""
+
+    options_type = NumbersOptions
+    options: NumbersOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "numbers"
+
+    def schema(self) -> str:
+        return "channel string, n bigint, ts timestamp"
+
+    @property
+    def bounded(self) -> bool:
+        return not self.options.live
+
+    def discover(self) -> Iterator[Channel]:
+        record(self.options.log, "discover", uid=self.options.uid)
+        for index, _ in enumerate(self.options.counts.split(",")):
+            yield Channel(str(index), 0, {"since": time.time()} if self.options.live else None)
+
+    def advance(self, channel: Channel, start: Any, limit: Limit) -> Advance:
+        if start > 0 and self.options.gate and not Path(self.options.gate).exists():
+            return Advance(start)
+        if self.options.live:
+            there = int((time.time() - channel.data["since"]) * self.options.rate)
+            end = max(start, there if limit.rows is None else min(there, start + limit.rows))
+            return Advance(end, rows=end - start)
+        count = int(self.options.counts.split(",")[int(channel.id)])
+        end = count if limit.rows is None else min(count, start + limit.rows)
+        return Advance(end, finished=end == count, rows=end - start)
+
+    def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
+        if channel.id == "0" and start <= self.options.fail_at < end:
+            raise ValueError(f"row {self.options.fail_at} cannot be read")
+        record(self.options.log, "read", uid=self.options.uid, channel=channel.id, start=start, end=end)
+        numbers = range(start, end)
+        yield pa.RecordBatch.from_pydict(
+            {
+                "channel": pa.array([channel.id] * len(numbers)),
+                "n": pa.array(numbers, pa.int64()),
+                "ts": pa.array([n * self.options.step_ms * 1000 for n in numbers], pa.timestamp("us", "UTC")),
+            }
+        )
+
+    def on_epoch_committed(self, epoch: Committed) -> None:
+        record(
+            self.options.log,
+            "committed",
+            uid=self.options.uid,
+            positions=dict(epoch.positions),
+            finished=list(epoch.finished),
+            final=epoch.final,
+        )
+
+    def open(self) -> None:
+        record(self.options.log, "open", uid=self.options.uid)
+
+    def end_of_input(self) -> None:
+        record(self.options.log, "end_of_input", uid=self.options.uid)
+
+    def close(self) -> None:
+        record(self.options.log, "close", uid=self.options.uid)
+
+
+class FolderOptions(SinkOptions):
+    """One file per epoch."""
+
+    path: str
+    log: str = ""
+    fail_commits: int = 0
+    """So many first commit attempts raise, after the effect."""
+    finalize_after: int = 0
+    """Final epochs that the sink needs before it is finalized."""
+    hold: str = ""
+    """While this file is absent, the commit of epoch `hold_epoch` does not return, although it took effect."""
+    hold_epoch: int = -1
+
+
+class Folder(TwoPhaseCommitSink):
+    """Writes each epoch as one file, by an atomic rename to a name that is the epoch's identity."""
+
+    options_type = FolderOptions
+    options: FolderOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "folder"
+
+    def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Any:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        return json.dumps(rows, default=str) if rows else None
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
+        folder = Path(self.options.path)
+        folder.mkdir(parents=True, exist_ok=True)
+        fence = folder / "fence"
+        if epoch.incarnation and fence.exists() and int(fence.read_text()) > epoch.incarnation:
+            raise FencedError("a newer incarnation has the folder", operator=f"sink '{epoch.sink}'")
+        target = folder / f"{epoch.sink}-{epoch.lineage}-{epoch.query_id}-{epoch.number:06d}.json"
+        record(
+            self.options.log,
+            "commit",
+            uid=epoch.sink,
+            epoch=epoch.number,
+            final=epoch.final,
+            incarnation=epoch.incarnation,
+            repeat=target.exists(),
+        )
+        if target.exists():
+            return CommitOutcome.ALREADY_COMMITTED
+        rows = [row for part in prepared for row in json.loads(part)]
+        draft = folder / f".{target.name}.{os.getpid()}"
+        draft.write_text(json.dumps({"final": epoch.final, "rows": rows}))
+        draft.rename(target)
+        while epoch.number == self.options.hold_epoch and not Path(self.options.hold).exists():
+            time.sleep(0.02)
+        done = folder / "attempts"
+        attempts = int(done.read_text()) if done.exists() else 0
+        if attempts < self.options.fail_commits:
+            done.write_text(str(attempts + 1))
+            raise OSError("the commit took effect, and then the connection was lost")
+        return CommitOutcome.COMMITTED
+
+    def claim(self, claim: Claim) -> None:
+        folder = Path(self.options.path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "fence").write_text(str(claim.incarnation))
+        record(self.options.log, "claim", uid=claim.sink, incarnation=claim.incarnation)
+
+    def open(self) -> None:
+        record(self.options.log, "open", uid=self.options.uid)
+
+    def end_of_input(self) -> None:
+        record(self.options.log, "end_of_input", uid=self.options.uid)
+
+    def on_final_checkpoint(self, epoch: Epoch) -> None:
+        record(self.options.log, "final_checkpoint", uid=self.options.uid, epoch=epoch.number)
+
+    def close(self) -> None:
+        record(self.options.log, "close", uid=self.options.uid)
+
+
+class PatientFolder(Folder):
+    """A folder that needs some epochs after the last row before it is finalized."""
+
+    requires_finalization = True
+
+    @classmethod
+    def name(cls) -> str:
+        return "patient_folder"
+
+    def is_finalized(self, epoch: Epoch) -> bool:
+        finals = sum(
+            json.loads(path.read_text())["final"] for path in Path(self.options.path).glob(f"{epoch.sink}-*.json")
+        )
+        return finals >= self.options.finalize_after
+
+
+def rows(folder: str | Path) -> list[dict[str, Any]]:
+    """All rows that the folder sink has made visible, in the order of their epochs."""
+    found: list[dict[str, Any]] = []
+    for path in sorted(Path(folder).glob("*.json")):
+        found.extend(json.loads(path.read_text())["rows"])
+    return found
