@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
+        StreamingQueryProgress,
     )
 
 log = logging.getLogger("spark_ext.listeners")
@@ -41,6 +42,19 @@ class Hint:
     """Rows in all state stores of the query."""
 
 
+def hint_of(progress: StreamingQueryProgress) -> Hint:
+    """What a progress says, whether it came by an event or from a query's recent ones."""
+    return Hint(
+        "progress",
+        str(progress.id),
+        str(progress.runId),
+        progress.batchId,
+        progress.numInputRows,
+        progress.durationMs.get("triggerExecution"),
+        sum(operator.numRowsTotal for operator in progress.stateOperators),
+    )
+
+
 class JobListener(StreamingQueryListener):
     """Calls `on_hint` for each event; never blocks and never raises.
 
@@ -60,18 +74,7 @@ class JobListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """An epoch is done."""
-        progress = event.progress
-        self._give(
-            Hint(
-                "progress",
-                str(progress.id),
-                str(progress.runId),
-                progress.batchId,
-                progress.numInputRows,
-                progress.durationMs.get("triggerExecution"),
-                sum(operator.numRowsTotal for operator in progress.stateOperators),
-            )
-        )
+        self._give(hint_of(event.progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing to tell."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ReadTask(InputPartition):  # type: ignore[misc]
+class ReadTask(InputPartition):
     """What one task of an epoch reads, in this order."""
 
     ranges: tuple[Range, ...]

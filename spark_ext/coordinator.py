@@ -94,7 +94,7 @@ class Coordinator:
         """Take an event from Spark's listener thread."""
         for run in self.runs:
             if run.query_id == hint.query_id and hint.kind == "progress":
-                run.take_hint(hint)
+                run.history.told(hint)
         self._context.wake.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------

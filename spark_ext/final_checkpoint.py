@@ -140,6 +140,7 @@ class FinalCheckpoint:
                 kept="all rows are committed; the query is not finished and its operators are not closed",
                 do="see to what the operator waits for, and run the job again: it goes on waiting",
             )
+        self._run.ensure_running()
         # One further epoch at a time: the next is asked for when the one before has been committed.
         if self._run.committed > self._asked_epoch and self._run.spec.sources:
             self._asked_epoch = self._run.committed

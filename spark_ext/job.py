@@ -17,19 +17,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_ext import _jvm, registry
 from spark_ext.coordinator import Coordinator
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
-from spark_ext.final_checkpoint import FinalCheckpoint
 from spark_ext.job_context import JobContext
-from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, start_incarnation
-from spark_ext.lifecycle import FinalStep, State, source_offsets
+from spark_ext.job_start import start_job
+from spark_ext.ledger import Ledger, LedgerFrames
+from spark_ext.lifecycle import State
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.options import UID
-from spark_ext.outbox import Outbox
 from spark_ext.query import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
 from spark_ext.query_run import QueryRun
-from spark_ext.result import JobResult, QueryResult, SourceResult
+from spark_ext.result import JobResult, job_result
 from spark_ext.settings import JobSettings
 from spark_ext.spark_log import local_path
 
@@ -169,87 +167,11 @@ class Job:
                     do="add one with job.add(uid, df.writeStream...)",
                 )
             self._started = datetime.now(timezone.utc)
-            self._coordinator = self._prepare()
+            started = start_job(
+                self._spark, self.name, self._ledger, self._specs, self.settings, takeover=self._takeover
+            )
+            self._context, self._coordinator, self._listener = started
         return self
-
-    def _prepare(self) -> Coordinator:
-        place = registry.folder_of(self._spark)
-        incarnation = start_incarnation(
-            self._ledger,
-            self.name,
-            takeover=self._takeover,
-            jvm_pid=_jvm.jvm_pid(self._spark),
-            application_id=self._spark.sparkContext.applicationId,
-        )
-        writer = LedgerWriter(self._ledger, incarnation)
-        context = JobContext(
-            job=self.name,
-            job_id=incarnation.job_id,
-            state=self.state_directory,
-            settings=self.settings,
-            incarnation=incarnation,
-            registry=place,
-            outbox=Outbox(writer, self.name),
-            wake=threading.Event(),
-        )
-        self._context = context
-        runs: list[QueryRun] = []
-        finals: dict[str, FinalCheckpoint] = {}
-        started = False
-        try:
-            for spec in self._specs:
-                run, final = self._restored(spec, context)
-                runs.append(run)
-                if final is not None:
-                    finals[spec.uid] = final
-            coordinator = Coordinator(context, self._ledger, runs, self._ledger.next_checkpoint_id(), finals)
-            for run in runs:
-                if run.state is State.CREATED and not run.input_done:
-                    run.claim()
-                    run.open()
-            if any(run.state is State.CREATED for run in runs):
-                self._listener = JobListener(coordinator.hint)
-                self._spark.streams.addListener(self._listener)
-            for run in runs:
-                if run.state is State.CREATED and not run.input_done:
-                    run.start()
-            coordinator.start()
-            started = True
-            return coordinator
-        except SparkExtError:
-            raise
-        except Exception as failure:
-            raise _start_failure(self.name, failure) from failure
-        finally:
-            if not started:
-                self._undo_start(runs, writer)
-
-    def _restored(self, spec: QuerySpec, context: JobContext) -> tuple[QueryRun, FinalCheckpoint | None]:
-        """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
-        lineage = self._ledger.lineage_of(spec.uid)
-        run = QueryRun(spec, context, lineage, self._ledger.flagged(spec.uid, lineage))
-        steps = self._ledger.final_steps(spec.uid, lineage)
-        run.restore(self._ledger.last_epoch(spec.uid, lineage))
-        if steps is None:
-            return run, None
-        if FinalStep.CLOSED.value in steps.passed:
-            run.finished_before()
-            return run, None
-        run.resume_final()
-        return run, FinalCheckpoint(run, steps.passed, steps.checkpoint_id)
-
-    def _undo_start(self, runs: list[QueryRun], writer: LedgerWriter) -> None:
-        for run in runs:
-            try:
-                run.stop_spark()
-            except Exception:
-                log.exception("query '%s' could not be stopped", run.spec.uid)
-            run.release()
-        self._remove_listener()
-        try:
-            writer.end("the start was refused")
-        except SparkExtError as problem:
-            log.warning("the end of job '%s' was not recorded: %s", self.name, problem)
 
     def await_termination(self, timeout: float | None = None) -> JobResult:
         """Wait for the job's end.
@@ -281,7 +203,7 @@ class Job:
             if self._result is None:
                 self._remove_listener()
                 assert self._context is not None
-                self._result = _result(self, coordinator, self._context, self._started)
+                self._result = job_result(self.name, coordinator, self._context, self._started)
                 try:
                     self._context.outbox.end(self._result.state.value)
                 except SparkExtError as problem:
@@ -392,48 +314,6 @@ class Job:
                 do="call start() or run() first",
             )
         return self._coordinator
-
-
-def _start_failure(job: str, failure: Exception) -> SparkExtError:
-    from spark_ext.errors import from_text
-
-    return from_text(str(failure)) or StateError(
-        f"the job could not be started: {type(failure).__name__}: {next(iter(str(failure).splitlines()), '')}",
-        operator=f"job '{job}'",
-        kept="no epoch ran; the state is as it was",
-        do="mend the cause and start again",
-    )
-
-
-def _result(job: Job, coordinator: Coordinator, context: JobContext, started: datetime) -> JobResult:
-    return JobResult(
-        job=job.name,
-        state=coordinator.state,
-        incarnation=context.incarnation.number,
-        lineage=context.incarnation.lineage,
-        started=started,
-        ended=datetime.now(timezone.utc),
-        queries=tuple(_query_result(run) for run in coordinator.runs),
-        error=str(coordinator.failure) if coordinator.failure is not None else "",
-    )
-
-
-def _query_result(run: QueryRun) -> QueryResult:
-    offsets = source_offsets(run.offsets) if run.offsets is not None else {}
-    return QueryResult(
-        uid=run.spec.uid,
-        state=run.state,
-        finished=run.state is State.FINISHED,
-        finished_before=run.had_finished,
-        epochs=run.figures.epochs,
-        last_epoch=run.committed if run.committed >= 0 else None,
-        rows=run.figures.input_rows,
-        state_rows=run.figures.state_rows,
-        sources=tuple(
-            SourceResult(uid, offset.ended, offset.sequence, len(offset.running)) for uid, offset in offsets.items()
-        ),
-        reason=run.reason,
-    )
 
 
 @contextmanager

@@ -9,25 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from spark_ext import _jvm, lifecycle, operators, registry
-from spark_ext.checkpoint_metadata import (
-    Finish,
-    QueryMetadata,
-    SinkMetadata,
-    SourceMetadata,
-    finish_of,
-)
-from spark_ext.errors import SparkExtError, StateError, from_text
+from spark_ext.checkpoint_metadata import QueryMetadata
+from spark_ext.epoch_history import EpochHistory, Figures
+from spark_ext.errors import SparkExtError, StateError
 from spark_ext.failpoints import reach
+from spark_ext.failures import describe
 from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.lifecycle import State
-from spark_ext.listeners.job_listener import Hint
+from spark_ext.listeners.job_listener import hint_of
 from spark_ext.query import QuerySpec
+from spark_ext.query_records import channel_flags, final_flags, query_metadata
 from spark_ext.registry import Registration
 from spark_ext.sinks.contract import Claim
 from spark_ext.spark_log import LoggedOffsets, SparkLog
@@ -38,23 +33,6 @@ if TYPE_CHECKING:
     from spark_ext.job_context import JobContext
 
 log = logging.getLogger("spark_ext.job")
-
-FIGURES_WITHIN = 2.0
-"""How long an epoch's history waits for Spark's figures, s: events come late, and may be dropped."""
-
-
-@dataclass
-class Figures:
-    """What is counted of one query in this run; display and history only."""
-
-    epochs: int = 0
-    input_rows: int = 0
-    state_rows: int = 0
-    last_epoch_ms: int = 0
-    told: int = -1
-    """The last epoch that Spark told of."""
-    by_epoch: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
-    """Rows and ms of epochs that Spark told of and that are not in the ledger yet."""
 
 
 class QueryRun:
@@ -76,12 +54,11 @@ class QueryRun:
         self.state = State.CREATED
         self.reason = ""
         self.error: BaseException | None = None
-        self.figures = Figures()
+        self.history = EpochHistory()
         self.query_id: str | None = None
         self.committed = -1
         self.offsets: LoggedOffsets | None = None
         self._flagged = dict(flagged)
-        self._unrecorded: deque[tuple[int, LoggedOffsets | None, float]] = deque()
         self._query: StreamingQuery | None = None
         self._ended: tuple[BaseException | None] | None = None
         self._failures = 0
@@ -91,6 +68,8 @@ class QueryRun:
         self._stopping = False
         self._draining = False
         self.had_finished = False
+        self.input_done = False
+        """Whether the newest committed epoch has all input, and the state is empty."""
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -129,12 +108,22 @@ class QueryRun:
                 kept="nothing was started, nothing was changed",
                 do=f"put back offsets/{self.committed} of {self.checkpoint}",
             )
-        self.figures.told = self.committed
+        self.history.begin_after(self.committed)
+        # What an earlier run committed and did not come to write down: history has no gaps.
+        for epoch in range(0 if known is None else known[1] + 1, self.committed + 1):
+            logged = self.log.offsets(epoch)
+            if logged is not None:
+                self.history.committed(epoch, logged, in_this_run=False)
+        self._judge()
 
     @property
-    def input_done(self) -> bool:
+    def figures(self) -> Figures:
+        """What is counted of it in this run."""
+        return self.history.figures
+
+    def _judge(self) -> None:
         """Whether the newest committed epoch has all input, and the state is empty."""
-        return (
+        self.input_done = (
             self.offsets is not None
             and bool(self.spec.sources)
             and not self.spec.natives
@@ -184,7 +173,8 @@ class QueryRun:
             writer = writer.trigger(processingTime="0 seconds")
         self._query = writer.start()
         self.query_id = str(self._query.id)
-        self._become(State.RUNNING)
+        if self.state is not State.FINISHING:
+            self._become(State.RUNNING)
         waiter = threading.Thread(
             target=self._await, args=(self._query,), name=f"spark-ext-await-{self.spec.uid}", daemon=True
         )
@@ -250,118 +240,67 @@ class QueryRun:
             logged = self.log.offsets(epoch)
             if logged is not None:
                 self.offsets = logged
-            self._unrecorded.append((epoch, logged, time.monotonic()))
-            self.figures.epochs += 1
+            self.history.committed(epoch, logged)
         self.committed = newest
         self._failures = 0
+        self._judge()
         assert self.offsets is not None
-        for uid, offset in lifecycle.source_offsets(self.offsets).items():
-            for finish in lifecycle.new_finishes(offset, self._flagged.get(uid, 0)):
-                self._flagged[uid] = finish.sequence
-                self.context.outbox.put_soon(self._flag("channel", uid, finish.channel, finish))
+        for flag in channel_flags(self.offsets, self._flagged, self._row(), datetime.now(timezone.utc)):
+            self._flagged[flag.source] = flag.sequence
+            self.context.outbox.put_soon(flag)
 
-    def take_hint(self, hint: Hint) -> None:
-        """Figures of an epoch, from Spark's listener thread or from its recent progress; the first word counts."""
-        if hint.epoch is None or hint.epoch <= self.figures.told:
-            return
-        self.figures.told = hint.epoch
-        self.figures.by_epoch[hint.epoch] = (hint.input_rows, hint.duration_ms)
-        self.figures.input_rows += hint.input_rows or 0
-        self.figures.state_rows = hint.state_rows or 0
-        self.figures.last_epoch_ms = hint.duration_ms or 0
+    def _row(self) -> dict[str, Any]:
+        """What the query's rows share."""
+        return {
+            "query": self.spec.uid,
+            "epoch": self.committed,
+            "lineage": self.lineage,
+            "incarnation": self.context.incarnation.number,
+        }
+
+    def flags(self) -> list[FinishedRow]:
+        """The finished flags that follow from the query's final checkpoint, and any of a channel that is missing."""
+        if self.offsets is None:
+            return []
+        now = datetime.now(timezone.utc)
+        missing = channel_flags(self.offsets, self._flagged, self._row(), now)
+        return [*missing, *final_flags(self.offsets, self._row(), now)]
+
+    def metadata(self) -> QueryMetadata:
+        """The query's part of a checkpoint at its newest committed epoch."""
+        return query_metadata(
+            self.spec,
+            self.query_id,
+            None if self.committed < 0 else self.committed,
+            self.offsets,
+            finished=self.state is State.FINISHED or self.input_done,
+            restored=self.had_finished,
+        )
 
     def observe_late(self) -> None:
         """Take in what came with the end: epochs, and figures that the listener has not brought yet."""
         if self._query is not None:
             self.observe()
             for progress in self._query.recentProgress:
-                self.take_hint(
-                    Hint(
-                        "progress",
-                        str(progress["id"]),
-                        str(progress["runId"]),
-                        progress["batchId"],
-                        progress["numInputRows"],
-                        progress["durationMs"].get("triggerExecution"),
-                        sum(part["numRowsTotal"] for part in progress["stateOperators"]),
-                    )
-                )
+                self.history.told(hint_of(progress))
         self._record_epochs(everything=True)
 
     def _record_epochs(self, *, everything: bool = False) -> None:
-        """Put epochs into the ledger's history: with Spark's figures when they come, without after a while."""
-        while self._unrecorded:
-            epoch, logged, seen = self._unrecorded[0]
-            told = epoch <= self.figures.told
-            if not (told or everything or time.monotonic() - seen > FIGURES_WITHIN):
-                return
-            self._unrecorded.popleft()
-            rows, duration = self.figures.by_epoch.pop(epoch, (None, None))
-            at = self.log.committed_at(epoch)
+        for epoch in self.history.ready(everything=everything):
+            at = self.log.committed_at(epoch.number)
             self.context.outbox.put(
                 EpochRow(
                     query=self.spec.uid,
                     query_id=self.query_id or "",
-                    epoch=epoch,
+                    epoch=epoch.number,
                     lineage=self.lineage,
                     incarnation=self.context.incarnation.number,
-                    input_rows=rows,
+                    input_rows=epoch.input_rows,
                     committed_at=datetime.fromtimestamp(at or time.time(), tz=timezone.utc),
-                    duration_ms=duration,
-                    offsets=None if logged is None else list(logged.sources),
+                    duration_ms=epoch.duration_ms,
+                    offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
                 )
             )
-
-    def flags(self) -> list[FinishedRow]:
-        """The finished flags that follow from the query's final checkpoint."""
-        assert self.offsets is not None
-        rows = []
-        for uid, offset in lifecycle.source_offsets(self.offsets).items():
-            for finish in lifecycle.new_finishes(offset, self._flagged.get(uid, 0)):
-                rows.append(self._flag("channel", uid, finish.channel, finish))
-            rows.append(self._flag("source", uid, "", None, drained=offset.drained))
-        drained = any(offset.drained for offset in lifecycle.source_offsets(self.offsets).values())
-        rows.append(self._flag("query", "", "", None, drained=drained))
-        return rows
-
-    def _flag(self, kind: str, source: str, channel: str, finish: Any, drained: bool = False) -> FinishedRow:
-        return FinishedRow(
-            kind=kind,
-            query=self.spec.uid,
-            source=source,
-            channel=channel,
-            sequence=finish.sequence if finish else 0,
-            epoch=self.committed,
-            lineage=self.lineage,
-            incarnation=self.context.incarnation.number,
-            position=finish.at if finish else None,
-            drained=drained,
-            at=datetime.now(timezone.utc),
-        )
-
-    def metadata(self) -> QueryMetadata:
-        """The query's part of a checkpoint at its newest committed epoch."""
-        offsets = lifecycle.source_offsets(self.offsets) if self.offsets else {}
-        finished = self.state is State.FINISHED or self.input_done
-        restored = self.had_finished
-        raw = {item["uid"]: item for item in (self.offsets.sources if self.offsets else ()) if _has_uid(item)}
-        return QueryMetadata(
-            self.query_id,
-            None if self.committed < 0 else self.committed,
-            finished,
-            {
-                source.uid: SourceMetadata(
-                    source.format,
-                    source.public_options(),
-                    offsets[source.uid].to_json() if source.uid in offsets else None,
-                    Finish.ON_RESTORE if restored else finish_of(offsets.get(source.uid)),
-                    offsets[source.uid].sequence if source.uid in offsets else 0,
-                )
-                for source in self.spec.sources
-            },
-            {sink.uid: SinkMetadata(sink.format, sink.public_options()) for sink in (self.spec.sink,) if sink},
-            {end.uid: raw[end.uid] for end in self.spec.ends if end.uid in raw},
-        )
 
     def _on_end(self, failure: BaseException | None, now: float) -> None:
         self._ended = None
@@ -391,31 +330,21 @@ class QueryRun:
             self._become(State.CANCELED, "stopped; a failure came on the way")
             return
         self._failures += 1
-        error = self.describe(failure)
+        error = describe(failure, self.who, self.committed)
         delay = None if lifecycle.is_terminal(error) else self.context.settings.restarts.delay_ms(self._failures)
         if delay is None:
-            self.fail(error)
+            self.fail(error, {"stack": str(failure)})
             return
-        self.context.outbox.incident(self.who, "failure", str(error), f"restart {self._failures} in {delay} ms")
+        self.context.outbox.incident(
+            self.who, "failure", str(error), f"restart {self._failures} in {delay} ms", {"stack": str(failure)}
+        )
         self._restart_at = now + delay / 1000
         self._become(State.RESTARTING, str(error))
 
-    def describe(self, failure: BaseException) -> SparkExtError:
-        """Our error inside a failure that came through Spark, or one made of it."""
-        if isinstance(failure, SparkExtError):
-            return failure
-        text = str(failure)
-        return from_text(text) or SparkExtError(
-            _last_line(text),
-            operator=f"{self.who}, epoch {self.committed + 1}",
-            kept=f"all epochs up to {self.committed} are committed; this one left nothing visible",
-            do="see the stack in the job's incidents; after the cause is mended, run the job again",
-        )
-
-    def fail(self, error: SparkExtError) -> None:
+    def fail(self, error: SparkExtError, evidence: Any = None) -> None:
         """The query has failed for good."""
         self.error = error
-        self.context.outbox.incident(self.who, "failure", str(error), "stopped: FAILED")
+        self.context.outbox.incident(self.who, "failure", str(error), "stopped: FAILED", evidence)
         self._become(State.FAILED, str(error))
 
     def _restart(self, now: float) -> None:
@@ -446,6 +375,13 @@ class QueryRun:
             self._draining = True
             self.stop_spark()
 
+    def ensure_running(self) -> None:
+        """Start the Spark query again if it does not run: for the further epochs that finalization needs."""
+        if self._query is None:
+            self.claim()
+        if self._query is None or self._ended is not None:
+            self.start()
+
     def stop_spark(self) -> None:
         """Stop the Spark query, if it runs."""
         if self._query is not None and self._query.isActive:
@@ -455,10 +391,18 @@ class QueryRun:
         """The final checkpoint is closed."""
         self._become(State.FINISHED)
 
-    def finished_before(self) -> None:
-        """The query had finished in an earlier run: nothing of it is started."""
+    def finished_before(self, known: tuple[str, int] | None) -> None:
+        """The query had finished in an earlier run: nothing of it is started, its checkpoint is not needed.
+
+        Args:
+            known: Spark's query id and the last epoch, as the ledger has them.
+        """
         self.state = State.FINISHED
         self.had_finished = True
+        if known is not None:
+            self.query_id, self.committed = known
+            self.offsets = self.log.offsets(self.committed)
+            self._judge()
 
     def resume_final(self) -> None:
         """An earlier run has recorded the final checkpoint: what is left are its steps, without Spark."""
@@ -472,18 +416,3 @@ class QueryRun:
         if state is not self.state:
             self.state, self.reason = state, reason
             self.context.outbox.state(self.spec.uid, state, reason)
-
-
-def _has_uid(raw: Any) -> bool:
-    return isinstance(raw, dict) and "uid" in raw
-
-
-def _last_line(text: str) -> str:
-    """The line of a Java and Python stack that says most: the last Python error, else the first line."""
-    # py4j puts ": " before the Java error's name.
-    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
-    for line in reversed(lines):
-        name, separator, _ = line.partition(": ")
-        if separator and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")):
-            return line
-    return lines[0] if lines else "the query failed without a message"

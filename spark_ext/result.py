@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import html
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
-from spark_ext.lifecycle import State
+from spark_ext.lifecycle import State, source_offsets
+
+if TYPE_CHECKING:
+    from spark_ext.coordinator import Coordinator
+    from spark_ext.job_context import JobContext
+    from spark_ext.query_run import QueryRun
 
 
 @dataclass(frozen=True)
@@ -124,3 +129,35 @@ class JobResult:
             "<table><tr><th>query</th><th>state</th><th>epochs</th><th>rows</th><th>last epoch</th>"
             f"<th>rows in state</th></tr>{rows}</table>{error}"
         )
+
+
+def job_result(name: str, coordinator: Coordinator, context: JobContext, started: datetime) -> JobResult:
+    """The result of an incarnation that has ended."""
+    return JobResult(
+        job=name,
+        state=coordinator.state,
+        incarnation=context.incarnation.number,
+        lineage=context.incarnation.lineage,
+        started=started,
+        ended=datetime.now(timezone.utc),
+        queries=tuple(_query_result(run) for run in coordinator.runs),
+        error=str(coordinator.failure) if coordinator.failure is not None else "",
+    )
+
+
+def _query_result(run: QueryRun) -> QueryResult:
+    offsets = source_offsets(run.offsets) if run.offsets is not None else {}
+    return QueryResult(
+        uid=run.spec.uid,
+        state=run.state,
+        finished=run.state is State.FINISHED,
+        finished_before=run.had_finished,
+        epochs=run.figures.epochs,
+        last_epoch=run.committed if run.committed >= 0 else None,
+        rows=run.figures.input_rows,
+        state_rows=run.figures.state_rows,
+        sources=tuple(
+            SourceResult(uid, offset.ended, offset.sequence, len(offset.running)) for uid, offset in offsets.items()
+        ),
+        reason=run.reason,
+    )

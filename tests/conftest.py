@@ -29,7 +29,12 @@ def _session() -> Iterator[SparkSession]:
     session = sx.session(
         "spark-ext-tests",
         master="local[2]",
-        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
+        conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            # Tests are short: what the second compiler would gain, it costs several times over on two cores.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
     )
     yield session
     session.stop()

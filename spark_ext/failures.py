@@ -1,0 +1,36 @@
+"""What a failure that came through Spark says: our error inside it, or the line of its stacks that tells most. Pure."""
+
+from __future__ import annotations
+
+from spark_ext.errors import SparkExtError, from_text
+
+
+def describe(failure: BaseException, who: str, committed: int) -> SparkExtError:
+    """The failure of an epoch as one of our errors.
+
+    Args:
+        failure: as Spark raised it.
+        who: job and query, for the message.
+        committed: the newest committed epoch; -1 when there is none.
+    """
+    if isinstance(failure, SparkExtError):
+        return failure
+    text = str(failure)
+    kept = f"all epochs up to {committed} are committed" if committed >= 0 else "no epoch was committed before"
+    return from_text(text) or SparkExtError(
+        telling_line(text),
+        operator=f"{who}, epoch {committed + 1}",
+        kept=f"{kept}; this one left nothing visible",
+        do="see the stack in the job's incidents; after the cause is mended, run the job again",
+    )
+
+
+def telling_line(text: str) -> str:
+    """The line of a Java and Python stack that says most: the last Python error, else the first line."""
+    # py4j puts ": " before the Java error's name.
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, separator, _ = line.partition(": ")
+        if separator and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")):
+            return line
+    return lines[0] if lines else "the query failed without a message"
