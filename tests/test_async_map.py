@@ -1,0 +1,238 @@
+"""`async_map`: order, bounds, failures and streaming of batches; without Spark where Spark adds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import Row
+from pyspark.sql.types import LongType, StructField, StructType
+
+from spark_ext import async_map
+from spark_ext.asynchronous import _AsyncMap
+from spark_ext.errors import ConfigurationError, DataError, StateError, TransientError, from_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NUMBERS = StructType([StructField("n", LongType())])
+
+
+def task(fn: Callable[[Row], Any], **changes: Any) -> _AsyncMap:
+    given: dict[str, Any] = {"concurrency": 8, "ordered": True, "timeout": None, "who": "async_map of fn", **changes}
+    return _AsyncMap(fn, NUMBERS, given.pop("target", NUMBERS), **given)  # type: ignore[arg-type]
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    start = 0
+    for size in sizes:
+        yield pa.RecordBatch.from_pydict({"n": pa.array(range(start, start + size), pa.int64())})
+        start += size
+
+
+def numbers(out: Iterator[pa.RecordBatch]) -> list[int]:
+    return [n for batch in out for n in batch.column("n").to_pylist()]
+
+
+async def same(row: Row) -> dict[str, int]:
+    return {"n": row.n}
+
+
+async def first_last(row: Row) -> tuple[int]:
+    """The first of each ten rows ends last."""
+    await asyncio.sleep(0.05 if row.n % 10 == 0 else 0)
+    return (row.n,)
+
+
+def test_rows_come_out_in_order() -> None:
+    assert numbers(task(first_last)(batches(25, 0, 30, 1))) == list(range(56))
+
+
+def test_unordered_rows_come_out_as_they_end_and_all_of_them() -> None:
+    found = numbers(task(first_last, ordered=False)(batches(10)))
+    assert found[-1] == 0
+    assert sorted(found) == list(range(10))
+
+
+def test_none_leaves_a_row_out() -> None:
+    async def odd(row: Row) -> tuple[int] | None:
+        return (row.n,) if row.n % 2 else None
+
+    for ordered in (True, False):
+        assert sorted(numbers(task(odd, ordered=ordered)(batches(6, 2)))) == [1, 3, 5, 7]
+    assert list(task(odd)(batches(1))) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 64])
+def test_no_more_calls_run_at_once_than_allowed_over_all_batches(concurrency: int) -> None:
+    running: set[int] = set()
+    most = 0
+
+    async def counted(row: Row) -> tuple[int]:
+        nonlocal most
+        running.add(row.n)
+        most = max(most, len(running))
+        await asyncio.sleep(0)
+        running.discard(row.n)
+        return (row.n,)
+
+    assert numbers(task(counted, concurrency=concurrency)(batches(40, 40, 40))) == list(range(120))
+    assert most == concurrency
+
+
+def test_input_is_read_as_results_are_taken() -> None:
+    """Memory: never more than two batches of input ahead of the output."""
+    read = 0
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for batch in batches(*[5] * 20):
+            read += 1
+            yield batch
+
+    for taken, _ in enumerate(task(same)(watched())):
+        assert read <= taken + 2
+
+
+def test_a_call_goes_on_while_the_task_waits_for_input() -> None:
+    """The loop has a thread of its own: an answer that comes meanwhile is not taken for a late one."""
+    answered = threading.Event()
+
+    async def answer(row: Row) -> tuple[int]:
+        await asyncio.sleep(0)
+        answered.set()
+        return (row.n,)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        first, second = batches(1, 1)
+        yield first
+        assert answered.wait(30), "the call stood still while input was read"
+        yield second
+
+    assert numbers(task(answer, timeout=60)(slow())) == [0, 1]
+
+
+def test_a_failure_names_the_row_and_cancels_the_rest() -> None:
+    cancelled: list[int] = []
+
+    async def fails(row: Row) -> tuple[int]:
+        if row.n == 3:
+            raise ValueError("no such flight")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(row.n)
+            raise
+        return (row.n,)
+
+    with pytest.raises(TransientError, match="ValueError: no such flight") as failure:
+        numbers(task(fails)(batches(20)))
+    assert "Row(n=3)" in failure.value.operator
+    assert sorted(cancelled) == [0, 1, 2, *range(4, 8)]
+    assert not [thread for thread in threading.enumerate() if thread.name == "spark-ext-async-map"]
+
+
+def test_a_call_that_takes_too_long_fails() -> None:
+    async def hangs(row: Row) -> tuple[int]:
+        await asyncio.Event().wait()
+        return (row.n,)
+
+    with pytest.raises(TransientError, match="it took longer than") as failure:
+        numbers(task(hangs, timeout=0.05)(batches(3)))
+    assert "Row(n=0)" in failure.value.operator
+
+
+def test_a_call_cancelled_from_within_is_a_failure_and_no_lost_row() -> None:
+    async def cancels(row: Row) -> tuple[int]:
+        if row.n == 1:
+            raise asyncio.CancelledError
+        return (row.n,)
+
+    for ordered in (True, False):
+        with pytest.raises(TransientError, match="it was cancelled"):
+            numbers(task(cancels, ordered=ordered)(batches(3)))
+
+
+def test_an_error_of_ours_keeps_its_kind() -> None:
+    async def fails(row: Row) -> tuple[int]:
+        raise StateError("full", operator="cache")
+
+    with pytest.raises(StateError, match="full"):
+        numbers(task(fails)(batches(1)))
+
+
+def test_a_result_that_does_not_fit_the_schema_is_refused() -> None:
+    async def wrong(row: Row) -> tuple[str]:
+        return ("text",)
+
+    with pytest.raises(DataError, match="does not fit the schema"):
+        numbers(task(wrong)(batches(1)))
+
+
+def test_a_consumer_that_stops_early_leaves_no_thread() -> None:
+    async def waits(row: Row) -> tuple[int]:
+        if row.n >= 5:
+            await asyncio.Event().wait()
+        return (row.n,)
+
+    out = task(waits)(batches(5, 5))
+    assert next(out).num_rows == 5
+    out.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name == "spark-ext-async-map"]
+
+
+def test_no_rows_start_no_loop() -> None:
+    assert list(task(same)(batches(0, 0))) == []
+    assert list(task(same)(iter(()))) == []
+
+
+def plain(row: Row) -> tuple[int]:
+    return (row.n,)
+
+
+@pytest.mark.parametrize(
+    ("fn", "changes", "says"),
+    [
+        (plain, {}, "'plain' is not an async function"),
+        (same, {"concurrency": 0}, "concurrency is 0"),
+        (same, {"timeout": 0.0}, "timeout is 0"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(
+    spark: SparkSession, fn: Callable[[Row], Any], changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        async_map(spark.range(1).toDF("n"), fn, "n bigint", **changes)
+
+
+def test_types_survive_the_way_through_python(spark: SparkSession) -> None:
+    df = spark.sql(
+        "select id as n, if(id > 0, 's', null) as s, timestamp'2024-01-01 12:00:00' as t, array(id) as a, "
+        "named_struct('x', id) as st, cast(1.5 as decimal(9, 2)) as d, map('k', id) as m from range(3)"
+    )
+
+    async def through(row: Row) -> Row:
+        assert isinstance(row.t, datetime)
+        return row
+
+    mapped = async_map(df, through, df.schema)
+    assert sorted(mapped.collect()) == sorted(df.collect())
+    assert mapped.schema == df.schema
+
+
+def test_a_failure_in_a_worker_reaches_the_driver_with_its_row(spark: SparkSession) -> None:
+    async def fails(row: Row) -> tuple[int]:
+        raise ConnectionError("refused")
+
+    with pytest.raises(PythonException) as failure:
+        async_map(spark.range(7, 8).toDF("n"), fails, "n bigint").collect()
+    ours = from_text(str(failure.value))
+    assert isinstance(ours, TransientError)
+    assert "ConnectionError: refused" in ours.what
+    assert "Row(n=7)" in ours.operator
