@@ -1,7 +1,7 @@
 """What a table may demand of its writers, and which of it this sink does not do. Pure functions over the table's log.
 
-A protocol version or a listed feature is not yet a demand: old versions imply features that hardly any table uses, so
-what the table's metadata really uses decides. An unknown feature is always refused.
+An old writer version is not yet a demand: it implies features that hardly any table uses, so what the table's metadata
+really uses decides. A listed feature that is not known here is always refused.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ class TableFacts:
         return any(key.startswith(prefix) for _, key, _ in field_notes(self.schema))
 
 
-_APPENDING_IS_ENOUGH = frozenset(
+_NOTHING_TO_DO = frozenset(
     {
         "appendOnly",
         "changeDataFeed",  # appended files are their own change data
         "deletionVectors",  # asks for numRecords, which the sink writes
-        "domainMetadata",
         "timestampNtz",
-        "vacuumProtocolCheck",
+        "v2Checkpoint",  # allows such checkpoints, and demands none
     }
 )
 """Features that ask nothing of a writer that only appends files with statistics."""
 
-_USED: Mapping[str, Callable[[TableFacts], bool]] = {
-    "allowColumnDefaults": lambda table: table.has_note("CURRENT_DEFAULT"),
+_IF_USED: Mapping[str, Callable[[TableFacts], bool]] = {
     "checkConstraints": lambda table: any(key.startswith("delta.constraints.") for key in table.configuration),
     "columnMapping": lambda table: table.configuration.get("delta.columnMapping.mode", "none") != "none",
     "generatedColumns": lambda table: table.has_note("delta.generationExpression"),
-    "icebergCompatV1": lambda table: table.is_on("delta.enableIcebergCompatV1"),
-    "icebergCompatV2": lambda table: table.is_on("delta.enableIcebergCompatV2"),
     "identityColumns": lambda table: table.has_note("delta.identity."),
-    "inCommitTimestamp": lambda table: table.is_on("delta.enableInCommitTimestamps"),
     "invariants": lambda table: table.has_note("delta.invariants"),
 }
-"""Features that matter only when the metadata uses them."""
+"""Features of the old writer versions 2 to 6, which stand there for any table: what the metadata uses decides."""
+
+_NOT_COMMITTED_BY_THE_LIBRARY = frozenset({"identityColumns"})
+"""Those of the old features that `deltalake` refuses to commit to once the table may use them."""
 
 _NEWEST_VERSION = 7
 
 
 def demands(table: TableFacts) -> tuple[str, ...]:
     """The features that this sink would have to write and does not, by Delta's names, sorted."""
-    found = {name for name, used in _USED.items() if used(table)}
-    found |= table.writer_features - _APPENDING_IS_ENOUGH - _USED.keys()
+    found = {name for name, used in _IF_USED.items() if used(table)}
+    found |= table.writer_features - _NOTHING_TO_DO - (_IF_USED.keys() - _NOT_COMMITTED_BY_THE_LIBRARY)
+    if table.writer_version == 6:
+        found |= _NOT_COMMITTED_BY_THE_LIBRARY
     if table.writer_version > _NEWEST_VERSION:
         found.add(f"writer version {table.writer_version}")
     if "delta.setTransactionRetentionDuration" in table.configuration:

@@ -144,7 +144,7 @@ def _below(root: Path, prefix: str) -> Iterator[str]:
             name = prefix + entry.name
             if entry.is_dir(follow_symlinks=False):
                 # Folders of the log, and those that other writers hide in the same way, hold no data files.
-                if not entry.name.startswith("_"):
+                if not entry.name.startswith("_") or "=" in entry.name:
                     yield from _below(root, name + "/")
             else:
                 yield name

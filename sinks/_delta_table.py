@@ -328,7 +328,9 @@ class Target:
         for round_ in range(ROUNDS):
             try:
                 settled = attempt()
-            except CommitFailedError:
+            except CommitFailedError as problem:
+                if "Unsupported table features" in str(problem):
+                    refuse((str(problem),), self.who, self.place.uri)
                 # Somebody else was faster; who, is seen when the table is looked at again.
                 time.sleep(random.uniform(0.001, 0.02) * min(round_ + 1, 10))
                 continue

@@ -55,9 +55,7 @@ def test_another_query_id_is_another_sequence(tmp_path: Path) -> None:
     assert ids(tmp_path / "t") == list(range(7))
 
 
-def test_a_commit_that_raised_after_its_effect_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_raised_after_its_effect_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(tmp_path / "t")
     driver.claim()
     prepared = driver.write(0, numbered(0, 5))
@@ -233,9 +231,7 @@ def test_columns_that_the_query_does_not_give_are_null(tmp_path: Path) -> None:
 
 def test_merge_schema_adds_columns_and_nothing_else(tmp_path: Path) -> None:
     Driver(tmp_path / "t").run(0, numbered(0, 1))
-    wider = Driver(
-        tmp_path / "t", ddl("id long, name string, extra double not"), options={"merge_schema": "true"}
-    )
+    wider = Driver(tmp_path / "t", ddl("id long, name string, extra double not"), options={"merge_schema": "true"})
     wider.run(1, [{"id": 1, "name": "n1", "extra": 0.5}])
     Driver(tmp_path / "t").run(2, numbered(2, 3))
     assert sorted(table(tmp_path / "t").to_pylist(), key=lambda row: row["id"]) == [
@@ -282,9 +278,7 @@ def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: 
     assert ids(tmp_path / "t") == list(range(8))
 
 
-def test_a_checkpoint_that_fails_is_told_and_harms_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_that_fails_is_told_and_harms_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     thread = _delta_upkeep.keep_up(Place(str(tmp_path / "none")), 100, 100)
     assert thread is not None
     thread.join()

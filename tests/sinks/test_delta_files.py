@@ -153,9 +153,7 @@ def test_two_partition_columns_in_the_order_of_the_option(tmp_path: Path) -> Non
 
 
 def test_many_partition_values_keep_few_files_open(tmp_path: Path) -> None:
-    driver = Driver(
-        tmp_path / "t", ddl("id long, p long"), options={"partition_by": "p", "row_group_rows": "2"}
-    )
+    driver = Driver(tmp_path / "t", ddl("id long, p long"), options={"partition_by": "p", "row_group_rows": "2"})
     count = 3 * MOST_OPEN_FILES
     files = driver.write(0, [{"id": n, "p": n % count} for n in range(5 * count)]) or ()
     assert sum(file.rows for file in files) == 5 * count
@@ -219,9 +217,7 @@ REFUSED: list[tuple[spark.DataType, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "told"), REFUSED, ids=[told for _, told in REFUSED])
-def test_types_that_delta_does_not_store_are_refused_by_name(
-    tmp_path: Path, kind: spark.DataType, told: str
-) -> None:
+def test_types_that_delta_does_not_store_are_refused_by_name(tmp_path: Path, kind: spark.DataType, told: str) -> None:
     schema = spark.StructType([spark.StructField("v", kind)])
     sink = Driver(tmp_path / "t", schema).sink()
     for refuse in (
