@@ -1,0 +1,102 @@
+"""`python -m tests.chaos`: the flights job killed at random and at each named step; exits 1 on a difference."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.harness import Reference, Report, Target, kills_at_steps, random_kills
+from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact, flights
+from tests.cluster import Cluster
+
+KINDS = ("driver", "worker", "executor", "jvm", "all")
+
+
+def actions() -> dict[str, str]:
+    """What happens at each named step: the driver dies, from within or by the hand of a worker."""
+    own = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill")
+    return own | dict.fromkeys(COMMIT_STEPS, "kill-driver")
+
+
+def main(
+    kills: Annotated[int, typer.Option(min=0, help="random kills")] = 25,
+    targets: Annotated[str, typer.Option(help=f"what is killed, comma-separated, of: {', '.join(KINDS)}")] = (
+        "driver,worker,executor"
+    ),
+    seed: Annotated[int, typer.Option(help="another seed, another order of events")] = 1,
+    job: Annotated[str, typer.Option(help="flights or compact")] = "flights",
+    steps: Annotated[bool, typer.Option(help="kill at each named step too")] = True,
+    data: Annotated[Path, typer.Option(help="prepared input of the flights job")] = Path("data"),
+    keep: Annotated[Path | None, typer.Option(help="work here, and leave everything for a look")] = None,
+) -> None:
+    """Kill a job's processes with SIGKILL, start it again until it ends, and compare all output by content."""
+    chosen = [cast(Target, target.strip()) for target in targets.split(",") if target.strip()]
+    unknown = [target for target in chosen if target not in KINDS]
+    if unknown or not chosen:
+        raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose of {', '.join(KINDS)}")
+    if job not in ("flights", "compact"):
+        raise typer.BadParameter(f"there is no job '{job}'; choose flights or compact")
+    scenario = flights(data.resolve()) if job == "flights" else compact()
+    console = Console()
+    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def say(what: str) -> None:
+        console.print(what, markup=False, highlight=False)
+
+    reports: list[Report] = []
+    try:
+        with ExitStack() as stack:
+            cluster, env = None, {"SPARK_MASTER": "local[2]"}
+            if "executor" in chosen:
+                (folder / "cluster").mkdir(exist_ok=True)
+                cluster = stack.enter_context(Cluster(folder / "cluster", workers=2))
+                env = cluster.environment
+                say(f"standalone cluster {cluster.master} with 2 workers")
+            reference = Reference(scenario, folder, env)
+            say(f"undisturbed run: {reference.seconds:.0f} s")
+            reports.append(Report("undisturbed", problems=reference.problems, starts=1, rounds=1))
+            if kills:
+                reports.append(
+                    random_kills(
+                        reference, folder, kills=kills, targets=chosen, seed=seed, env=env, cluster=cluster, say=say
+                    )
+                )
+            if steps:
+                reports.append(
+                    kills_at_steps(reference, folder / "named", steps=actions(), env=env, cluster=cluster, say=say)
+                )
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    for report in reports:
+        show(report, console)
+    if any(report.problems for report in reports):
+        raise typer.Exit(1)
+
+
+def show(report: Report, console: Console) -> None:
+    """A report as tables."""
+    if report.blows:
+        blows = Table("#", "killed", "where the job stood", "then", title=report.name, title_justify="left")
+        for blow in report.blows:
+            blows.add_row(str(blow.number), blow.target, blow.at, blow.then)
+        console.print(blows)
+        tables = ", ".join(f"{name} {rows:,} rows" for name, rows in report.tables.items())
+        console.print(f"{report.starts} starts in {report.rounds} rounds, {report.seconds:.0f} s; {tables}")
+    for problem in report.problems:
+        console.print(f"PROBLEM {problem}", style="red", markup=False, highlight=False)
+    if not report.problems:
+        console.print(f"{report.name}: every table equal by content, nothing twice, nothing left", style="green")
+
+
+if __name__ == "__main__":
+    sys.exit(typer.run(main))

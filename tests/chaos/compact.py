@@ -1,0 +1,77 @@
+"""A small job with all that can go wrong in it: `python tests/chaos/compact.py --out DIR`. Run it again until it ends.
+
+Two queries in some twenty epochs each: windows over generated rows of three channels, with state and an end of input;
+and a copy of Parquet files into a partitioned table. The exit code is 0 once all is finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+
+ROWS = 36_000
+"""Generated rows, over three channels."""
+FILES, FILE_ROWS = 4, 3_000
+
+
+def prepare(data: Path) -> None:
+    """The files to copy; the same each time."""
+    data.mkdir(parents=True, exist_ok=True)
+    for number in range(FILES):
+        file = data / f"{number}.parquet"
+        if not file.exists():
+            ids = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
+            rows = {"id": ids, "bucket": [f"b{n % 3}" for n in ids], "text": [f"row {n}" for n in ids]}
+            pq.write_table(pa.table(rows), file.with_suffix(".draft"))
+            file.with_suffix(".draft").rename(file)
+
+
+def job(out: Path) -> sx.Job:
+    prepare(out / "data")
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"}
+    spark = sx.session("chaos", conf=conf)
+    generated = (
+        spark.readStream.format("datagen")
+        .options(uid="generated", rows=ROWS, channels=3, keys=5, step_ms=200, max_rows_per_epoch=1_800, readers=3)
+        .load()
+    )
+    windows = (
+        sx.with_watermark(generated, "ts", "10 minutes")
+        .groupBy(F.window("ts", "1 minute"), "key")
+        .agg(F.count("*").alias("rows"), F.sum("id").alias("ids"), F.max("value").alias("greatest"))
+        .select(F.col("window.start").alias("minute"), "key", "rows", "ids", "greatest")
+    )
+    files = (
+        spark.readStream.format("files")
+        .options(uid="files", path=str(out / "data"), max_rows_per_epoch=700, readers=2)
+        .load()
+    )
+    made = sx.Job(
+        spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
+    )
+    made.add("windows", windows.writeStream.format("delta_2pc").options(uid="windows-table", path=str(out / "windows")))
+    copy = files.writeStream.format("delta_2pc").options(
+        uid="copy-table", path=str(out / "copy"), partition_by="bucket"
+    )
+    return made.add("copy", copy)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    result = job(parser.parse_args().out.resolve()).run(progress=False)
+    print(result)
+    if result.finished and all(query.finished_before for query in result.queries):
+        print(f"finished: the job had ended before, {result.rows} rows read")
+    return 0 if result.finished else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

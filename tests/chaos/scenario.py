@@ -1,0 +1,81 @@
+"""The jobs that chaos is let loose on: how to start one, and what it leaves behind."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+FINAL_STEPS = (
+    "final.before_end_of_input",
+    "final.before_completed",
+    "final.completed",
+    "final.before_flagged",
+    "final.flagged",
+    "final.before_acknowledged",
+    "final.acknowledged",
+    "final.before_closed",
+    "final.stopped",
+    "final.closed",
+    "job.ended",
+)
+"""Fail points of the final checkpoint; all are passed in the driver's own process."""
+
+START_STEPS = ("incarnation.taken", "delta.fenced", "delta.cleaned", "sink.claimed")
+"""Fail points of a start, in the driver's own process."""
+
+COMMIT_STEPS = (
+    "source.planned",
+    "sink.written",
+    "sink.before_commit",
+    "delta.before_commit",
+    "delta.committed",
+    "sink.committed",
+    "end_of_input.planned",
+)
+"""Fail points of an epoch, passed in Python workers of the driver's JVM or of an executor."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A job as a script that is started again until it has finished."""
+
+    name: str
+    script: Path
+    data: Path | None
+    """Folder for prepared input that runs share; None: the script keeps its own under its output."""
+    tables: dict[str, str]
+    """Output tables: folder under the output to the sink's uid."""
+    queries: tuple[str, ...]
+
+    def command(self, out: Path) -> list[str]:
+        """How to start it."""
+        given = ["--data", str(self.data)] if self.data is not None else []
+        return [sys.executable, str(self.script), "--out", str(out), *given]
+
+    def state(self, out: Path) -> Path:
+        """The job's state directory."""
+        return out / "state"
+
+    def checkpoints(self, out: Path) -> list[Path]:
+        """Spark's checkpoint directories of its queries."""
+        return [self.state(out) / "queries" / query / "checkpoint" for query in self.queries]
+
+
+def compact() -> Scenario:
+    """Small and quick: windows with state, and a copy of files; for `make test`."""
+    return Scenario(
+        "compact",
+        ROOT / "tests" / "chaos" / "compact.py",
+        None,
+        {"windows": "windows-table", "copy": "copy-table"},
+        ("windows", "copy"),
+    )
+
+
+def flights(data: Path) -> Scenario:
+    """The flights example: 336,776 real rows, windows and a join."""
+    names = ("daily", "hourly", "with_weather")
+    return Scenario("flights", ROOT / "examples" / "flights.py", data, {name: f"{name}-table" for name in names}, names)

@@ -1,0 +1,60 @@
+"""The compact job under `kill -9`, and on a real cluster: the same tables, whatever happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.harness import Reference, Report, Round, kills_at_steps, random_kills
+from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact
+from tests.cluster import Cluster
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
+
+LOCAL = {"SPARK_MASTER": "local[2]"}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
+    found = Reference(compact(), tmp_path_factory.mktemp("chaos"), LOCAL)
+    assert found.problems == []
+    yield found
+
+
+def test_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
+    targets = ["driver", "worker", "driver", "worker", "jvm", "all"]
+    report = random_kills(reference, tmp_path, kills=6, targets=targets, seed=7, env=LOCAL, say=print)  # type: ignore[arg-type]
+    assert report.problems == []
+    assert len(report.blows) == 6
+
+
+def test_a_kill_at_each_named_step_changes_no_row(reference: Reference, tmp_path: Path) -> None:
+    # At half of the steps of a commit the worker dies, at the others the driver, whose JVM lives on for a moment.
+    commit = {point: ("kill", "kill-driver")[number % 2] for number, point in enumerate(COMMIT_STEPS)}
+    steps = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill") | commit
+    report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
+    assert report.problems == []
+    assert len(report.blows) == len(steps)
+
+
+@pytest.mark.cluster
+def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference: Reference, tmp_path: Path) -> None:
+    with Cluster(tmp_path, workers=2) as cluster:
+        quiet = Report("cluster")
+        with Round(reference, tmp_path / "quiet", cluster.environment, quiet, cluster) as round_:
+            round_.finish()
+        assert (quiet.problems, quiet.starts) == ([], 2)
+        report = random_kills(
+            reference,
+            tmp_path,
+            kills=3,
+            targets=["executor", "executor", "worker"],
+            seed=3,
+            env=cluster.environment,
+            cluster=cluster,
+            say=print,
+        )
+    assert report.problems == []
+    assert len(report.blows) == 3
