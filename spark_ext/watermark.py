@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -177,5 +178,5 @@ def _zero(kind: T.DataType) -> Column | None:
     if isinstance(kind, (T.StringType, T.BinaryType)):
         return F.lit("").cast(kind)
     if isinstance(kind, (T.DateType, T.TimestampType, T.TimestampNTZType)):
-        return F.lit("1970-01-01").cast("date").cast(kind)
+        return F.lit(date(1970, 1, 1)).cast(kind)
     return None
