@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext import _connectors, _jvm, environment, registry
 from spark_ext._jars import delta_jars
+from spark_ext._spark_home import home_without_zip
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
 
@@ -60,7 +61,7 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with _environment(PYSPARK_PYTHON=python):
+        with _environment(PYSPARK_PYTHON=python, **_faster_workers(settings["spark.master"], python)):
             spark = builder.getOrCreate()
     except PySparkRuntimeError as problem:
         if problem.getCondition() != "JAVA_GATEWAY_EXITED":
@@ -137,6 +138,14 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
             "spark_ext.session() does, or call register(spark, require_delta=False) and read the tables "
             "by other means",
         )
+
+
+def _faster_workers(master: str, python: str) -> dict[str, str]:
+    """A Spark home for a local session whose workers are this interpreter; see `_spark_home`."""
+    if _LOCAL.fullmatch(master) is None or python != sys.executable or _has_jvm():
+        return {}
+    home = home_without_zip()
+    return {} if home is None else {"SPARK_HOME": home}
 
 
 def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, str]:
