@@ -183,16 +183,21 @@ def _vacuum(table: LedgerTable[Any], settings: MaintenanceSettings, fence: Fence
                 post_commithook_properties=NO_HOOKS,
             )
 
-        # A vacuum writes two commits, also when it finds nothing.
-        if run(dry=True):
-            removed.extend(run(dry=False))
+        # A vacuum writes two commits, also when it finds nothing, and it counts what an earlier one has removed.
+        found = [path for path in run(dry=True) if table.log is None or (table.log.parent / path).exists()]
+        if found:
+            run(dry=False)
+            removed.extend(found)
 
     if table.change(act, fence, "removing replaced files") and removed:
         yield Done(table.name, "vacuum", len(removed))
 
 
 def _clean_log(table: LedgerTable[Any], fence: Fence | None) -> Iterable[Done]:
-    """Remove log files that are older than the table's property says and that a checkpoint has replaced."""
+    """Remove log files that are older than the table's property says and that a checkpoint has replaced.
+
+    A vacuum does so as well, so this finds something only where there was nothing to vacuum.
+    """
 
     def act(delta: DeltaTable, properties: CommitProperties) -> None:
         delta.cleanup_metadata()

@@ -294,7 +294,7 @@ def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
     """Rows as an Arrow table.
 
     Raises:
-        ValueError: a time is not in UTC; a naive one would be taken for whatever the machine's zone is.
+        ValueError: a value is missing; a time is not in UTC (a naive one may be meant in any zone).
     """
     arrays = []
     for it in columns(row_type):
@@ -305,7 +305,10 @@ def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
             for value in values:
                 if value is not None and value.utcoffset() != timedelta(0):
                     raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not a time in UTC")
-        arrays.append(pa.array(values, it.arrow))
+        array = pa.array(values, it.arrow)
+        if array.null_count and not it.nullable:
+            raise ValueError(f"{row_type.__name__}.{it.name} is missing in a row, and is not optional")
+        arrays.append(array)
     return pa.Table.from_arrays(arrays, schema=arrow_schema(row_type))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,9 @@ from spark_ext.spark_log import local_path
 FAILURES = (DeltaError, OSError, pa.ArrowException)
 """What delta-rs and Arrow raise when storage fails."""
 
-_GONE = ("(os error 2)", "Invalid table version", "No files in log segment")
+_ERRNO = re.compile(r"(?:os error |Os \{ code: )(\d+)")
+
+_GONE = ("Invalid table version", "No files in log segment")
 
 _KEPT = "all that is in the ledger; it stays readable"
 
@@ -56,35 +60,41 @@ def translated(problem: BaseException, place: Place, doing: str) -> SparkExtErro
     table, uri = place
     text = " ".join(str(problem).replace("\x1b[31m↳\x1b[0m", ":").split("stack backtrace")[0].split())
     who = f"ledger table '{table}' at {uri}"
-    # delta-rs gives the operating system's errors as text only.
-    if "(os error 28)" in text or "(os error 122)" in text:
+    code = _errno(problem, text)
+    if code in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(
             f"{doing} failed: no space left: {text}", operator=who, kept=_KEPT, do="make room; it is tried again"
         )
-    if "(os error 30)" in text:
+    if code == errno.EROFS:
         return StateError(
             f"{doing} failed: the file system is read-only: {text}",
             operator=who,
             kept=_KEPT,
             do="mount it writable, or put the state directory elsewhere, and start again",
         )
-    if isinstance(problem, PermissionError) or "(os error 13)" in text or "(os error 1)" in text:
+    if code in (errno.EACCES, errno.EPERM):
         return StateError(
             f"{doing} failed: permission denied: {text}",
             operator=who,
             kept=_KEPT,
             do="let this user write to the state directory, and start again",
         )
-    if isinstance(problem, TableNotFoundError | FileNotFoundError) or any(sign in text for sign in _GONE):
-        return lost(place, doing, text)
-    if "(os error 20)" in text or "(os error 17)" in text:
+    if code in (errno.ENOTDIR, errno.EEXIST):
         return StateError(
             f"{doing} failed: something in the path is not a folder: {text}",
             operator=who,
             kept="nothing was changed",
             do="give another state directory",
         )
+    if code == errno.ENOENT or isinstance(problem, TableNotFoundError) or any(sign in text for sign in _GONE):
+        return lost(place, doing, text)
     return StorageError(f"{doing} failed: {text}", operator=who, kept=_KEPT, do="see to the storage; it is tried again")
+
+
+def _errno(problem: BaseException, text: str) -> int | None:
+    """The operating system's error number, which delta-rs gives as text only."""
+    found = _ERRNO.search(text)
+    return int(found[1]) if found else getattr(problem, "errno", None)
 
 
 def lost(place: Place, doing: str, text: str) -> StateError:

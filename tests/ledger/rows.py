@@ -1,0 +1,156 @@
+"""Rows for tests, and processes that write them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from spark_ext.ledger.schema import (
+    CheckpointRow,
+    ControlEventRow,
+    EpochRow,
+    ExecutionStateRow,
+    FinishedRow,
+    IncidentRow,
+)
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def epoch(
+    number: int, query: str = "q", lineage: int = 1, at: datetime | None = None, incarnation: int = 1
+) -> EpochRow:
+    return EpochRow(
+        query=query,
+        query_id=f"id-{query}-{lineage}",
+        epoch=number,
+        lineage=lineage,
+        incarnation=incarnation,
+        input_rows=10,
+        committed_at=at or START + timedelta(seconds=number),
+        duration_ms=5,
+        offsets=[{"uid": "s", "at": number}],
+    )
+
+
+def flag(
+    sequence: int, source: str = "s", query: str = "q", lineage: int = 1, kind: str = "channel", position: Any = None
+) -> FinishedRow:
+    return FinishedRow(
+        kind=kind,
+        query=query,
+        source=source if kind != "query" else "",
+        channel=f"c{sequence}" if kind == "channel" else "",
+        sequence=sequence if kind == "channel" else 0,
+        epoch=1,
+        lineage=lineage,
+        incarnation=1,
+        position=position,
+        drained=False,
+        at=START,
+    )
+
+
+def checkpoint(
+    number: int,
+    kind: str = "periodic",
+    status: str = "COMPLETED",
+    query: str = "",
+    lineage: int = 1,
+    at: datetime | None = None,
+) -> CheckpointRow:
+    return CheckpointRow(
+        checkpoint_id=number,
+        kind=kind,
+        query=query,
+        epoch=7 if query else None,
+        status=status,
+        lineage=lineage,
+        incarnation=1,
+        metadata={"version": 1} if status == "COMPLETED" else None,
+        at=at or START + timedelta(seconds=number),
+        reason="",
+    )
+
+
+def event(
+    sequence: int,
+    target: str = "",
+    status: str = "accepted",
+    lineage: int = 1,
+    at: datetime | None = None,
+    kind: str = "drain",
+    value: Any = None,
+) -> ControlEventRow:
+    return ControlEventRow(
+        event_id=f"e{sequence}",
+        sequence=sequence,
+        kind=kind,
+        target=target,
+        value=value,
+        status=status,
+        query="",
+        epoch=None,
+        lineage=lineage,
+        incarnation=1,
+        at=at or START,
+        reason="",
+    )
+
+
+def state(name: str, operator: str = "", since: datetime | None = None) -> ExecutionStateRow:
+    return ExecutionStateRow(operator=operator, state=name, since=since or START, incarnation=1, reason="")
+
+
+def incident(number: int, at: datetime | None = None) -> IncidentRow:
+    return IncidentRow(
+        incident_id=f"i{number}",
+        at=at or START,
+        job="j",
+        incarnation=1,
+        operator="q",
+        type="failure",
+        labels={"type": "USER_CODE"},
+        what="it failed",
+        evidence=None,
+        action="restart",
+    )
+
+
+PRELUDE = """
+import sys
+from spark_ext.errors import SparkExtError
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from tests.ledger.rows import *
+def say(text): print(text, flush=True)
+uri = sys.argv[1]
+"""
+
+
+@contextmanager
+def process(script: str, *arguments: object, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that runs the script after the prelude; it is killed at the end if it still runs."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=env,
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def line(of: subprocess.Popen[str]) -> str:
+    """The next line that the process says; "" when it has ended."""
+    assert of.stdout is not None
+    return of.stdout.readline().strip()

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
+from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.schema import ROWS, columns
+from spark_ext.ledger.tables import CHECKPOINT_EVERY
+from tests.ledger.rows import START, checkpoint, epoch, event, flag, incident, state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TYPES = {
+    "string": "string",
+    "int64": "bigint",
+    "double": "double",
+    "bool": "boolean",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
+
+
+def shape(schema: StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema]
+
+
+def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "state"))
+    frames = ledger.frames(spark)
+    expected = {it.table: [(column.name, TYPES[str(column.arrow)]) for column in columns(it)] for it in ROWS}
+    for name, wanted in expected.items():
+        empty = getattr(frames, name)()
+        assert shape(empty.schema) == wanted
+        assert empty.count() == 0
+    incarnation = start_incarnation(ledger, "j")
+    LedgerWriter(ledger, incarnation).append(
+        [epoch(1), flag(1, position={"row": 3}), checkpoint(1), event(1), state("RUNNING"), incident(1)]
+    )
+    forget(ledger.uri, incarnation.number)
+    for name, wanted in expected.items():
+        there = getattr(frames, name)()
+        assert shape(there.schema) == wanted
+        assert there.count() == 1
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    row = frames.finished().select(F.get_json_object("position", "$.row"), F.unix_micros("at")).first()
+    assert row is not None
+    assert tuple(row) == ("3", int(START.timestamp() * 1e6))
+
+
+def test_spark_reads_what_maintenance_left(spark: SparkSession, tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "state"))
+    incarnation = start_incarnation(ledger, "j")
+    writer = LedgerWriter(ledger, incarnation)
+    forget(ledger.uri, incarnation.number)
+    frames: LedgerFrames = ledger.frames(spark)
+    count = CHECKPOINT_EVERY + 10
+    for number in range(count):
+        writer.append(epoch(number, at=START))
+        if number in (5, CHECKPOINT_EVERY + 5):
+            assert frames.epochs().count() == number + 1
+            maintain(ledger, START, MaintenanceSettings(2, file_retention_hours=0), incarnation.fence)
+            assert frames.epochs().count() == number + 1
+    found = frames.epochs().agg(F.count("*"), F.countDistinct("epoch"), F.max("epoch")).first()
+    assert found is not None
+    assert tuple(found) == (count, count, count - 1)
+
+
+@pytest.mark.parametrize("name", [it.table for it in ROWS])
+def test_each_table_has_a_method(name: str) -> None:
+    assert callable(getattr(LedgerFrames, name))

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_ext.errors import FencedError, StateError
+from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger import incarnation as module
+from spark_ext.ledger.schema import ROWS
+from tests.ledger.rows import START, epoch, line, process
+from tests.waiting import until
+
+DRIVER = """
+ledger = Ledger(uri)
+own = start_incarnation(ledger, "j", jvm_pid=int(sys.argv[2]) if len(sys.argv) > 2 else None)
+writer = LedgerWriter(ledger, own)
+writer.append(epoch(own.number))
+say(f"started {own.number}")
+sys.stdin.readline()
+try:
+    writer.append(epoch(100 + own.number))
+    say("appended")
+except SparkExtError as problem:
+    say(problem.code)
+"""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(str(tmp_path / "state"))
+
+
+def end(ledger: Ledger, incarnation: Incarnation) -> None:
+    LedgerWriter(ledger, incarnation).end("FINISHED")
+
+
+@pytest.fixture(autouse=True)
+def forget_all() -> Iterator[None]:
+    """What a test leaves running in this process is not running for the next."""
+    before = set(module._running)
+    yield
+    module._running.intersection_update(before)
+
+
+def test_starts_are_numbered_and_keep_the_jobs_id(ledger: Ledger) -> None:
+    first = start_incarnation(ledger, "j", application_id="app", jvm_pid=7, now=START)
+    end(ledger, first)
+    second = start_incarnation(Ledger(ledger.uri), "j")
+    assert (first.number, second.number) == (1, 2)
+    assert first.job_id == second.job_id
+    assert (first.lineage, second.lineage) == (1, 1)
+    started, ended, _ = ledger.jobs()
+    assert (started.event, started.at, started.application_id, started.jvm_pid) == ("started", START, "app", 7)
+    assert (ended.event, ended.incarnation, ended.reason) == ("ended", 1, "FINISHED")
+
+
+def test_all_tables_are_there_and_fenced_after_a_start(ledger: Ledger) -> None:
+    start_incarnation(ledger, "j")
+    assert sorted(path.name for path in Path(ledger.folder).iterdir()) == sorted(row_type.table for row_type in ROWS)
+    for table in Ledger(ledger.uri).tables.values():
+        with table.opened() as delta:
+            assert delta is not None
+            assert delta.transaction_version("fence:j") == 1
+
+
+def test_the_directory_of_another_job_is_refused(ledger: Ledger) -> None:
+    end(ledger, start_incarnation(ledger, "j"))
+    with pytest.raises(StateError, match="belongs to job 'j', not to job 'k'"):
+        start_incarnation(Ledger(ledger.uri), "k", takeover=True)
+    assert [row.job for row in ledger.jobs()] == ["j", "j"]
+
+
+def test_a_job_that_runs_in_this_process_is_refused(ledger: Ledger) -> None:
+    first = start_incarnation(ledger, "j")
+    with pytest.raises(StateError, match=f"running as incarnation 1 in process {os.getpid()}"):
+        start_incarnation(Ledger(ledger.uri), "j")
+    second = start_incarnation(Ledger(ledger.uri), "j", takeover=True)
+    assert second.number == 2
+    with pytest.raises(FencedError):
+        LedgerWriter(ledger, first).append(epoch(1))
+
+
+def test_an_end_that_could_not_be_recorded_does_not_lock_the_process_out(ledger: Ledger) -> None:
+    writer = LedgerWriter(ledger, start_incarnation(ledger, "j"))
+    jobs = Path(ledger.folder) / "jobs"
+    jobs.rename(jobs.with_name("away"))
+    with pytest.raises(StateError):
+        writer.end("FAILED")
+    jobs.with_name("away").rename(jobs)
+    assert start_incarnation(Ledger(ledger.uri), "j").number == 2
+
+
+def test_a_start_that_was_fenced_off_midway_is_forgotten(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overtaken(point: str) -> None:
+        if point == "incarnation.taken":
+            monkeypatch.undo()
+            start_incarnation(Ledger(ledger.uri), "j", takeover=True)
+
+    monkeypatch.setattr(module, "reach", overtaken)
+    with pytest.raises(FencedError, match="incarnation 2"):
+        start_incarnation(ledger, "j")
+    assert (ledger.uri, 1) not in module._running
+
+
+def test_of_starts_at_once_in_one_process_one_succeeds(ledger: Ledger) -> None:
+    barrier = threading.Barrier(4)
+
+    def start(_: int) -> int | None:
+        mine = Ledger(ledger.uri)
+        barrier.wait()
+        try:
+            return start_incarnation(mine, "j").number
+        except StateError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(start, range(4)), key=str) == [1, None, None, None]
+
+
+def test_of_processes_that_take_over_at_once_each_has_its_own_number(ledger: Ledger) -> None:
+    script = """
+from spark_ext.errors import FencedError
+say("ready"); sys.stdin.readline()
+try:
+    say(start_incarnation(Ledger(uri), "j", takeover=True).number)
+except FencedError as problem:
+    say("fenced")
+"""
+    with process(script, ledger.uri) as one, process(script, ledger.uri) as two:
+        both = (one, two)
+        for each in both:
+            assert line(each) == "ready"
+        for each in both:
+            assert each.stdin is not None
+            print(file=each.stdin, flush=True)
+        said = sorted(line(each) for each in both)
+    # The one with the smaller number may be fenced off before it has fenced all tables.
+    assert said in (["1", "2"], ["2", "fenced"])
+    assert sorted(row.incarnation for row in ledger.jobs()) == [1, 2]
+
+
+def test_a_driver_that_lives_is_not_overtaken_by_mistake_and_a_dead_one_is(ledger: Ledger) -> None:
+    with process(DRIVER, ledger.uri) as driver:
+        assert line(driver) == "started 1"
+        with pytest.raises(StateError, match=f"running as incarnation 1 in process {driver.pid}"):
+            start_incarnation(ledger, "j")
+        driver.send_signal(signal.SIGKILL)
+        # Not reaped: as long as the parent has not waited, the process is there, dead.
+        until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_ZOMBIE, "the driver is dead")
+        assert start_incarnation(ledger, "j").number == 2
+
+
+def test_a_driver_that_was_taken_over_is_fenced_off(ledger: Ledger) -> None:
+    with process(DRIVER, ledger.uri) as driver:
+        assert line(driver) == "started 1"
+        start_incarnation(ledger, "j", takeover=True)
+        assert driver.stdin is not None
+        print(file=driver.stdin, flush=True)
+        assert line(driver) == "FENCED"
+    assert [row.epoch for row in Ledger(ledger.uri).tables["epochs"].rows()] == [1]
+
+
+def test_a_driver_frozen_just_before_its_commit_is_fenced_off(ledger: Ledger, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    # Its second append: looked at the fence, and not committed yet.
+    env = {**os.environ, "SPARK_EXT_FAILPOINTS": f"ledger.epochs.before=wait:{gate}#2"}
+    with process(DRIVER, ledger.uri, env=env) as driver:
+        assert line(driver) == "started 1"
+        assert driver.stdin is not None
+        print(file=driver.stdin, flush=True)
+        until(lambda: gate.with_name("gate.waiting").exists(), "the driver stands before its commit")
+        successor = start_incarnation(ledger, "j", takeover=True)
+        LedgerWriter(ledger, successor).append(epoch(2))
+        gate.touch()
+        assert line(driver) == "FENCED"
+    assert sorted(row.epoch for row in Ledger(ledger.uri).tables["epochs"].rows()) == [1, 2]
+
+
+def test_a_start_waits_for_the_jvm_of_a_driver_that_was_killed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    jvm = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        with process(DRIVER, ledger.uri, jvm.pid) as driver:
+            assert line(driver) == "started 1"
+        monkeypatch.setattr(module, "JVM_TIMEOUT", 0.2)
+        with pytest.raises(StateError, match=f"its JVM, process {jvm.pid}, still runs"):
+            start_incarnation(ledger, "j")
+        monkeypatch.undo()
+        with ThreadPoolExecutor(1) as pool:
+            start = pool.submit(start_incarnation, Ledger(ledger.uri), "j")
+            jvm.kill()
+            assert start.result().number == 2
+    finally:
+        jvm.kill()
+        jvm.wait()
+
+
+def test_another_process_with_the_dead_jvms_number_is_not_waited_for(ledger: Ledger) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as later:
+        try:
+            script = DRIVER.replace('"j",', '"j", now=START,')
+            # The row's time is before the process began, so the number is all that they share.
+            with process(script, ledger.uri, later.pid) as driver:
+                assert line(driver) == "started 1"
+            assert start_incarnation(ledger, "j").number == 2
+        finally:
+            later.kill()
+
+
+def test_a_process_is_told_by_number_and_start() -> None:
+    me = psutil.Process()
+    assert module.is_alive(me.pid, me.create_time())
+    assert not module.is_alive(me.pid, me.create_time() - 60)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert not module.is_alive(ended.pid, datetime.now(timezone.utc).timestamp())
+
+
+@pytest.mark.parametrize("name", sorted(Ledger.NEEDED))
+def test_a_start_without_a_table_that_was_deleted_is_refused(ledger: Ledger, name: str) -> None:
+    end(ledger, start_incarnation(ledger, "j"))
+    shutil.rmtree(Path(ledger.folder) / name)
+    with pytest.raises(StateError, match="is gone") as caught:
+        start_incarnation(Ledger(ledger.uri), "j")
+    assert name in caught.value.operator
+    assert not (Path(ledger.folder) / name).exists()
+
+
+def test_a_start_without_the_ledger_is_refused_when_epochs_were_committed(ledger: Ledger) -> None:
+    end(ledger, start_incarnation(ledger, "j"))
+    commits = Path(ledger.uri) / "queries" / "q" / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").write_text("v1\n{}")
+    shutil.rmtree(ledger.folder)
+    with pytest.raises(StateError, match="checkpoints of earlier runs, but no ledger"):
+        start_incarnation(Ledger(ledger.uri), "j")
+    assert not Path(ledger.folder).exists()
+
+
+def test_a_start_that_died_before_it_took_a_number_leaves_nothing_in_the_way(ledger: Ledger) -> None:
+    for table in list(ledger.tables.values())[:3]:
+        table.create()
+    assert start_incarnation(Ledger(ledger.uri), "j").number == 1

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from spark_ext.errors import FencedError
+from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
+from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, EpochRow, ExecutionStateRow, IncidentRow, Row
+from spark_ext.ledger.tables import LedgerTable
+from tests.ledger.rows import START, checkpoint, epoch, event, flag, incident, line, process, state
+
+LONG = timedelta(minutes=5)
+AT_ONCE = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), file_retention_hours=0, budget=LONG)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
+    ledger = Ledger(str(tmp_path / "state"))
+    incarnation = start_incarnation(ledger, "j")
+    yield LedgerWriter(ledger, incarnation)
+    forget(ledger.uri, incarnation.number)
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def files(writer: LedgerWriter, table: str) -> int:
+    return len(list((Path(writer.ledger.folder) / table).glob("*.parquet")))
+
+
+def log_files(writer: LedgerWriter, table: str) -> list[Path]:
+    return [path for path in (Path(writer.ledger.folder) / table / "_delta_log").iterdir() if path.is_file()]
+
+
+def test_growth_is_bounded_and_readers_go_on(writer: LedgerWriter) -> None:
+    """2,000 appends, maintained as they come; another process reads all the time and always sees a whole prefix."""
+    script = """
+ledger = Ledger(uri)
+greatest = 0
+while greatest < 2000:
+    found = sorted(row.epoch for row in ledger.tables["epochs"].rows())
+    assert found == list(range(1, len(found) + 1)), found
+    assert len(found) >= greatest
+    greatest = len(found)
+say("read all")
+"""
+    settings = MaintenanceSettings(sweep_every=timedelta(0), file_retention_hours=0, budget=LONG)
+    ever = now() + timedelta(days=10_000)
+    with process(script, writer.ledger.uri) as reader:
+        for number in range(1, 2001):
+            writer.append(epoch(number, at=ever))
+            if number % 200 == 0:
+                maintain(writer.ledger, now(), settings, writer.incarnation.fence)
+        assert line(reader) == "read all"
+    assert sorted(row.epoch for row in Ledger(writer.ledger.uri).table(EpochRow).rows()) == list(range(1, 2001))
+    assert files(writer, "epochs") == 1
+    # Log files younger than an hour stay; made old, those that a checkpoint has replaced go.
+    hour_ago = time.time() - 3700
+    for path in log_files(writer, "epochs"):
+        os.utime(path, (hour_ago, hour_ago))
+    before = len(log_files(writer, "epochs"))
+    assert before > 2000
+    writer.append(epoch(2001, at=ever))
+    done = maintain(writer.ledger, now(), settings, writer.incarnation.fence)
+    assert [(it.table, it.what) for it in done] == [("epochs", "clean log")]
+    assert len(log_files(writer, "epochs")) < 150
+    assert sorted(row.epoch for row in Ledger(writer.ledger.uri).table(EpochRow).rows()) == list(range(1, 2002))
+    assert start_incarnation(Ledger(writer.ledger.uri), "j", takeover=True).number == 2
+    with pytest.raises(FencedError):
+        writer.append(epoch(2002))
+
+
+def test_an_idle_ledger_is_left_alone(writer: LedgerWriter) -> None:
+    writer.append([epoch(1), epoch(2)])
+    maintain(writer.ledger, now(), fence=writer.incarnation.fence)
+    versions = {name: table.version for name, table in writer.ledger.tables.items()}
+    for _ in range(2):
+        assert maintain(writer.ledger, now() + timedelta(hours=1), fence=writer.incarnation.fence) == []
+    assert {
+        name: table.version for name, table in Ledger(writer.ledger.uri).tables.items() if table.refresh()
+    } == versions
+
+
+def test_a_ledger_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    assert maintain(Ledger(str(tmp_path / "state")), now(), AT_ONCE) == []
+    assert not (tmp_path / "state").exists()
+
+
+def test_work_is_left_when_the_time_is_used_up(writer: LedgerWriter) -> None:
+    for number in range(3):
+        writer.append([epoch(number), flag(number + 1)])
+    hurried = MaintenanceSettings(small_files=2, budget=timedelta(0))
+    calls = [maintain(writer.ledger, now(), hurried, writer.incarnation.fence) for _ in range(6)]
+    assert all(len({it.table for it in done}) <= 1 for done in calls)
+    settled = MaintenanceSettings(small_files=2, budget=LONG)
+    maintain(writer.ledger, now(), settled, writer.incarnation.fence)
+    for row_type in (EpochRow,):
+        with writer.ledger.table(row_type).opened() as delta:
+            assert delta is not None
+            assert len(delta.file_uris()) == 1
+
+
+def test_an_older_incarnation_may_not_maintain(writer: LedgerWriter) -> None:
+    for number in range(3):
+        writer.append(epoch(number))
+    start_incarnation(Ledger(writer.ledger.uri), "j", takeover=True)
+    with pytest.raises(FencedError):
+        maintain(writer.ledger, now(), AT_ONCE, writer.incarnation.fence)
+    with Ledger(writer.ledger.uri).table(EpochRow).opened() as delta:
+        assert delta is not None
+        assert len(delta.file_uris()) == 3
+
+
+def test_compaction_does_not_fence_its_own_incarnation(writer: LedgerWriter) -> None:
+    other = LedgerWriter(Ledger(writer.ledger.uri), writer.incarnation)
+    for number in range(3):
+        other.append(epoch(number, at=now()))
+    maintain(writer.ledger, now(), AT_ONCE, writer.incarnation.fence)
+    other.append(epoch(3, at=now()))
+    writer.append(epoch(4, at=now()))
+    assert sorted(row.epoch for row in writer.ledger.table(EpochRow).rows()) == [0, 1, 2, 3, 4]
+
+
+def test_replaced_files_stay_for_a_slow_reader(writer: LedgerWriter) -> None:
+    for number in range(3):
+        writer.append(epoch(number))
+    slow = LedgerTable(str(Path(writer.ledger.folder) / "epochs"), EpochRow)
+    with slow.opened() as delta:
+        assert delta is not None
+        patient = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), budget=LONG)
+        maintain(writer.ledger, now(), patient, writer.incarnation.fence)
+        assert sorted(delta.to_pyarrow_table()["epoch"].to_pylist()) == [0, 1, 2]
+    maintain(writer.ledger, now(), AT_ONCE, writer.incarnation.fence)
+    assert files(writer, "epochs") == 1
+
+
+def test_what_an_append_left_behind_is_removed(writer: LedgerWriter) -> None:
+    writer.append(epoch(1))
+    orphan = Path(writer.ledger.folder) / "epochs" / "part-00000-orphan.snappy.parquet"
+    orphan.write_bytes(b"PAR1")
+    patient = MaintenanceSettings(sweep_every=timedelta(0), budget=LONG)
+    maintain(writer.ledger, now(), patient, writer.incarnation.fence)
+    assert orphan.exists()
+    two_hours_ago = time.time() - 3 * 3600
+    os.utime(orphan, (two_hours_ago, two_hours_ago))
+    maintain(writer.ledger, now(), patient, writer.incarnation.fence)
+    assert not orphan.exists()
+    assert [row.epoch for row in writer.ledger.table(EpochRow).rows()] == [1]
+
+
+# -- expiry -----------------------------------------------------------------------------------------------------------
+
+OLD = START
+NEW = START + timedelta(days=100)
+NOW = START + timedelta(days=101)
+
+
+def expire(writer: LedgerWriter, at: datetime = NOW) -> None:
+    settings = MaintenanceSettings(sweep_every=timedelta(0), budget=LONG, newest_checkpoints=2)
+    maintain(writer.ledger, at, settings, writer.incarnation.fence)
+
+
+def left(writer: LedgerWriter, row_type: type[Row], *names: str) -> list[tuple[object, ...]]:
+    return sorted(tuple(getattr(row, name) for name in names) for row in writer.ledger.table(row_type).rows())
+
+
+def test_old_epochs_go_but_never_the_newest(writer: LedgerWriter) -> None:
+    writer.append([epoch(1, at=OLD), epoch(2, at=OLD), epoch(3, at=NEW)])
+    writer.append([epoch(1, "it's", at=OLD), epoch(2, "it's", at=OLD), epoch(7, "q", 2, at=OLD)])
+    expire(writer)
+    assert left(writer, EpochRow, "query", "lineage", "epoch") == [("it's", 1, 2), ("q", 1, 3), ("q", 2, 7)]
+    expire(writer, NOW + timedelta(days=1000))
+    assert writer.ledger.last_epochs() == {"it's": ("id-it's-1", 2, 1), "q": ("id-q-2", 7, 2)}
+
+
+def test_settled_control_events_go_but_the_sequence_goes_on(writer: LedgerWriter) -> None:
+    for sequence, end in enumerate(["acknowledged", "rejected", "failed", "applied", "acknowledged"], start=1):
+        writer.append([event(sequence, at=OLD), event(sequence, status=end, at=OLD if sequence < 5 else NEW)])
+    writer.append([event(6, at=OLD), event(6, status="acknowledged", at=OLD)])
+    expire(writer)
+    assert {number for (number,) in left(writer, ControlEventRow, "sequence")} == {4, 5, 6}
+    assert writer.ledger.next_control_sequence() == 7
+
+
+def test_old_checkpoints_go_but_never_the_newest_final_or_savepoint(writer: LedgerWriter) -> None:
+    writer.append([checkpoint(number, at=OLD) for number in (1, 2, 5, 6)])
+    writer.append([checkpoint(3, "final", "COMPLETED", "q", at=OLD), checkpoint(3, "final", "CLOSED", "q", at=OLD)])
+    writer.append([checkpoint(4, "savepoint", at=OLD), checkpoint(7, status="FAILED", at=OLD)])
+    expire(writer)
+    assert {number for (number,) in left(writer, CheckpointRow, "checkpoint_id")} == {3, 4, 5, 6, 7}
+    assert len(writer.ledger.checkpoints("q")) == 2
+    assert writer.ledger.next_checkpoint_id() == 8
+
+
+def test_old_states_and_incidents_go_but_not_the_present_state(writer: LedgerWriter) -> None:
+    later = OLD + timedelta(hours=1)
+    writer.append([state("CREATED", since=OLD), state("RUNNING", since=later), state("CREATED", "q", OLD)])
+    writer.append([state("RUNNING", "q", NEW), incident(1, OLD), incident(2, NEW)])
+    expire(writer)
+    assert left(writer, ExecutionStateRow, "operator", "state") == [("", "RUNNING"), ("q", "RUNNING")]
+    assert left(writer, IncidentRow, "incident_id") == [("i2",)]
+
+
+def test_flags_and_jobs_stay_for_ever(writer: LedgerWriter) -> None:
+    writer.append([flag(1), flag(2)])
+    expire(writer, NOW + timedelta(days=100_000))
+    assert len(writer.ledger.finished_flags()) == 2
+    assert len(writer.ledger.jobs()) == 1

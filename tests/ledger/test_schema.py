@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ext.ledger.docs import BEGIN, END, tables_markdown
+from spark_ext.ledger.schema import ROWS, EpochRow, FinishedRow, arrow_schema, columns, describe, from_arrow, to_arrow
+from tests.ledger.rows import START, epoch, flag
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+TIMES = st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 31)).map(lambda it: it.replace(tzinfo=timezone.utc))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(JSON, st.text(), TIMES, st.booleans()), max_size=5))
+def test_rows_survive_arrow(given_values: list[tuple[object, str, datetime, bool]]) -> None:
+    rows = [
+        replace(flag(1), position=position, channel=channel, at=at, drained=drained)
+        for position, channel, at, drained in given_values
+    ]
+    assert from_arrow(FinishedRow, to_arrow(FinishedRow, rows)) == rows
+
+
+@settings(deadline=None)
+@given(st.none() | st.integers(-(2**63), 2**63 - 1))
+def test_an_optional_number_survives_arrow(number: int | None) -> None:
+    rows = [replace(epoch(1), input_rows=number)]
+    assert from_arrow(EpochRow, to_arrow(EpochRow, rows)) == rows
+
+
+@pytest.mark.parametrize(
+    "at", [datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1)))], ids=["naive", "other zone"]
+)
+def test_a_time_that_is_not_utc_is_refused(at: datetime) -> None:
+    with pytest.raises(ValueError, match=r"FinishedRow\.at: .* is not a time in UTC"):
+        to_arrow(FinishedRow, [replace(flag(1), at=at)])
+
+
+def test_a_missing_value_of_a_required_column_is_refused() -> None:
+    broken = replace(flag(1), channel=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="channel"):
+        to_arrow(FinishedRow, [broken])
+
+
+def test_only_optional_and_json_columns_are_nullable() -> None:
+    schema = arrow_schema(EpochRow)
+    assert [field.name for field in schema if field.nullable] == ["input_rows", "duration_ms", "offsets"]
+    assert schema.field("committed_at").type == pa.timestamp("us", tz="UTC")
+
+
+@pytest.mark.parametrize("row_type", ROWS, ids=lambda it: it.table)
+def test_every_column_is_described(row_type: type) -> None:
+    what, lines = describe(row_type)
+    assert what
+    assert [name for name, _, _ in lines] == [it.name for it in columns(row_type)]
+    assert all(meaning for _, _, meaning in lines)
+
+
+def test_the_page_of_the_ledger_has_the_tables_as_they_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
+    assert page.count(BEGIN) == page.count(END) == 1
+    assert page.partition(BEGIN)[2].partition(END)[0].strip() == tables_markdown().strip(), (
+        "write it anew with: python -m spark_ext.ledger.docs docs/ledger.md"
+    )
+
+
+def test_an_equal_json_value_has_equal_text() -> None:
+    one, other = ({"a": 1, "b": START.isoformat()}, {"b": START.isoformat(), "a": 1})
+    texts = to_arrow(FinishedRow, [flag(1, position=one), flag(1, position=other)])["position"].to_pylist()
+    assert texts[0] == texts[1]

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from spark_ext.errors import FencedError, SparkExtError, StateError, StorageError
+from spark_ext.ledger.fence import Fence
+from spark_ext.ledger.schema import EpochRow, FinishedRow, arrow_schema, to_arrow
+from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
+from tests.ledger.rows import START, epoch, flag, line, process
+
+OLD, NEW = Fence("j", 1), Fence("j", 2)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LedgerTable[EpochRow]:
+    return LedgerTable(str(tmp_path / "epochs"), EpochRow)
+
+
+def again(table: LedgerTable[EpochRow]) -> LedgerTable[EpochRow]:
+    """A handle of its own, as another process has it."""
+    return LedgerTable(table.uri, table.row_type)
+
+
+def numbers(table: LedgerTable[EpochRow]) -> list[int]:
+    return sorted(row.epoch for row in table.rows())
+
+
+# -- reading and adding -----------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_not_there_is_empty_and_is_not_made_by_looking(table: LedgerTable[EpochRow]) -> None:
+    assert table.rows() == []
+    assert table.read(["epoch"]).schema == pa.schema([pa.field("epoch", pa.int64(), False)])
+    assert not table.refresh()
+    assert not Path(table.uri).exists()
+
+
+def test_rows_come_back_as_they_were_given(table: LedgerTable[EpochRow]) -> None:
+    rows = [epoch(1), replace(epoch(2), input_rows=None, offsets=None), epoch(3, query='it\'s "so"')]
+    table.append(rows)
+    assert sorted(again(table).rows(), key=lambda row: row.epoch) == rows
+
+
+def test_conditions_choose_rows(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(number, query=query) for number in range(5) for query in ("q", "it's")])
+    assert [row.epoch for row in table.rows([("query", "=", "it's"), ("epoch", ">", 3)])] == [4]
+    assert sorted(table.read(["epoch"], [("epoch", "in", [0, 4]), ("query", "!=", "q")])["epoch"].to_pylist()) == [0, 4]
+    assert table.rows([("epoch", "in", [])]) == []
+    assert {row.epoch for row in table.rows([("committed_at", "<", epoch(2).committed_at)])} == {0, 1}
+    assert len(table.rows([("epoch", "not in", [1, 2, 3])])) == 4
+    with pytest.raises(ValueError, match="unknown operator"):
+        table.rows([("epoch", "like", 1)])
+
+
+def test_another_handle_sees_what_is_new(table: LedgerTable[EpochRow]) -> None:
+    other = again(table)
+    table.append([epoch(1)])
+    assert other.refresh()
+    assert not other.refresh()
+    table.append([epoch(2)])
+    assert numbers(other) == [1, 2]
+
+
+def test_all_times_are_utc_microseconds_and_the_protocol_is_the_oldest(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)])
+    protocol = DeltaTable(table.uri).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+
+
+def test_the_log_gets_a_checkpoint_now_and_then(table: LedgerTable[EpochRow]) -> None:
+    for number in range(CHECKPOINT_EVERY + 1):
+        table.append([epoch(number)], OLD)
+    assert list((Path(table.uri) / "_delta_log").glob("*.checkpoint.parquet"))
+    assert numbers(again(table)) == list(range(CHECKPOINT_EVERY + 1))
+    assert again(table).rows([("epoch", "=", 3)]) == [epoch(3)]
+
+
+def test_a_table_of_another_version_can_be_read_and_added_to(tmp_path: Path) -> None:
+    schema = arrow_schema(EpochRow)
+    older = schema.remove(schema.get_field_index("duration_ms")).append(pa.field("later", pa.string()))
+    write_deltalake(str(tmp_path / "epochs"), to_arrow(EpochRow, [epoch(1)]).drop_columns("duration_ms"))
+    write_deltalake(
+        str(tmp_path / "epochs"),
+        pa.Table.from_arrays([pa.nulls(0, it.type) for it in older], schema=older),
+        schema_mode="merge",
+        mode="append",
+    )
+    table = LedgerTable(str(tmp_path / "epochs"), EpochRow)
+    assert [row.duration_ms for row in table.rows()] == [None]
+    table.append([epoch(2)], OLD)
+    assert {row.epoch: row.duration_ms for row in again(table).rows()} == {1: None, 2: 5}
+
+
+# -- several writers --------------------------------------------------------------------------------------------------
+
+
+def test_many_may_create_and_append_at_once(table: LedgerTable[EpochRow]) -> None:
+    start = threading.Barrier(6)
+
+    def add(number: int) -> None:
+        mine = again(table)
+        start.wait()
+        for step in range(5):
+            mine.append([epoch(10 * number + step)], OLD)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(add, range(6)))
+    assert numbers(table) == sorted(10 * number + step for number in range(6) for step in range(5))
+
+
+def test_a_swap_succeeds_only_on_the_version_that_was_read(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)])
+    version = table.version
+    assert version is not None
+    again(table).append([epoch(2)])
+    assert not table.compare_and_swap([epoch(3)], version)
+    table.refresh()
+    assert table.version is not None
+    assert table.compare_and_swap([epoch(3)], table.version)
+    assert numbers(table) == [1, 2, 3]
+
+
+def test_of_two_swaps_at_once_one_succeeds(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(0)])
+    version = table.version
+    assert version is not None
+    handles = [again(table) for _ in range(4)]
+    for handle in handles:
+        handle.refresh()
+    start = threading.Barrier(4)
+
+    def swap(handle: LedgerTable[EpochRow]) -> bool:
+        start.wait()
+        return handle.compare_and_swap([epoch(1)], version)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(swap, handles)) == [False, False, False, True]
+    assert numbers(table) == [0, 1]
+
+
+def test_processes_that_count_by_swaps_lose_no_step(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(0)])
+    script = """
+from spark_ext.ledger.tables import LedgerTable
+from spark_ext.ledger.schema import EpochRow
+table = LedgerTable(uri, EpochRow)
+say("ready"); sys.stdin.readline()
+done = 0
+while done < 8:
+    greatest = max(row.epoch for row in table.rows())
+    done += table.compare_and_swap([epoch(greatest + 1)], table.version)
+say("done")
+"""
+    with process(script, table.uri) as one, process(script, table.uri) as two:
+        for each in (one, two):
+            assert line(each) == "ready"
+        for each in (one, two):
+            assert each.stdin is not None
+            print(file=each.stdin, flush=True)
+        assert [line(one), line(two)] == ["done", "done"]
+    assert numbers(table) == list(range(17))
+
+
+# -- fences -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stale_handle_is_fenced_off(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)], OLD)
+    again(table).raise_fence(NEW)
+    for _ in range(2):
+        with pytest.raises(FencedError, match="incarnation 2 of the job has been started; this is incarnation 1"):
+            table.append([epoch(2)], OLD)
+    with pytest.raises(FencedError):
+        again(table).append([epoch(2)], OLD)
+    with pytest.raises(FencedError):
+        again(table).raise_fence(OLD)
+    assert numbers(table) == [1]
+
+
+def test_the_fence_holds_when_appends_came_after_it(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)], OLD)
+    newer = again(table)
+    newer.raise_fence(NEW)
+    for number in range(2, CHECKPOINT_EVERY + 4):  # beyond a checkpoint of the log
+        newer.append([epoch(number)], NEW)
+    with pytest.raises(FencedError):
+        table.append([epoch(0)], OLD)
+
+
+def test_commits_of_others_do_not_disturb(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)], OLD)
+    again(table).append([epoch(2)])
+    again(table).append([epoch(3)], Fence("another job", 9))
+    table.append([epoch(4)], OLD)
+    assert numbers(table) == [1, 2, 3, 4]
+
+
+def test_delta_refuses_by_application_id_only(table: LedgerTable[EpochRow]) -> None:
+    """Why all commits of a job's incarnations carry one and the same id: any other lets a stale handle pass."""
+    table.append([epoch(1)])
+    data = to_arrow(EpochRow, [epoch(2)])
+
+    def commit(handle: DeltaTable, application: str) -> None:
+        write_deltalake(
+            handle,
+            data,
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[Transaction(application, 1)]),
+        )
+
+    stale = DeltaTable(table.uri)
+    commit(DeltaTable(table.uri), "one")
+    commit(stale, "another")
+    stale = DeltaTable(table.uri)
+    commit(DeltaTable(table.uri), "one")
+    with pytest.raises(CommitFailedError):
+        commit(stale, "one")
+
+
+def test_a_fence_is_raised_once(table: LedgerTable[EpochRow]) -> None:
+    table.create()
+    table.raise_fence(NEW)
+    version = table.version
+    table.raise_fence(NEW)
+    assert table.version == version
+
+
+# -- storage that fails -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["table", "log", "last version"])
+def test_a_table_that_has_gone_is_not_made_again(table: LedgerTable[EpochRow], what: str) -> None:
+    table.append([epoch(1)], OLD)
+    log = Path(table.uri) / "_delta_log"
+    if what == "last version":
+        for entry in log.iterdir():
+            entry.unlink()
+    else:
+        shutil.rmtree(table.uri if what == "table" else log)
+    for _ in range(2):
+        with pytest.raises(StateError, match="is gone") as caught:
+            table.append([epoch(2)], OLD)
+        assert "epochs" in caught.value.operator
+        assert table.uri in caught.value.operator
+    with pytest.raises(StateError):
+        table.rows()
+    assert not list(Path(table.uri).rglob("*.json"))
+
+
+def test_a_lost_data_file_is_told(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)])
+    for file in Path(table.uri).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(StateError, match="is gone"):
+        table.rows()
+
+
+def test_a_path_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError) as caught:
+        LedgerTable(str(tmp_path / "file" / "epochs"), EpochRow).append([epoch(1)])
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_truncated_log_is_told(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)])
+    (Path(table.uri) / "_delta_log" / f"{1:020}.json").write_text('{"add":')
+    with pytest.raises(SparkExtError) as caught:
+        again(table).rows()
+    assert table.uri in caught.value.operator
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_is_a_storage_error_and_passes(small_disk: Path) -> None:
+    table = LedgerTable(str(small_disk / "epochs"), EpochRow)
+    table.append([epoch(1)], OLD)
+    filling = small_disk / "filling"
+    with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
+        while True:
+            out.write(b"x" * 4096)
+    with pytest.raises(StorageError, match="no space left") as caught:
+        table.append([epoch(2)], OLD)
+    assert table.uri in caught.value.operator
+    assert numbers(again(table)) == [1]
+    with pytest.raises(StorageError, match="no space left"):
+        LedgerTable(str(small_disk / "finished"), FinishedRow).append([flag(1)])
+    filling.unlink()
+    table.append([epoch(2)], OLD)
+    assert numbers(again(table)) == [1, 2]
+
+
+def test_a_read_only_disk_is_a_state_error_and_stays_readable(small_disk: Path) -> None:
+    table = LedgerTable(str(small_disk / "epochs"), EpochRow)
+    table.append([epoch(1)], OLD)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(StateError, match="read-only"):
+        table.append([epoch(2)], OLD)
+    with pytest.raises(StateError, match="read-only"):
+        LedgerTable(str(small_disk / "finished"), FinishedRow).create()
+    assert numbers(again(table)) == [1]
+
+
+def test_an_idle_handle_leaks_no_files(table: LedgerTable[EpochRow]) -> None:
+    table.append([epoch(1)])
+    mine = psutil.Process(os.getpid())
+    table.rows()
+    before = mine.num_fds()
+    for _ in range(20):
+        table.rows()
+        table.refresh()
+    assert mine.num_fds() <= before + 2
+
+
+def test_an_epoch_from_another_year_is_read_as_written(table: LedgerTable[EpochRow]) -> None:
+    rows = [epoch(1, at=START.replace(year=1970)), epoch(2, at=START.replace(year=9999, microsecond=999999))]
+    table.append(rows)
+    assert sorted(table.rows(), key=lambda row: row.epoch) == rows

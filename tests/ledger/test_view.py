@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from spark_ext.errors import StateError, StorageError
+from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
+from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.tables import LedgerTable
+from spark_ext.ledger.view import SourceView
+from tests.ledger.rows import event, flag
+from tests.waiting import until
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[LedgerWriter]:
+    ledger = Ledger(str(tmp_path / "state"))
+    incarnation = start_incarnation(ledger, "j")
+    yield LedgerWriter(ledger, incarnation)
+    forget(ledger.uri, incarnation.number)
+
+
+def view(writer: LedgerWriter, lineage: int = 1, query: str = "q", every: int = 0) -> SourceView:
+    return SourceView(writer.ledger.uri, "s", lineage, every, query=query)
+
+
+def test_without_a_ledger_nothing_is_known(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "state"))
+    seen = SourceView(ledger.uri, "s", 1, 0, query="q")
+    assert (seen.confirmed(), seen.finished_channels(0), seen.controls(0)) == (0, {}, ())
+    incarnation = start_incarnation(ledger, "j")
+    forget(ledger.uri, incarnation.number)
+    assert (seen.confirmed(), seen.finished_channels(0), seen.controls(0)) == (0, {}, ())
+    LedgerWriter(ledger, incarnation).append([flag(1, position={"row": 3}), event(1)])
+    assert seen.confirmed() == 1
+    assert seen.finished_channels(1) == {"c1": (1, {"row": 3})}
+    assert seen.controls(0) == (event(1),)
+
+
+def test_flags_are_confirmed_without_gaps(writer: LedgerWriter) -> None:
+    seen = view(writer)
+    writer.append([flag(1), flag(2), flag(4)])
+    assert seen.confirmed() == 2
+    assert list(seen.finished_channels(2)) == ["c1", "c2"]
+    writer.append([flag(2), flag(3, source="t"), flag(3, lineage=2)])
+    assert seen.confirmed() == 2
+    writer.append(flag(3))
+    assert seen.confirmed() == 4
+    assert seen.finished_channels(3) == {"c1": (1, None), "c2": (2, None), "c3": (3, None)}
+    assert sorted(seen.finished_channels(4)) == ["c1", "c2", "c3", "c4"]
+    assert view(writer).finished_channels(4) == seen.finished_channels(4)
+
+
+def test_flags_of_a_source_or_query_are_no_channels(writer: LedgerWriter) -> None:
+    writer.append([flag(1, kind="source"), replace(flag(1), kind="query", source="s")])
+    assert view(writer).confirmed() == 0
+
+
+def test_flags_that_an_offset_counts_on_and_the_ledger_lacks_are_told(writer: LedgerWriter, tmp_path: Path) -> None:
+    writer.append([flag(1), flag(2)])
+    with pytest.raises(StateError, match="the offset counts on 3 finished channels of this source, the ledger has 2"):
+        view(writer).finished_channels(3)
+    with pytest.raises(StateError, match="flags were deleted"):
+        SourceView(str(tmp_path / "nothing"), "s", 1).finished_channels(1)
+
+
+def test_flags_are_looked_up_at_once_when_they_are_needed(writer: LedgerWriter) -> None:
+    seen = view(writer, every=3_600_000)
+    assert seen.confirmed() == 0
+    writer.append(flag(1))
+    assert seen.confirmed() == 0
+    assert seen.finished_channels(1) == {"c1": (1, None)}
+
+
+def test_compaction_and_vacuum_change_nothing(writer: LedgerWriter) -> None:
+    seen = view(writer)
+    for sequence in range(1, 11):
+        writer.append(flag(sequence))
+        if sequence == 5:
+            assert seen.confirmed() == 5
+    settings = MaintenanceSettings(small_files=2, file_retention_hours=0)
+    done = maintain(writer.ledger, datetime.now(timezone.utc), settings, writer.incarnation.fence)
+    assert {it.what for it in done} >= {"compact", "vacuum"}
+    assert seen.confirmed() == 10
+    assert len(seen.finished_channels(10)) == 10
+    writer.append(flag(11))
+    assert seen.confirmed() == 11
+
+
+def test_a_hundred_thousand_flags(writer: LedgerWriter) -> None:
+    count = 100_000
+    writer.append([flag(sequence, position=sequence) for sequence in range(1, count + 1)])
+    seen = view(writer)
+    assert seen.confirmed() == count
+    channels = seen.finished_channels(count)
+    assert len(channels) == count
+    assert channels["c77777"] == (77777, 77777)
+    assert writer.ledger.flagged("q", 1) == {"s": count}
+
+
+def test_what_is_known_is_not_read_again(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    original = LedgerTable.read
+
+    def counted(self: LedgerTable, *arguments: object, **named: object) -> object:  # type: ignore[type-arg]
+        found = original(self, *arguments, **named)  # type: ignore[arg-type]
+        read.append(found.num_rows)
+        return found
+
+    monkeypatch.setattr(LedgerTable, "read", counted)
+    seen = view(writer)
+    writer.append([flag(sequence) for sequence in range(1, 101)])
+    assert seen.confirmed() == 100
+    for _ in range(3):
+        seen.confirmed()
+    writer.append(flag(101))
+    assert seen.confirmed() == 101
+    assert read == [100, 1]
+
+
+def test_a_look_happens_no_more_often_than_asked_for(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    original = LedgerTable.refresh
+    monkeypatch.setattr(LedgerTable, "refresh", lambda self: (looks.append(self.name), original(self))[1])
+    seen = view(writer, every=3_600_000)
+    for _ in range(5):
+        seen.confirmed()
+        seen.controls(0)
+    assert looks.count("finished") == looks.count("control_events") == 2  # reading looks once more
+
+
+def test_a_change_is_noticed_after_the_interval(writer: LedgerWriter) -> None:
+    seen = view(writer, every=20)
+    assert seen.confirmed() == 0
+    writer.append(flag(1))
+    assert until(seen.confirmed, "the flag is seen") == 1
+
+
+def test_a_read_that_failed_is_made_up_for(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = view(writer)
+    assert seen.controls(0) == ()
+    writer.append([event(1), flag(1)])
+
+    def failing(*_: object, **__: object) -> None:
+        raise StorageError("lost connection")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerTable, "read", failing)
+        for look in (lambda: seen.controls(0), seen.confirmed):
+            with pytest.raises(StorageError):
+                look()
+    assert seen.controls(0) == (event(1),)
+    assert seen.confirmed() == 1
+
+
+def test_controls_for_the_source_its_query_and_the_job(writer: LedgerWriter) -> None:
+    events = [event(1), event(2, "s"), event(3, "q"), event(4, "t"), event(5, "s", kind="final_epoch", value=2)]
+    writer.append(events)
+    seen = view(writer)
+    assert [it.sequence for it in seen.controls(0)] == [1, 2, 3, 5]
+    assert seen.controls(3) == (events[4],)
+    assert [it.sequence for it in view(writer, query="").controls(0)] == [1, 2, 5]
+
+
+def test_an_event_comes_once_and_not_when_it_was_rejected(writer: LedgerWriter) -> None:
+    seen = view(writer)
+    writer.append([event(1), event(1, status="applied"), event(1, status="acknowledged")])
+    writer.append([event(2), event(2, status="rejected"), event(3)])
+    assert [it.sequence for it in seen.controls(0)] == [1, 3]
+    writer.append([event(1, status="acknowledged"), event(4)])
+    assert [it.sequence for it in seen.controls(0)] == [1, 3, 4]
+
+
+def test_events_from_before_the_querys_lineage_do_not_reach_it(writer: LedgerWriter) -> None:
+    writer.append([event(1, lineage=1), event(2, lineage=2)])
+    assert [it.sequence for it in view(writer, lineage=2).controls(0)] == [2]
+    assert [it.sequence for it in view(writer, lineage=1).controls(0)] == [1, 2]
+
+
+def test_a_ledger_that_has_gone_is_told(writer: LedgerWriter) -> None:
+    seen = view(writer)
+    writer.append(flag(1))
+    assert seen.confirmed() == 1
+    shutil.rmtree(writer.ledger.folder)
+    assert seen.confirmed() == 1  # what was read stays true
+    with pytest.raises(StateError, match="the ledger has 1: flags were deleted"):
+        seen.finished_channels(2)
+    with pytest.raises(StateError, match="flags were deleted"):
+        view(writer).finished_channels(1)
