@@ -82,7 +82,14 @@ class _File:
     """One open file of one partition value."""
 
     def __init__(
-        self, place: Place, folder: str, schema: pa.Schema, leaves: tuple[Leaf, ...], task: Task, layout: Layout
+        self,
+        place: Place,
+        folder: str,
+        schema: pa.Schema,
+        leaves: tuple[Leaf, ...],
+        named: list[str],
+        task: Task,
+        layout: Layout,
     ) -> None:
         from pyarrow.parquet import ParquetWriter
 
@@ -97,6 +104,7 @@ class _File:
             schema,
             compression=layout.compression,
             metadata_collector=self._footer,
+            write_statistics=named or False,
             store_schema=False,
             # As Spark does it: smaller, and read faster than bytes.
             store_decimal_as_integer=True,
@@ -152,7 +160,7 @@ class TaskFiles:
     def __init__(self, place: Place, schema: StructType, layout: Layout, task: Task) -> None:
         from pyspark.sql.types import StructType
 
-        from spark_ext.sinks._delta_stats import leaves
+        from spark_ext.sinks._delta_stats import leaves, names_with_statistics
         from spark_ext.sinks._delta_types import arrow_schema
 
         self._place, self._layout, self._task = place, layout, task
@@ -161,6 +169,7 @@ class TaskFiles:
         self._kept = [f.name for f in kept]
         self._file_schema = arrow_schema(StructType(kept))
         self._leaves = leaves(StructType(kept), layout.statistics_columns)
+        self._named = names_with_statistics(StructType(kept))
         self._keys = [next(f for f in schema.fields if f.name == name) for name in layout.partition_by]
         self._groups: dict[tuple[str | None, ...], _Group] = {}
         self._waiting = 0
@@ -211,7 +220,9 @@ class TaskFiles:
         table = pa.Table.from_batches(group.batches).select(self._kept).cast(self._file_schema)
         if group.file is None:
             self._make_room()
-            group.file = _File(self._place, group.folder, self._file_schema, self._leaves, self._task, self._layout)
+            group.file = _File(
+                self._place, group.folder, self._file_schema, self._leaves, self._named, self._task, self._layout
+            )
         size = group.file.write(table)
         self._waiting -= group.size
         group.batches, group.rows, group.size = [], 0, 0

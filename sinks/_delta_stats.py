@@ -1,8 +1,10 @@
 """The statistics of a data file by which readers of a Delta table skip it, in the form of Delta's protocol.
 
-Smallest and greatest values come from Parquet's own statistics, which the writer computes anyway. Three things are
-added: a NaN, which Parquet leaves out and Spark takes as greater than any number, takes the greatest value away; nulls
-of arrays and maps are counted as such, not their leaves'; long texts are cut so that the bounds still hold.
+Smallest and greatest values come from Parquet's own statistics, which the writer computes anyway; long texts are cut so
+that the bounds still hold. Floats are looked at here: Parquet leaves NaN out of its statistics, while for Spark it is
+greater than any number, so that Spark would pass over row groups that hold what it looks for. Floats therefore get no
+statistics inside the file, and no greatest value here if there is a NaN. Nulls of arrays and maps are counted as such,
+not their leaves'.
 
 Only the first columns are covered (32 by default), partition columns not counted, as Delta's own writer does it.
 """
@@ -79,14 +81,41 @@ def _width(kind: spark.DataType) -> int:
     return 1
 
 
+def names_with_statistics(schema: spark.StructType) -> list[str]:
+    """Names, as Parquet has them, of the columns that get statistics inside the file: all plain ones but floats."""
+    return [".".join(leaf.path) for leaf in leaves(schema, -1) if leaf.parquet is not None and not leaf.is_float]
+
+
+@dataclass
+class _Seen:
+    """What was seen of a column of which Parquet's statistics do not tell."""
+
+    nulls: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    nan: bool = False
+
+    def floats(self, column: pa.ChunkedArray) -> None:
+        """Take the bounds of some more rows."""
+        if column.null_count == len(column):
+            return
+        bounds = pc.min_max(column).as_py()  # without NaN, unless there is nothing else
+        if not math.isnan(bounds["min"]):
+            self.low, self.high = min(self.low, bounds["min"]), max(self.high, bounds["max"])
+        self.nan = self.nan or bool(pc.any(pc.is_nan(column)).as_py())
+
+    def bounds(self) -> _Bounds:
+        """As Parquet would tell them; a NaN is a greatest value that has no spelling."""
+        return _Bounds(self.low, math.nan if self.nan else self.high, self.nulls)
+
+
 class Statistics:
     """Collects the statistics of one file: `see` what goes in, then `json` with what the writer says at the end."""
 
     def __init__(self, columns: Sequence[Leaf]) -> None:
         self._columns = columns
         self._rows = 0
-        self._nan: set[Leaf] = set()
-        self._null_collections: dict[Leaf, int] = {leaf: 0 for leaf in columns if leaf.parquet is None}
+        self._seen = {leaf: _Seen() for leaf in columns if leaf.parquet is None or leaf.is_float}
 
     @property
     def rows(self) -> int:
@@ -96,11 +125,11 @@ class Statistics:
     def see(self, table: pa.Table) -> None:
         """Note what Parquet's statistics will not tell of these rows."""
         self._rows += table.num_rows
-        for leaf in self._columns:
-            if leaf.parquet is None:
-                self._null_collections[leaf] += _column(table, leaf).null_count
-            elif leaf.is_float and leaf not in self._nan and pc.any(pc.is_nan(_column(table, leaf))).as_py():
-                self._nan.add(leaf)
+        for leaf, seen in self._seen.items():
+            column = _column(table, leaf)
+            seen.nulls += column.null_count
+            if leaf.is_float:
+                seen.floats(column)
 
     def json(self, written: FileMetaData) -> str:
         """The statistics as they stand in the table's log."""
@@ -108,16 +137,17 @@ class Statistics:
         greatest: dict[str, Any] = {}
         nulls: dict[str, Any] = {}
         for leaf in self._columns:
-            if leaf.parquet is None:
-                _put(nulls, leaf.path, self._null_collections[leaf])
-                continue
-            bounds = _Bounds.of(written, leaf.parquet)
+            if leaf in self._seen:
+                bounds = self._seen[leaf].bounds()
+            else:
+                assert leaf.parquet is not None
+                bounds = _Bounds.of(written, leaf.parquet)
             if bounds.nulls is not None:
                 _put(nulls, leaf.path, bounds.nulls)
             low = None if bounds.low is None else _least(leaf.kind, bounds.low)
             if low is not None:
                 _put(least, leaf.path, low)
-            high = None if bounds.high is None or leaf in self._nan else _greatest(leaf.kind, bounds.high)
+            high = None if bounds.high is None else _greatest(leaf.kind, bounds.high)
             if high is not None:
                 _put(greatest, leaf.path, high)
         return values.dump({"numRecords": self._rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})

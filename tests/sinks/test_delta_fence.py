@@ -113,8 +113,10 @@ def test_frozen_when_there_was_no_table(tmp_path: Path, path: Path) -> None:
 
 
 def test_frozen_when_there_was_no_table_and_the_successor_cannot_make_one(tmp_path: Path, path: Path) -> None:
-    """Without a schema no table can be made, so there is no fence and nothing is cleaned: the epoch of the older one
-    counts, and the fence follows with the successor's first epoch."""
+    """Without a schema no table can be made, so there is no fence and nothing is cleaned.
+
+    The epoch of the older one counts, and the fence follows with the successor's first epoch.
+    """
     program = """
         Driver(path).run(0, numbered(0, 5))
         print("committed")

@@ -8,10 +8,10 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,6 +189,18 @@ def test_nested_columns_are_covered_leaf_by_leaf() -> None:
         "maxValues": {"s": {"a": 5, "t": {"f": Decimal("2.5")}}, "last": 9},
         "nullCount": {"s": {"a": 2, "list": 2, "t": {"f": 2}}, "m": 1, "last": 0},
     }
+
+
+def test_floats_have_no_statistics_inside_the_file() -> None:
+    """Spark would pass over row groups with a NaN that it looks for: Parquet leaves NaN out of its bounds."""
+    schema = spark.StructType([spark.StructField("i", spark.IntegerType()), *NESTED.fields])
+    with tempfile.TemporaryDirectory() as folder:
+        files = TaskFiles(Place(folder), schema, Layout(), TASK)
+        files.add(pa.RecordBatch.from_pylist([{"i": 1, "last": 2}], schema=arrow_schema(schema)))
+        (file,) = files.finish()
+        group = pq.ParquetFile(f"{folder}/{file.path}").metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    assert {column.path_in_schema for column in columns if column.statistics} == {"i", "s.a", "last"}
 
 
 def test_nan_inside_a_struct_takes_the_bound_away() -> None:
