@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 import spark_ext as sx
+from spark_ext.status import read_status
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,6 +86,7 @@ def package_table(name: str) -> pd.DataFrame:
 
 def package_flights() -> pd.DataFrame:
     flights = package_table("flights")
+    flights["tailnum"] = flights["tailnum"].where(flights["tailnum"].notna(), None)
     flights.insert(0, "departure", flights["time_hour"] + pd.to_timedelta(flights["minute"], unit="min"))
     return flights
 
@@ -150,7 +152,7 @@ def load(spark: SparkSession, uid: str, folder: Path, rows_per_epoch: int) -> Da
 
 
 def load_flights(spark: SparkSession, uid: str, data: Path) -> DataFrame:
-    return load(spark, uid, data / "flights", rows_per_epoch=28_000)
+    return load(spark, uid, data / "flights", rows_per_epoch=42_000)
 
 
 def delays(flights: DataFrame, window: str) -> DataFrame:
@@ -178,7 +180,7 @@ WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "prec
 def with_weather(spark: SparkSession, data: Path) -> DataFrame:
     """Each flight once, with its airport's weather in the hour of the scheduled departure, or nulls."""
     flights = sx.with_watermark(load_flights(spark, "flights-with_weather", data), "time_hour", DELAY)
-    weather = load(spark, "weather", data / "weather", rows_per_epoch=2_200)
+    weather = load(spark, "weather", data / "weather", rows_per_epoch=3_300)
     weather = sx.with_watermark(weather.select("origin", "time_hour", *WEATHER), "time_hour", DELAY)
     # Both keys hold the event time, so Spark knows when a flight can meet its weather no more.
     return flights.join(weather, ["origin", "time_hour"], "left_outer")
@@ -369,7 +371,7 @@ def main() -> int:
     good = check(outcome, Outcome.by_pandas(), console)
     plot(outcome, out / "delays.png")
     console.print(f"Plot: {Path(options.out) / 'delays.png'}")
-    console.print("Timeline", flights.timeline())
+    console.print("Timeline", read_status(flights.state_directory).timeline)
     if result.rows == 0 and all(query.finished_before for query in result.queries):
         console.print("finished: the job had ended before, 0 rows read. From scratch: make run FRESH=1")
     return 0 if good else 1

@@ -27,7 +27,7 @@ def show_status(status: JobStatus, console: Console) -> None:
     )
     table = Table("query", "state", "epoch", "epochs", "rows", "channels finished", "why")
     for query in status.queries:
-        channels = ", ".join(f"{source}: {count}" for source, count in sorted(query.channels_finished.items()))
+        channels = "\n".join(f"{source}: {count}" for source, count in sorted(query.channels_finished.items()))
         epoch = "" if query.last_epoch is None else str(query.last_epoch)
         table.add_row(query.uid, query.state, epoch, str(query.epochs), f"{query.rows:,}", channels, Text(query.reason))
     console.print(table)

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from spark_ext.timeline import DOWN, ENDED, JOB, Interval, Span, Timeline
+from spark_ext.timeline import DOWN, ENDED, JOB, Final, Interval, Span, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
 WIDTH = 48
-"""Characters of a bar."""
+"""Characters of a bar, where there is room."""
 
 _COLOURS = {
     "CREATED": ("bright_black", "#9aa0a6"),
@@ -68,6 +68,16 @@ def headline(span: Span, now: datetime) -> str:
     return (
         f"incarnation {span.number}  {span.since:%Y-%m-%d %H:%M:%S} UTC  {_duration(lasted)}  {span.outcome or 'runs'}"
     )
+
+
+def final_words(final: Final) -> str:
+    """One line about a final checkpoint: its steps, with the time since the first."""
+    first = final.steps[0][1]
+    passed = ", ".join(
+        status if at == first else f"{status} +{(at - first).total_seconds() * 1000:.0f} ms"
+        for status, at in final.steps
+    )
+    return f"{final.query}: final checkpoint after epoch {final.epoch}: {passed}"
 
 
 def bar(span: Span, operator: str, now: datetime, width: int = WIDTH) -> Text:
@@ -135,6 +145,7 @@ def to_html(timeline: Timeline, now: datetime | None = None) -> str:
                 f"<td>{html.escape(_states(span, operator, now))}</td></tr>"
             )
         out.append("</table>")
+        out += [f"<div>{html.escape(final_words(final))}</div>" for final in span.finals]
     return "".join(out)
 
 

@@ -1,0 +1,67 @@
+"""The README's example is run as it stands, on two months of the data that it names; its links and tables are true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from deltalake import DeltaTable
+
+from spark_ext import _connectors
+from spark_ext.script import load_function
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_example_runs_and_runs_again_to_nothing(tmp_path: Path) -> None:
+    example = sys.modules[load_function(ROOT / "examples" / "flights.py", "job").__module__]
+    flights = example.package_flights()
+    flights = flights[flights["month"] <= 2]
+    (tmp_path / "data").mkdir()
+    example.write_months(flights, tmp_path / "data" / "flights")
+    (code,) = blocks(README, "python")
+    for rows in (None, "0 rows in 0 epochs"):
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert "job 'delays' FINISHED" in done.stdout
+        assert rows is None or rows in done.stdout
+    daily = DeltaTable(tmp_path / "out" / "delays" / "daily").to_pandas()
+    expected = flights.groupby([flights["departure"].dt.date.rename("day"), "carrier"])["dep_delay"].agg(
+        flights="size", mean_dep_delay="mean"
+    )
+    pd.testing.assert_frame_equal(
+        daily.sort_values(["day", "carrier"], ignore_index=True), expected.reset_index(), check_dtype=False
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_shipped_source_and_sink_is_in_the_table() -> None:
+    shown = set(re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE))
+    shipped = {connector.name() for connector in _connectors.load()}
+    assert shown == shipped - {"end_of_input"}  # which with_watermark adds by itself
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    from spark_ext.options import milliseconds
+    from spark_ext.settings import JobSettings
+
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", (ROOT / "docs" / "job.md").read_text(), flags=re.MULTILINE))
+    shipped = JobSettings.of("docs", {})
+    for name in JobSettings.model_fields:
+        told, real = rows[name].strip(), getattr(shipped, name)
+        assert (told == "none" and not real) or milliseconds(told) == real, name
