@@ -1,0 +1,137 @@
+"""What a benchmark gives: a ratio, its aim, and how it came about. Pure, but for `environment`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Literal
+
+OUT = "out/bench.json"
+"""Where a run of all benchmarks writes its figures."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Repeated measurements of one side."""
+
+    values: tuple[float, ...]
+    unit: str
+
+    @classmethod
+    def of(cls, values: Sequence[float], unit: str) -> Sample:
+        """A sample of at least one value."""
+        if not values:
+            raise ValueError("a sample needs a value")
+        return cls(tuple(values), unit)
+
+    @property
+    def median(self) -> float:
+        """The middle value, which a few disturbed measurements do not move."""
+        return statistics.median(self.values)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """Between them lies the middle half of the values."""
+        if len(self.values) < 2:
+            return self.values[0], self.values[0]
+        low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
+        return low, high
+
+    def to_json(self) -> dict[str, Any]:
+        """For `detail`."""
+        low, high = self.quartiles
+        return {
+            "median": _short(self.median),
+            "quartiles": [_short(low), _short(high)],
+            "least": _short(min(self.values)),
+            "greatest": _short(max(self.values)),
+            "n": len(self.values),
+            "unit": self.unit,
+        }
+
+    def __str__(self) -> str:
+        low, high = self.quartiles
+        return f"{_short(self.median):,} {self.unit} ({_short(low):,} to {_short(high):,}, n={len(self.values)})"
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a ratio should be."""
+
+    sense: Literal[">=", "<=", "<"]
+    value: float
+
+    def met_by(self, ratio: float) -> bool:
+        """Whether a ratio reaches it."""
+        if self.sense == ">=":
+            return ratio >= self.value
+        return ratio <= self.value if self.sense == "<=" else ratio < self.value
+
+    def __str__(self) -> str:
+        return f"{self.sense} {_short(self.value)}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table."""
+
+    name: str
+    benchmark: str
+    """The module that measures it, and the word for the command line."""
+    what: str
+    """What is divided by what."""
+    ratio: float
+    aim: Aim
+    samples: dict[str, Sample]
+    """The sides, by what they are."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What else was seen: sizes, epochs, parts of a time."""
+
+    @property
+    def meets(self) -> bool:
+        """Whether the aim is met."""
+        return self.aim.met_by(self.ratio)
+
+    @property
+    def command(self) -> str:
+        """Prints this one alone."""
+        return f"python -m benchmarks {self.benchmark}"
+
+    def to_json(self) -> dict[str, Any]:
+        """One object of `out/bench.json`."""
+        return {
+            "name": self.name,
+            "ratio": _short(self.ratio),
+            "aim": str(self.aim),
+            "meets": self.meets,
+            "command": self.command,
+            "detail": {
+                "compared": self.what,
+                "sides": {side: sample.to_json() for side, sample in self.samples.items()},
+                **self.notes,
+                "environment": environment(),
+            },
+        }
+
+
+def environment() -> dict[str, Any]:
+    """The machine as far as it bears on a ratio; the load says who else was on it."""
+    names = ("pyspark", "delta-spark", "deltalake", "pyarrow")
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": [round(load, 1) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
+
+
+def _short(value: float) -> float:
+    """Three digits that count."""
+    if value == 0 or value != value:
+        return value
+    rounded = float(f"{value:.3g}")
+    return int(rounded) if abs(rounded) >= 100 else rounded

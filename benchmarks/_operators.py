@@ -1,0 +1,128 @@
+"""A source and a sink for benchmarks: rows in steps of a known size, and a sink that does nothing.
+
+Both travel to the workers by value, as those do not have this folder on their path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS = 65_536
+
+
+class StepsOptions(SourceOptions):
+    """One epoch is one step of each channel."""
+
+    steps: int = Field(gt=0)
+    """Steps after which a channel ends."""
+    rows: int = Field(default=1000, ge=0)
+    """Rows of a channel's step."""
+    empty_from: int = 0
+    """First step without rows."""
+    empty_upto: int = 0
+    """Past the last step without rows."""
+    channels: int = Field(default=2, gt=0)
+    short: int = 0
+    """So many further channels end with their first step, which has no rows."""
+
+
+class Steps(ChannelSource):
+    """Rows (id, ts, key, value) whose number per epoch is known."""
+
+    options_type = StepsOptions
+    options: StepsOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "steps"
+
+    def schema(self) -> str:
+        return "id bigint, ts timestamp, key int, value double"
+
+    @property
+    def channels_end(self) -> bool:
+        # So that all channels are in progress at once, whatever the number of tasks.
+        return False
+
+    def discover(self) -> Iterator[Channel]:
+        for number in range(self.options.channels):
+            yield Channel(f"channel-{number:06d}", 0, number)
+        for number in range(self.options.short):
+            yield Channel(f"short-{number:06d}", 0, -1)
+
+    def advance(self, channel: Channel, start: int, limit: Limit) -> Advance:
+        if channel.data == -1:
+            return Advance(0, True, rows=0)
+        return Advance(start + 1, start + 1 == self.options.steps, rows=self._rows(start))
+
+    def _rows(self, step: int) -> int:
+        return 0 if self.options.empty_from <= step < self.options.empty_upto else self.options.rows
+
+    def read(self, channel: Channel, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        for step in range(start, end):
+            rows, first = self._rows(step), step * self.options.rows
+            for begin in range(0, rows, BATCH_ROWS):
+                numbers = np.arange(first + begin, first + min(begin + BATCH_ROWS, rows), dtype=np.int64)
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array(numbers),
+                        pa.array(numbers * 1_000_000, pa.timestamp("us", "UTC")),
+                        pa.array((numbers % 1000).astype(np.int32)),
+                        pa.array(numbers * 0.5),
+                    ],
+                    names=["id", "ts", "key", "value"],
+                )
+
+
+class Nothing(DataSource):
+    """A Python sink that takes all rows and does nothing: what any Python sink costs in Spark."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return _NothingWriter()
+
+
+class _NothingWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        pass
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        pass
+
+
+def register(spark: SparkSession) -> None:
+    """Make both known to a session."""
+    import benchmarks._operators as here
+
+    cloudpickle.register_pickle_by_value(here)  # type: ignore[no-untyped-call]
+    for connector in (Steps, Nothing):
+        spark.dataSource.register(connector)
+
+
+def steps(spark: SparkSession, **options: int) -> DataFrame:
+    """A stream of the `steps` source, with the uid `in`."""
+    reader = spark.readStream.format("steps").option("uid", "in")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()

@@ -1,0 +1,102 @@
+"""The Spark side of a measurement: one session, and queries that are watched by their commit logs."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import spark_ext as sx
+from benchmarks import _operators
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+LIMIT = 300.0
+"""How long anything may take before a benchmark gives up, s."""
+
+CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "1000",
+    "spark.driver.memory": "2g",
+}
+
+
+@contextmanager
+def session(name: str) -> Iterator[SparkSession]:
+    """A local session of two cores with the benchmarks' operators."""
+    spark = sx.session(f"benchmark {name}", master="local[2]", conf=CONF)
+    _operators.register(spark)
+    # Queries are stopped in the middle of an epoch, which Spark logs as errors; real ones are raised here.
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="spark-ext-bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def until(condition: Callable[[], Any], what: str, query: StreamingQuery | None = None) -> None:
+    """Wait for a condition; a query that fails meanwhile raises.
+
+    Raises:
+        TimeoutError: it did not come true in time.
+    """
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if query is not None and not query.isActive:
+            query.awaitTermination()
+            if not condition():
+                raise RuntimeError(f"the query has ended before {what}")
+            return
+        if time.monotonic() > end:
+            raise TimeoutError(f"after {LIMIT:g} s still not {what}")
+        time.sleep(0.02)
+
+
+def commit_file(checkpoint: Path, epoch: int) -> Path:
+    """The file by which Spark records an epoch's commit; its time of modification is that of the commit."""
+    return checkpoint / "commits" / str(epoch)
+
+
+def committed_at(checkpoint: Path, epoch: int) -> float:
+    """When an epoch was committed, seconds since 1970."""
+    return commit_file(checkpoint, epoch).stat().st_mtime_ns / 1e9
+
+
+def start(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
+    """Start a query as any Spark user would."""
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
+
+
+def run_epochs(writer: DataStreamWriter, checkpoint: Path, last: int) -> list[dict[str, Any]]:
+    """Run a query up to the commit of epoch `last` and stop it.
+
+    Returns:
+        Spark's progress reports, one per epoch up to `last`.
+    """
+    query = start(writer, checkpoint)
+    try:
+        until(commit_file(checkpoint, last).exists, f"epoch {last} has committed", query)
+        # The report comes after the commit.
+        until(lambda: _last_reported(query) >= last, f"epoch {last} was reported", query)
+        reports = [dict(report) for report in query.recentProgress]
+    finally:
+        query.stop()
+    return [report for report in reports if report["batchId"] <= last and "addBatch" in report["durationMs"]]
+
+
+def _last_reported(query: StreamingQuery) -> int:
+    last = query.lastProgress
+    return -1 if last is None or "addBatch" not in last["durationMs"] else int(last["batchId"])

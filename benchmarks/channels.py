@@ -1,0 +1,106 @@
+"""100,000 channels of which 99.9 % have finished against 100 channels: does the past cost anything?
+
+Both sides run 100 channels, one step each per epoch. The large side has 99,900 more that ended in the first epoch, so
+their flags are in the ledger. Planning is all of an epoch but running its tasks and recording the commit; the size is
+that of what Spark logs for an epoch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import spark_ext as sx
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._operators import steps
+from benchmarks._spark import session, until, workplace
+from spark_ext.lifecycle import source_offsets
+from spark_ext.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = 4
+EPOCHS = 30
+WARM = 5
+RUNNING = 100
+FINISHED = {"100 channels": 0, "100,000 channels": 99_900}
+
+PLANNING = ("latestOffset", "getBatch", "queryPlanning", "walCommit")
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure so many rounds; each goes on where the one before has stopped."""
+    times: dict[str, list[float]] = {side: [] for side in FINISHED}
+    asked: dict[str, list[float]] = {side: [] for side in FINISHED}
+    first: dict[str, list[float]] = {side: [] for side in FINISHED}
+    sizes: dict[str, list[float]] = {side: [] for side in FINISHED}
+    with session("channels") as spark, workplace() as folder:
+        for round_ in range(rounds + 1):
+            for side, finished in FINISHED.items():
+                reports = _epochs(spark, folder / side, finished, first_run=round_ == 0)
+                if not round_:  # the first round compiles, and lets the short channels end
+                    continue
+                planning = [sum(report.get(part, 0) for part in PLANNING) for report in reports]
+                first[side].append(planning[0])
+                times[side] += planning[WARM:]
+                asked[side] += [report["latestOffset"] for report in reports[WARM:]]
+                sizes[side].append(_offset_size(folder / side))
+    return [
+        _figure("channels_planning", "time to plan an epoch", times, "ms", _notes(asked, first)),
+        _figure("channels_offset", "size of the logged offsets of an epoch", sizes, "bytes", {}),
+    ]
+
+
+def _notes(asked: dict[str, list[float]], first: dict[str, list[float]]) -> dict[str, object]:
+    return {
+        "of it the source's own part": {side: Sample.of(values, "ms").to_json() for side, values in asked.items()},
+        "first planning after a restart, which reads the flags": {
+            side: Sample.of(values, "ms").to_json() for side, values in first.items()
+        },
+    }
+
+
+def _figure(name: str, what: str, sides: dict[str, list[float]], unit: str, notes: dict[str, object]) -> Figure:
+    few, many = (Sample.of(values, unit) for values in sides.values())
+    return Figure(
+        name,
+        "channels",
+        f"{what}: 100,000 channels of which 99,900 have finished / 100 channels",
+        many.median / few.median,
+        Aim("<", 2),
+        {"100 channels": few, "100,000 channels": many},
+        {"running channels on both sides": RUNNING, **notes},
+    )
+
+
+def _checkpoint(folder: Path) -> Path:
+    return folder / "state" / "queries" / "q" / "checkpoint"
+
+
+def _epochs(spark: SparkSession, folder: Path, finished: int, *, first_run: bool) -> list[dict[str, int]]:
+    """Run the job for some epochs and stop it; Spark's durations of each."""
+    frame = steps(spark, steps=1_000_000, rows=1, channels=RUNNING, short=finished)
+    job = sx.Job(spark, "bench", state=folder / "state")
+    job.add("q", frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table")))
+    log = SparkLog(str(_checkpoint(folder)))
+    begin = log.newest_commit() or 0
+    job.start()
+    query = next(query for query in spark.streams.active if query.name == "bench/q")
+    until(lambda: (log.newest_commit() or 0) >= begin + WARM + EPOCHS, "the epochs have committed", query)
+    if first_run:
+        until(lambda: _confirmed(log) == finished, "the ledger has all flags, and the offsets say so", query)
+    reports = [dict(report["durationMs"]) for report in query.recentProgress if report["numInputRows"]]
+    job.stop()
+    return reports
+
+
+def _confirmed(log: SparkLog) -> int:
+    logged = log.offsets(log.newest_commit() or 0)
+    return -1 if logged is None else source_offsets(logged)["in"].confirmed
+
+
+def _offset_size(folder: Path) -> float:
+    checkpoint = _checkpoint(folder)
+    newest = SparkLog(str(checkpoint)).newest_commit()
+    return (checkpoint / "offsets" / str(newest)).stat().st_size

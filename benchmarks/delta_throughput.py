@@ -1,0 +1,74 @@
+"""`delta_2pc` against Spark's own Delta sink on 10 M rows: what writing a row costs.
+
+The rows come from Spark's own `rate-micro-batch` source in four epochs of 2.5 M. The time is that of whole epochs, from
+planning to Spark's record of the commit; the first epoch, in which workers start, is a fifth one that does not count.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._spark import run_epochs, session, workplace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = 5
+ROWS = 2_500_000
+EPOCHS = 4
+
+SINKS = ("delta_2pc", "delta")
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure so many rounds."""
+    rates: dict[str, list[float]] = {sink: [] for sink in SINKS}
+    parts: dict[str, list[float]] = {sink: [] for sink in SINKS}
+    with session("delta_throughput") as spark:
+        for round_ in range(rounds):
+            for sink in SINKS:
+                with workplace() as folder:
+                    seconds, writing = _seconds(spark, sink, folder)
+                if round_ or rounds == 1:  # the first round compiles
+                    rates[sink].append(EPOCHS * ROWS / seconds / 1e6)
+                    parts[sink].append(writing / seconds)
+    ours, delta = (Sample.of(rates[sink], "M rows/s") for sink in SINKS)
+    return [
+        Figure(
+            "delta_throughput",
+            "delta_throughput",
+            "rows per second on 10 M rows: delta_2pc / Spark's Delta sink",
+            ours.median / delta.median,
+            Aim(">=", 1.1),
+            {"delta_2pc": ours, "Spark's Delta sink": delta},
+            {
+                "rows": EPOCHS * ROWS,
+                "epochs": EPOCHS,
+                "share of addBatch in the time": {
+                    sink: round(Sample.of(values, "").median, 2) for sink, values in parts.items()
+                },
+            },
+        )
+    ]
+
+
+def _seconds(spark: SparkSession, sink: str, folder: Path) -> tuple[float, float]:
+    """Time of the epochs that count, and the part of it that is addBatch."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
+    frame = rows.selectExpr(
+        "value as id", "timestamp as ts", "cast(value % 1000 as int) as key", "value * 0.5 as value"
+    )
+    writer = frame.writeStream.format(sink).option("path", str(folder / "table"))
+    if sink == "delta_2pc":
+        writer = writer.option("uid", "out")
+    reports = run_epochs(writer, folder / "checkpoint", EPOCHS)
+    counted = [report for report in reports if report["batchId"] >= 1]
+    assert sum(report["numInputRows"] for report in counted) == EPOCHS * ROWS
+    written = sum(pq.read_metadata(path).num_rows for path in (folder / "table").rglob("*.parquet"))
+    assert written >= (EPOCHS + 1) * ROWS, f"{sink} wrote {written} rows"
+    times = [report["durationMs"] for report in counted]
+    return sum(time["triggerExecution"] for time in times) / 1000, sum(time["addBatch"] for time in times) / 1000

@@ -1,0 +1,97 @@
+"""The source `files` against Spark's own file stream on the same Parquet files, read whole in one epoch.
+
+The rows go to Spark's `noop`, which takes them all and keeps none. The time is that of the whole epoch, from listing
+the folder on; the start of the query is not in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._spark import run_epochs, session, workplace
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROUNDS = 8
+FILES = 16
+ROWS = 625_000
+"""Of each file; 10 M in all."""
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure so many rounds."""
+    rates: dict[str, list[float]] = {"files": [], "spark": []}
+    parts: dict[str, list[dict[str, int]]] = {"files": [], "spark": []}
+    with session("files_throughput") as spark, workplace() as folder:
+        size = _write(folder / "data")
+        for round_ in range(rounds + 1):
+            for side in rates:
+                durations = _epoch(spark, side, folder / "data", folder / f"{side}-{round_}")
+                if round_:  # the first round compiles
+                    rates[side].append(FILES * ROWS / durations["triggerExecution"] / 1000)
+                    parts[side].append(durations)
+    ours, spark_own = (Sample.of(values, "M rows/s") for values in rates.values())
+    return [
+        Figure(
+            "files_throughput",
+            "files_throughput",
+            "rows per second from the same 10 M rows of Parquet: files / Spark's file stream",
+            ours.median / spark_own.median,
+            Aim(">=", 1.0),
+            {"files": ours, "Spark's file stream": spark_own},
+            {
+                "rows": FILES * ROWS,
+                "files": FILES,
+                "bytes": size,
+                "median ms of": {
+                    side: {
+                        part: Sample.of([one.get(part, 0) for one in found], "ms").median
+                        for part in ("latestOffset", "getBatch", "queryPlanning", "addBatch", "triggerExecution")
+                    }
+                    for side, found in parts.items()
+                },
+            },
+        )
+    ]
+
+
+def _write(folder: Path) -> int:
+    """Sixteen files of ids, times, keys, values and short texts, in row groups as Spark writes them."""
+    folder.mkdir()
+    random = np.random.default_rng(7)
+    for number in range(FILES):
+        ids = np.arange(number * ROWS, (number + 1) * ROWS, dtype=np.int64)
+        keys = random.integers(0, 1000, ROWS, dtype=np.int32)
+        table = pa.table(
+            {
+                "id": ids,
+                "ts": pa.array(ids * 1_000_000, pa.timestamp("us", "UTC")),
+                "key": keys,
+                "value": random.random(ROWS),
+                "tag": pa.array([f"key-{key}" for key in range(1000)]).take(pa.array(keys)),
+            }
+        )
+        pq.write_table(table, folder / f"part-{number:03d}.parquet", compression="snappy")
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def _epoch(spark: SparkSession, side: str, data: Path, folder: Path) -> dict[str, int]:
+    frame = _files(spark, data) if side == "files" else _spark_files(spark, data)
+    reports = run_epochs(frame.writeStream.format("noop"), folder / "checkpoint", 0)
+    assert reports[0]["numInputRows"] == FILES * ROWS
+    return dict(reports[0]["durationMs"])
+
+
+def _files(spark: SparkSession, data: Path) -> DataFrame:
+    return spark.readStream.format("files").option("uid", "in").option("path", str(data)).load()
+
+
+def _spark_files(spark: SparkSession, data: Path) -> DataFrame:
+    return spark.readStream.schema(spark.read.parquet(str(data)).schema).parquet(str(data))

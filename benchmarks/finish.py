@@ -1,0 +1,115 @@
+"""From the commit of the last data epoch to FINISHED, counted in empty epochs of the same query.
+
+An empty epoch is one that reads no row: planned, run and committed by the sink all the same. The query makes some in
+the middle of its input, so that both times are of one run. FINISHED is when the query's final checkpoint is closed and
+the query has stopped; what `run()` then takes to return is a note.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._operators import steps
+from benchmarks._spark import committed_at, session, workplace
+from spark_ext.lifecycle import source_offsets
+from spark_ext.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROUNDS = 7
+STEPS = 24
+EMPTY = (8, 21)
+ROWS = 1000
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure so many rounds."""
+    runs: dict[str, list[Ending]] = {"plain": [], "watermark": []}
+    with session("finish") as spark:
+        for round_ in range(rounds + 1):
+            for kind, endings in runs.items():
+                with workplace() as folder:
+                    ending = _run(spark, kind == "watermark", folder)
+                if round_:  # the first round compiles
+                    endings.append(ending)
+    return [
+        _figure("finish", "stateless query", runs["plain"]),
+        _figure("finish_watermark", "windows, whose end takes two epochs of the marker", runs["watermark"]),
+    ]
+
+
+class Ending:
+    """The times of one run, ms."""
+
+    def __init__(self, checkpoint: Path, last: int, finished: float, returned: float) -> None:
+        commits = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+        # Commit to commit over the empty epochs, the first one left out: its planning overlaps with rows.
+        begin, end = EMPTY
+        gaps = [committed_at(checkpoint, n) - committed_at(checkpoint, n - 1) for n in range(begin + 1, end)]
+        self.empty = 1000 * median(gaps)
+        self.finish = 1000 * (finished - committed_at(checkpoint, last))
+        self.further = commits[-1] - last
+        self.after_last = 1000 * (finished - committed_at(checkpoint, commits[-1]))
+        self.returned = 1000 * (returned - finished)
+
+
+def _figure(name: str, query: str, endings: list[Ending]) -> Figure:
+    epochs = Sample.of([ending.finish / ending.empty for ending in endings], "empty epochs")
+    return Figure(
+        name,
+        "finish",
+        f"last data epoch's commit to FINISHED / an empty epoch; {query}",
+        epochs.median,
+        Aim("<", 2),
+        {
+            "last data commit to FINISHED": Sample.of([ending.finish for ending in endings], "ms"),
+            "empty epoch": Sample.of([ending.empty for ending in endings], "ms"),
+        },
+        {
+            "in empty epochs": epochs.to_json(),
+            "epochs after the last data epoch": sorted({ending.further for ending in endings}),
+            "last commit of all to FINISHED": Sample.of([ending.after_last for ending in endings], "ms").to_json(),
+            "FINISHED to the return of run()": Sample.of([ending.returned for ending in endings], "ms").to_json(),
+        },
+    )
+
+
+def _run(spark: SparkSession, watermark: bool, folder: Path) -> Ending:
+    rows = steps(spark, steps=STEPS, rows=ROWS, empty_from=EMPTY[0], empty_upto=EMPTY[1])
+    frame = _windows(rows) if watermark else rows
+    job = sx.Job(spark, "bench", state=folder / "state")
+    writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table"))
+    result = job.add("q", writer).run(progress=False)
+    returned = time.time()
+    assert result.finished
+    checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
+    states = job.ledger.execution_states().where("operator = 'q' and state = 'FINISHED'").collect()
+    finished = max(row["since"].timestamp() for row in states)
+    return Ending(checkpoint, _last_data_epoch(checkpoint), finished, returned)
+
+
+def _last_data_epoch(checkpoint: Path) -> int:
+    """The first epoch in whose offset the source has ended: its last rows are in it."""
+    log = SparkLog(str(checkpoint))
+    for epoch in range(STEPS + 3):
+        logged = log.offsets(epoch)
+        if logged is not None and source_offsets(logged)["in"].ended:
+            return epoch
+    raise RuntimeError(f"the source has not ended in {checkpoint}")
+
+
+def _windows(rows: DataFrame) -> DataFrame:
+    return (
+        sx.with_watermark(rows, "ts", "1 minute")
+        .groupBy(F.window("ts", "10 minutes"), "key")
+        .agg(F.sum("value").alias("value"))
+        .select("window.start", "key", "value")
+    )

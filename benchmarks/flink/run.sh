@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# run.sh <bounded|mixed|restart|backpressure|trivial> [key=value ...]: JSON on stdout, log on stderr. Needs Maven and
+# Java 17. FLINK_BASELINE_OUT: where to build and work (default .flink-baseline here); XMX: the heap (default 3g).
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+out=${FLINK_BASELINE_OUT:-$PWD/.flink-baseline}
+
+# Built again when a source is newer than the last build; outside this folder, so that no build product lies in it.
+if [ ! -e "$out/.built" ] || [ -n "$(find "$here/pom.xml" "$here/src" -newer "$out/.built" -print -quit)" ]; then
+  mkdir -p "$out"
+  rm -rf "$out/src" "$out/target"
+  cp -r "$here/pom.xml" "$here/src" "$out"
+  (cd "$out" && mvn -q -B package dependency:copy-dependencies -DoutputDirectory=target/lib >&2)
+  touch "$out/.built"
+fi
+
+opens=()
+for package in java.lang java.util java.nio java.util.concurrent java.time sun.nio.ch; do
+  opens+=("--add-opens=java.base/$package=ALL-UNNAMED")
+done
+exec java -Xmx"${XMX:-3g}" "${opens[@]}" -cp "$out/target/flinkbench-1.jar:$out/target/lib/*" \
+  bench.Main "$1" "work=$out/work/$$" "${@:2}"

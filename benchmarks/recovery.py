@@ -1,0 +1,232 @@
+"""How long no new row comes: after `kill -9` of the driver, and after a failure inside of it.
+
+A row counts when it is in the output table: the time of the commit file that holds it. After a `kill -9` the driver is
+started again at once, as a supervisor would; it is killed as a whole, Python, JVM and workers. Both sides start the
+same Python and JVM. The failure inside is an exception in a user's function, which the job answers by starting the
+query again; plain Spark has no answer to it, so it is compared with a figure of PyFlink measured on such a machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import spark_ext as sx
+from benchmarks import _recovery_driver
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._operators import steps
+from benchmarks._spark import session, until, workplace
+from spark_ext._jars import delta_jars
+from spark_ext.sessions import defaults
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+ROUNDS = 5
+FAILURES = 7
+SIDES = ("plain", "job")
+FILES = 3000
+"""More than all rounds can read."""
+EPOCHS_BEFORE = 3
+"""Epochs that a driver commits before it is killed."""
+
+PYFLINK_SECONDS = 2.4
+"""PyFlink 2.3 with a Python function: from a failure to the first record again, median."""
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure so many rounds."""
+    with workplace() as folder:
+        _write(folder / "data")
+        figures = [_killed(folder, rounds)]
+    return [*figures, _failed()]
+
+
+def _write(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(FILES):
+        ids = np.arange(_recovery_driver.ROWS, dtype=np.int64) + number * _recovery_driver.ROWS
+        pq.write_table(pa.table({"id": ids, "value": ids * 0.5}), folder / f"part-{number:05d}.parquet")
+
+
+# -- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+def _killed(folder: Path, rounds: int) -> Figure:
+    down: dict[str, list[float]] = {side: [] for side in SIDES}
+    for side in SIDES:  # the first start makes table, state and checkpoint
+        with _driver(side, folder):
+            _await_rows(folder / side / "table", -1, EPOCHS_BEFORE)
+    for _ in range(rounds):
+        for side in SIDES:
+            down[side].append(_down(side, folder))
+    plain, job = (Sample.of(down[side], "s") for side in SIDES)
+    return Figure(
+        "recovery_kill",
+        "recovery",
+        "kill -9 of the driver to the first new row in the table: Job / plain Spark with its own source and sink",
+        job.median / plain.median,
+        Aim("<=", 1.1),
+        {"plain Spark": plain, "Job": job},
+        {"rows per epoch": _recovery_driver.ROWS},
+    )
+
+
+def _down(side: str, folder: Path) -> float:
+    table = folder / side / "table"
+    with _driver(side, folder):
+        _await_rows(table, _newest(table), EPOCHS_BEFORE)
+    killed = time.time()
+    before = _newest(table)
+    with _driver(side, folder):
+        return _await_rows(table, before, 1) - killed
+
+
+@contextmanager
+def _driver(side: str, folder: Path) -> Iterator[None]:
+    """A driver in a process group of its own, killed as a whole at the end."""
+    class_path = os.pathsep.join(map(str, delta_jars(defaults())))
+    with (folder / f"{side}.log").open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks._recovery_driver", side, str(folder)],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "BENCHMARK_CLASS_PATH": class_path, "PYSPARK_PYTHON": sys.executable},
+        )
+    try:
+        yield
+        if process.poll() is not None:
+            raise RuntimeError(f"the driver has ended:\n{(folder / f'{side}.log').read_text()[-4000:]}")
+    finally:
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """`kill -9` of a driver and all that it has started; workers have process groups of their own."""
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    process.kill()
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait()
+
+
+def _log(table: Path) -> list[tuple[int, Path]]:
+    names = (path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit())
+    return sorted((int(path.stem), path) for path in names)
+
+
+def _newest(table: Path) -> int:
+    log = _log(table)
+    return log[-1][0] if log else -1
+
+
+def _await_rows(table: Path, after: int, commits: int) -> float:
+    """Wait for commits with rows after a version; when the last of them was made, seconds since 1970."""
+    with_rows: dict[int, float] = {}
+    looked = after
+
+    def enough() -> bool:
+        nonlocal looked
+        for version, path in _log(table):
+            if version > looked:
+                if any("add" in json.loads(line) for line in path.read_text().splitlines()):
+                    with_rows[version] = path.stat().st_mtime_ns / 1e9
+                looked = version
+        return len(with_rows) >= commits
+
+    until(enough, f"{commits} commits in {table}")
+    return with_rows[sorted(with_rows)[commits - 1]]
+
+
+# -- a failure inside the driver --------------------------------------------------------------------------------------
+
+
+def _failed() -> Figure:
+    visible: list[float] = []
+    seen: list[float] = []
+    with session("recovery") as spark, workplace() as folder:
+        job = _failing_job(spark, folder).start()
+        for failure in range(FAILURES + 1):
+            row_visible, row_seen = _fail_once(folder)
+            if failure:  # the first one compiles
+                visible.append(row_visible)
+                seen.append(row_seen)
+        job.stop()
+    down = Sample.of(visible, "s")
+    return Figure(
+        "recovery_failure",
+        "recovery",
+        f"exception in a user's function to the first new row in the table: Job / PyFlink's {PYFLINK_SECONDS} s to the "
+        "first row in the function (measured earlier on such a machine, see benchmarks/flink)",
+        down.median / PYFLINK_SECONDS,
+        Aim("<=", 1),
+        {"Job": down, "of it to the first row in the function": Sample.of(seen, "s")},
+        {"restart_backoff, ms": 100},
+    )
+
+
+def _failing_job(spark: SparkSession, folder: Path) -> sx.Job:
+    place = str(folder)
+
+    def touch(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Writes down when it fails, and when it first sees rows again."""
+        here = Path(place)
+        for batch in batches:
+            if (here / "fail").exists():
+                (here / "fail").unlink(missing_ok=True)
+                (here / "failed").write_text(repr(time.time()))
+                raise ValueError("asked to fail")
+            if (here / "failed").exists() and not (here / "seen").exists():
+                (here / "seen").write_text(repr(time.time()))
+            yield batch
+
+    rows = steps(spark, steps=1_000_000, rows=1000)
+    touched = rows.mapInPandas(touch, rows.schema)
+    writer = touched.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table"))
+    return sx.Job(spark, "recovery", state=folder / "state").add("q", writer)
+
+
+def _fail_once(folder: Path) -> tuple[float, float]:
+    """Seconds from the exception to the first new row in the table, and to the first in the function."""
+    table = folder / "table"
+    _await_rows(table, _newest(table), EPOCHS_BEFORE)
+    for mark in ("failed", "seen"):
+        (folder / mark).unlink(missing_ok=True)
+    (folder / "fail").touch()
+    until((folder / "failed").exists, "the function fails")
+    until((folder / "seen").exists, "the function sees rows again")
+    failed, seen = (_time(folder / mark) for mark in ("failed", "seen"))
+    # What a task had written when the other one failed is not visible, so every commit since then is a new one.
+    after = max((version for version, path in _log(table) if path.stat().st_mtime_ns / 1e9 < failed), default=-1)
+    return _await_rows(table, after, 1) - failed, seen - failed
+
+
+def _time(mark: Path) -> float:
+    text: Any = None
+
+    def whole() -> bool:
+        nonlocal text
+        text = mark.read_text()
+        return bool(text)
+
+    until(whole, f"{mark.name} is written")
+    return float(text)
