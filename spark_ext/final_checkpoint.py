@@ -54,8 +54,6 @@ class FinalCheckpoint:
         self._left = list(lifecycle.steps_left(passed))
         self._id = checkpoint_id
         self._told = bool(passed)
-        self._asked_at: float | None = None
-        self._asked_epoch = -1
         self._requests = 0
         self._since = time.monotonic()
 
@@ -128,7 +126,11 @@ class FinalCheckpoint:
             operators.sink(self._run.spec.sink.format, self._run.spec.sink.options).end_of_input()
 
     def _all_finalized(self) -> bool:
-        waited_for = self._not_finalized()
+        self._run.observe()
+        # An epoch that was asked for belongs to the final checkpoint: an operator may say that it is finalized as
+        # soon as its own part of that epoch is done, which is before Spark has committed it.
+        under_way = self._requests > self._final_so_far()
+        waited_for = "an epoch that was asked for" if under_way else self._not_finalized()
         if waited_for is None:
             return True
         context = self._run.context
@@ -141,10 +143,8 @@ class FinalCheckpoint:
                 do="see to what the operator waits for, and run the job again: it goes on waiting",
             )
         self._run.ensure_running()
-        # One further epoch at a time: the next is asked for when the one before has been committed.
-        if self._run.committed > self._asked_epoch and self._run.spec.sources:
-            self._asked_epoch = self._run.committed
-            self._requests = max(self._requests, self._final_so_far()) + 1
+        if not under_way and self._run.spec.sources:
+            self._requests = self._final_so_far() + 1
             context.outbox.request(self._run.spec.sources[0].uid, "final_epoch", self._requests)
         return False
 
@@ -155,7 +155,6 @@ class FinalCheckpoint:
 
     def _not_finalized(self) -> str | None:
         """The first operator that still has something to do, in words."""
-        self._run.observe()
         for source in self._run.spec.sources:
             if (
                 operators.requires_finalization(source.format)
