@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -52,6 +53,8 @@ class MaintenanceSettings:
     """How often expired rows, replaced files and old log files are looked for, per table."""
     file_retention_hours: int = 2
     """How long a replaced data file stays for slow readers, hours."""
+    orphan_retention_hours: int = 168
+    """Age at which a file goes that no commit names, hours: what an append that died left behind."""
     keep_epochs: timedelta = timedelta(days=30)
     """Age at which an epoch's row may go."""
     keep_control_events: timedelta = timedelta(days=30)
@@ -172,22 +175,22 @@ def _vacuum(table: LedgerTable[Any], settings: MaintenanceSettings, fence: Fence
     removed: list[str] = []
 
     def act(delta: DeltaTable, properties: CommitProperties) -> None:
-        def run(dry: bool) -> list[str]:
-            # Full: also files of an append that died before its commit.
-            return delta.vacuum(
-                settings.file_retention_hours,
-                dry_run=dry,
+        # Replaced files first; then, with much more patience, files that no commit names. Such a one may be that of a
+        # writer who is about to commit it, so its age has to be beyond what a process can be held up.
+        for full, hours in ((False, settings.file_retention_hours), (True, settings.orphan_retention_hours)):
+            vacuum = partial(
+                delta.vacuum,
+                hours,
                 enforce_retention_duration=False,
-                full=True,
+                full=full,
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )
-
-        # A vacuum writes two commits, also when it finds nothing, and it counts what an earlier one has removed.
-        found = [path for path in run(dry=True) if table.log is None or (table.log.parent / path).exists()]
-        if found:
-            run(dry=False)
-            removed.extend(found)
+            # A vacuum writes two commits, also when it finds nothing, and it counts what an earlier one has removed.
+            found = [path for path in vacuum(dry_run=True) if table.log is None or (table.log.parent / path).exists()]
+            if found:
+                vacuum(dry_run=False)
+                removed.extend(found)
 
     if table.change(act, fence, "removing replaced files") and removed:
         yield Done(table.name, "vacuum", len(removed))

@@ -141,17 +141,16 @@ def test_replaced_files_stay_for_a_slow_reader(writer: LedgerWriter) -> None:
     assert files(writer, "epochs") == 1
 
 
-def test_what_an_append_left_behind_is_removed(writer: LedgerWriter) -> None:
+def test_what_an_append_left_behind_is_removed_but_not_what_is_about_to_be_committed(writer: LedgerWriter) -> None:
     writer.append(epoch(1))
-    orphan = Path(writer.ledger.folder) / "epochs" / "part-00000-orphan.snappy.parquet"
-    orphan.write_bytes(b"PAR1")
-    patient = MaintenanceSettings(sweep_every=timedelta(0), budget=LONG)
-    maintain(writer.ledger, now(), patient, writer.incarnation.fence)
-    assert orphan.exists()
-    two_hours_ago = time.time() - 3 * 3600
-    os.utime(orphan, (two_hours_ago, two_hours_ago))
-    maintain(writer.ledger, now(), patient, writer.incarnation.fence)
-    assert not orphan.exists()
+    file = Path(writer.ledger.folder) / "epochs" / "part-00000-not-committed.snappy.parquet"
+    file.write_bytes(b"PAR1")
+    maintain(writer.ledger, now(), AT_ONCE, writer.incarnation.fence)
+    assert file.exists()
+    last_week = time.time() - 8 * 24 * 3600
+    os.utime(file, (last_week, last_week))
+    maintain(writer.ledger, now(), AT_ONCE, writer.incarnation.fence)
+    assert not file.exists()
     assert [row.epoch for row in writer.ledger.table(EpochRow).rows()] == [1]
 
 
