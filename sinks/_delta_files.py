@@ -105,6 +105,8 @@ class _File:
             compression=layout.compression,
             metadata_collector=self._footer,
             write_statistics=named or False,
+            # A dictionary that outgrows this is given up: a column without repetition costs half the time to write.
+            dictionary_pagesize_limit=128 * 1024,
             store_schema=False,
             # As Spark does it: smaller, and read faster than bytes.
             store_decimal_as_integer=True,
