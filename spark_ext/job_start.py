@@ -120,6 +120,9 @@ def _restored(ledger: Ledger, spec: QuerySpec, context: JobContext) -> tuple[Que
     if steps is None:
         return run, None
     run.resume_final()
+    if FinalStep.FLAGGED.value not in steps.passed:
+        flags = [flag for flag in ledger.finished_flags(lineage=lineage) if flag.query == spec.uid]
+        run.final_flagged = frozenset((flag.kind, flag.source) for flag in flags if flag.kind != "channel")
     return run, FinalCheckpoint(run, steps.passed, steps.checkpoint_id)
 
 

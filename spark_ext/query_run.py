@@ -59,6 +59,8 @@ class QueryRun:
         self.committed = -1
         self.offsets: LoggedOffsets | None = None
         self._flagged = dict(flagged)
+        self.final_flagged: frozenset[tuple[str, str]] = frozenset()
+        """Kind and source of the final flags that an interrupted final checkpoint has left in the ledger."""
         self._query: StreamingQuery | None = None
         self._ended: tuple[BaseException | None] | None = None
         self._failures = 0
@@ -264,7 +266,8 @@ class QueryRun:
             return []
         now = datetime.now(timezone.utc)
         missing = channel_flags(self.offsets, self._flagged, self._row(), now)
-        return [*missing, *final_flags(self.offsets, self._row(), now)]
+        final = final_flags(self.offsets, self._row(), now)
+        return [*missing, *(flag for flag in final if (flag.kind, flag.source) not in self.final_flagged)]
 
     def metadata(self) -> QueryMetadata:
         """The query's part of a checkpoint at its newest committed epoch."""
