@@ -132,7 +132,7 @@ class Coordinator:
             self._check_fence()
         if now - self._maintained_at >= self._context.settings.maintenance_interval / 1000:
             self._maintained_at = now
-            maintain(self._ledger, datetime.now(timezone.utc))
+            maintain(self._ledger, datetime.now(timezone.utc), fence=self._context.incarnation.fence)
 
     def _finish(self, run: QueryRun) -> None:
         final = self._finals.get(run.spec.uid)

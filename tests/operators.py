@@ -128,9 +128,8 @@ class FolderOptions(SinkOptions):
     """So many first commit attempts raise, after the effect."""
     finalize_after: int = 0
     """Final epochs that the sink needs before it is finalized."""
-    hold: str = ""
-    """While this file is absent, the commit of epoch `hold_epoch` does not return, although it took effect."""
-    hold_epoch: int = -1
+    lost_epoch: int = -1
+    """The commit of this epoch raises, although it took effect, and is not tried again."""
 
 
 class Folder(TwoPhaseCommitSink):
@@ -169,8 +168,8 @@ class Folder(TwoPhaseCommitSink):
         draft = folder / f".{target.name}.{os.getpid()}"
         draft.write_text(json.dumps({"final": epoch.final, "rows": rows}))
         draft.rename(target)
-        while epoch.number == self.options.hold_epoch and not Path(self.options.hold).exists():
-            time.sleep(0.02)
+        if epoch.number == self.options.lost_epoch:
+            raise ValueError("the driver is lost between the sink's commit and Spark's")
         done = folder / "attempts"
         attempts = int(done.read_text()) if done.exists() else 0
         if attempts < self.options.fail_commits:
