@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,11 @@ if TYPE_CHECKING:
 KEPT = "nothing was started"
 
 
-def load_function(file: Path, name: str) -> Callable[..., Any]:
-    """Load a Python file and take a function from it.
-
-    The file does not run as `__main__`, so what stands under `if __name__ == "__main__":` is passed over. Its folder is
-    put on the path, so that it can import its neighbours in the driver. Its own functions travel to the workers by
-    value, as those of a script do.
+def check_file(file: Path) -> ModuleSpec:
+    """Refuse what cannot be loaded, before anything is started for it.
 
     Raises:
-        ConfigurationError: there is no such file or function. What the file itself raises goes through.
+        ConfigurationError: there is no such file, or it is no Python file.
     """
     who = f"file '{file}'"
     if not file.is_file():
@@ -42,17 +39,38 @@ def load_function(file: Path, name: str) -> Callable[..., Any]:
             kept=KEPT,
             do="give a .py file; export a notebook as one ('Export as source file')",
         )
+    return spec
+
+
+def load_function(file: Path, name: str, **known: Any) -> Callable[..., Any]:
+    """Load a Python file and take a function from it.
+
+    The file does not run as `__main__`, so what stands under `if __name__ == "__main__":` is passed over. Its folder is
+    put on the path, so that it can import its neighbours in the driver. Its own functions travel to the workers by
+    value, as those of a script do.
+
+    Args:
+        file: a `.py` file.
+        name: the function's.
+        known: names that the file finds defined, such as a notebook's `spark`.
+
+    Raises:
+        ConfigurationError: there is no such file or function. What the file itself raises goes through.
+    """
+    spec = check_file(file)
     module = importlib.util.module_from_spec(spec)
+    vars(module).update(known)
     # Known by its name before it runs: dataclasses look it up there.
     sys.modules[spec.name] = module
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     sys.path.insert(0, str(file.resolve().parent))
+    assert spec.loader is not None
     spec.loader.exec_module(module)
     found = getattr(module, name, None)
     if not callable(found):
         raise ConfigurationError(
             f"there is no function '{name}' in it",
-            operator=who,
+            operator=f"file '{file}'",
             kept=KEPT,
             do=f"define `def {name}(spark) -> Job`, or name another one with --function",
         )

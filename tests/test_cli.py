@@ -261,7 +261,8 @@ def twice(n):
     return 2 * n if n >= Limit().least else None
 
 
-def job(spark, data="data"):
+def job(given, data="data"):
+    assert spark is given  # a notebook's own session
     rows = spark.readStream.format("files").option("uid", "rows").option("path", data).load()
     writer = rows.select(twice("n").alias("n")).where("n is not null").writeStream.format("delta_2pc")
     return sx.Job(spark, "script", state="state").add("q", writer.option("uid", "out").option("path", OUT))
@@ -325,28 +326,31 @@ def test_a_failed_job_is_told_without_a_traceback(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "function", "said"),
+    ("file", "said"),
     [
-        ("missing.py", "job", "there is no file 'missing.py'"),
-        ("data", "job", "there is no file 'data'"),
-        ("my-job.py", "jab", "define `def jab(spark) -> Job`"),
-        ("notes.txt", "job", "'notes.txt' is no Python file"),
+        ("missing.py", "there is no file 'missing.py'"),
+        ("data", "there is no file 'data'"),
+        ("notes.txt", "'notes.txt' is no Python file"),
     ],
 )
-def test_a_file_that_defines_no_job_is_refused_before_spark_starts(
-    script: Path, file: str, function: str, said: str
-) -> None:
+def test_what_is_no_python_file_is_refused_before_spark_starts(script: Path, file: str, said: str) -> None:
     (script.parent / "notes.txt").write_text("notes")
-    done = spark_ext("run", file, "--function", function, cwd=script.parent, JAVA_HOME="/nowhere")
+    done = spark_ext("run", file, cwd=script.parent, JAVA_HOME="/nowhere")
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_function_that_returns_something_else_is_refused_and_user_errors_keep_their_stack(script: Path) -> None:
-    wrong = run(script, "--function", "wrong")
-    assert wrong.returncode == 2
-    assert "it returned str, not a Job" in wrong.stderr
-    untold = run(script, "--function", "untold")
-    assert untold.returncode == 1
-    assert "RuntimeError: user code" in untold.stderr
+@pytest.mark.parametrize(
+    ("function", "code", "said"),
+    [
+        ("missing", 2, "define `def missing(spark) -> Job`"),
+        ("wrong", 2, "it returned str, not a Job"),
+        ("untold", 1, "RuntimeError: user code"),
+    ],
+)
+def test_a_file_that_gives_no_job(script: Path, function: str, code: int, said: str) -> None:
+    done = run(script, "--function", function)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert ("Traceback" in done.stderr) == (function == "untold")
