@@ -12,10 +12,10 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from spark_ext import _jvm, lifecycle, operators, registry
+from spark_ext import _jvm, checkpoint_directory, lifecycle, operators, registry
 from spark_ext.checkpoint_metadata import QueryMetadata
 from spark_ext.epoch_history import EpochHistory, Figures
-from spark_ext.errors import SparkExtError, StateError
+from spark_ext.errors import SparkExtError
 from spark_ext.failpoints import reach
 from spark_ext.failures import describe
 from spark_ext.ledger.schema import EpochRow, FinishedRow
@@ -89,27 +89,8 @@ class QueryRun:
         Raises:
             StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
         """
-        self.query_id = self.log.query_id()
-        newest = self.log.newest_commit()
-        self.committed = -1 if newest is None else newest
-        if known is not None and (self.query_id != known[0] or self.committed < known[1]):
-            state = "is gone" if self.query_id is None else "is not the one that the ledger knows"
-            raise StateError(
-                f"the checkpoint of this query {state}: the ledger has epochs up to {known[1]} committed, and a new "
-                "checkpoint would write them a second time",
-                operator=self.who,
-                kept="the ledger and all output are as they were; nothing was started",
-                do=f"put the directory back ({self.checkpoint}), or give up the history with job.reset("
-                f"'{self.spec.uid}'), which reads all input again and leaves earlier output where it is",
-            )
-        self.offsets = self.log.offsets(self.committed) if self.committed >= 0 else None
-        if self.committed >= 0 and self.offsets is None:
-            raise StateError(
-                f"epoch {self.committed} is in commits/ but not in offsets/",
-                operator=self.who,
-                kept="nothing was started, nothing was changed",
-                do=f"put back offsets/{self.committed} of {self.checkpoint}",
-            )
+        left = checkpoint_directory.look(self.log, known, self.who, self.spec.uid)
+        self.query_id, self.committed, self.offsets = left.query_id, left.committed, left.offsets
         self.history.begin_after(self.committed)
         # What an earlier run committed and did not come to write down: history has no gaps.
         for epoch in range(0 if known is None else known[1] + 1, self.committed + 1):

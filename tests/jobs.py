@@ -44,7 +44,9 @@ class Lab:
         """A `numbers` stream that writes the event log."""
         return numbers(self.spark, uid, log=self.log, **options)
 
-    def job(self, frame: DataFrame, *, sink: str = "folder", query: str = "q", out: str = "out", **settings: Any) -> Job:
+    def job(
+        self, frame: DataFrame, *, sink: str = "folder", query: str = "q", out: str = "out", **settings: Any
+    ) -> Job:
         """A job of one query into a folder; `sink_<option>` goes to the sink, the rest to the job."""
         job = sx.Job(self.spark, "lab", state=self.folder / "state", **_without(settings, "sink_"))
         self.add(job, frame, sink=sink, query=query, out=out, **settings)

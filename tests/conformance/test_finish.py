@@ -157,7 +157,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: Lab) -> None:
 
 
 def test_f15_a_mixed_job_goes_on_after_a_bounded_source_has_finished(lab: Lab) -> None:
-    """10,000 bounded rows beside a live source; 20 epochs later the query is restarted: no bounded row is read again."""
+    """10,000 bounded rows beside a live one; 20 epochs later a restart: no bounded row is read again."""
 
     def mixed() -> DataFrame:
         return lab.source("bounded", counts="10000").union(lab.source("live", counts="1", live="true", rate=100))
