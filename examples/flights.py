@@ -371,7 +371,7 @@ def main() -> int:
     good = check(outcome, Outcome.by_pandas(), console)
     plot(outcome, out / "delays.png")
     console.print(f"Plot: {Path(options.out) / 'delays.png'}")
-    console.print("Timeline", read_status(flights.state_directory).timeline)
+    console.print(read_status(flights.state_directory).timeline)
     if result.rows == 0 and all(query.finished_before for query in result.queries):
         console.print("finished: the job had ended before, 0 rows read. From scratch: make run FRESH=1")
     return 0 if good else 1

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
 
     from spark_ext.status import JobStatus
 
+PIPE_WIDTH = 160
+"""Characters in a line where there is no terminal to say how many it has."""
+
 _NUMBERS = frozenset({"epoch", "input_rows", "duration_ms", "lineage", "incarnation"})
 
 
 def show_status(status: JobStatus, console: Console) -> None:
     """The job in a line, its queries as a table, its newest incidents, its timeline."""
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE_WIDTH)
     console.print(
         Text(f"{status.job} {_state(status)}", style="bold"),
         f"incarnation {status.incarnation}, lineage {status.lineage}, driver on {status.driver}",

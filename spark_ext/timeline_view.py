@@ -46,19 +46,21 @@ class RichTimeline:
             for down in self._timeline.downs:
                 if down.until == span.since:
                     yield Text(f"DOWN {_duration(down.seconds(self._now))}: {down.reason}", style="bold red")
-            yield Group(Text(headline(span, self._now), style="bold"), self._table(span))
-
-    def _table(self, span: Span) -> Table:
-        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for operator in span.operators:
-            table.add_row(operator or "(job)", bar(span, operator, self._now), _states(span, operator, self._now))
-        for final in span.finals:
-            first = final.steps[0][1]
-            passed = ", ".join(
-                status if at == first else f"{status} +{(at - first).total_seconds() * 1000:.0f} ms"
-                for status, at in final.steps
+            width = max(10, min(WIDTH, options.max_width // 4))
+            yield Group(
+                Text(headline(span, self._now), style="bold"),
+                self._table(span, width),
+                *(Text(final_words(final), style="blue") for final in span.finals),
             )
-            table.add_row(final.query, Text("final checkpoint", style="blue"), f"after epoch {final.epoch}: {passed}")
+
+    def _table(self, span: Span, width: int) -> Table:
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, width=width)
+        table.add_column()
+        for operator in span.operators:
+            drawn = bar(span, operator, self._now, width)
+            table.add_row(operator or "(job)", drawn, _states(span, operator, self._now))
         return table
 
 

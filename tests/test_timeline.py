@@ -176,6 +176,15 @@ def test_terminal_shows_states_downtime_and_steps() -> None:
     assert "(1 epochs, 30 rows)" in text
 
 
+def test_a_narrow_terminal_loses_nothing() -> None:
+    out = io.StringIO()
+    Console(file=out, width=60).print(RichTimeline(crash_and_finish(), at(100)))
+    words = " ".join(out.getvalue().split())
+    assert "…" not in words
+    assert "FINISHED (1" in words
+    assert "COMPLETED, CLOSED +400 ms" in words
+
+
 def test_a_bar_is_divided_by_time() -> None:
     found = timeline(
         [state("q", "RUNNING", 0), state("q", "FINISHING", 75)],
