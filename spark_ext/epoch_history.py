@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from spark_ext.listeners.job_listener import Hint
 from spark_ext.spark_log import LoggedOffsets
 
-FIGURES_WITHIN = 2.0
-"""How long an epoch's history waits for Spark's figures, s: events come late, and may be dropped."""
+FIGURES_WITHIN = 10.0
+"""How long an epoch's history waits for Spark's figures, s: events come late on a busy machine, and may be dropped."""
 
 
 @dataclass
