@@ -1,6 +1,7 @@
 """An older incarnation that wakes up: real processes, frozen at the worst moments, and what they may not do.
 
-Each test freezes a driver of incarnation 1, lets incarnation 2 claim the table and clean up, and wakes the first.
+Each test freezes a driver of incarnation 1, lets incarnation 2 claim the table and clean up, and wakes the first. The
+plainest of them, frozen just before its commit, is a line of the conformance tests.
 """
 
 from __future__ import annotations
@@ -8,86 +9,23 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext.errors import ConfigurationError, FencedError, from_text
+from spark_ext.errors import ConfigurationError, FencedError
 from spark_ext.sinks.contract import CommitOutcome
 from tests.sinks.delta_kit import Driver, data_files, ddl, ids, numbered, table
+from tests.sinks.frozen import frozen, started, was_fenced
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[2]
-
 WIDER = ddl("id long, name string, extra double")
-
-
-class Frozen:
-    """A driver's process that waits at a fail point until it is woken."""
-
-    def __init__(self, process: subprocess.Popen[str], gate: Path) -> None:
-        self._process, self._gate = process, gate
-
-    def wake(self) -> str:
-        """Let it go on; what it said until its end."""
-        self._gate.touch()
-        return self._process.communicate(timeout=120)[0]
-
-
-@contextmanager
-def frozen(tmp_path: Path, point: str, program: str) -> Iterator[Frozen]:
-    """A process that runs a program with `path` and the kit's names, and waits at the named point."""
-    gate = tmp_path / "gate"
-    process = started(tmp_path, program, {"SPARK_EXT_FAILPOINTS": f"{point}=wait:{gate}"})
-    try:
-        waiting = gate.with_name("gate.waiting")
-        until(lambda: waiting.exists() or process.poll() is not None, f"waiting at {point}")
-        assert process.poll() is None, process.communicate()[0]
-        yield Frozen(process, gate)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def started(tmp_path: Path, program: str, env: dict[str, str]) -> subprocess.Popen[str]:
-    code = "from pathlib import Path\nfrom tests.sinks.delta_kit import *\n" + f"path = Path({str(tmp_path / 't')!r})\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", code + textwrap.dedent(program)],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def was_fenced(said: str) -> bool:
-    return isinstance(from_text(said), FencedError)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "t"
-
-
-def test_frozen_before_its_commit_while_the_successor_cleans(tmp_path: Path, path: Path) -> None:
-    first, second = Driver(path), Driver(path, incarnation=2)
-    first.claim()
-    first.run(0, numbered(0, 5))
-    with frozen(tmp_path, "delta.before_commit", "Driver(path).run(1, numbered(5, 10))") as zombie:
-        staged = data_files(path) - set(_live(path))
-        second.claim()
-        assert len(staged) == 1 and not staged & data_files(path), "its file is gone"
-        assert was_fenced(zombie.wake())
-    assert ids(path) == list(range(5)), "readable, and without the file that was deleted"
-    assert second.run(1, numbered(5, 10)) is CommitOutcome.COMMITTED
-    assert ids(path) == list(range(10))
 
 
 def test_frozen_before_its_commit_while_the_successor_repeats_the_epoch(tmp_path: Path, path: Path) -> None:

@@ -1,0 +1,74 @@
+"""A schema with every type that Spark's Delta tables and `delta_2pc` share, and rows of it."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import types as T
+
+UTC = datetime.timezone.utc
+
+EVERY_TYPE = T.StructType(
+    [
+        T.StructField("byte", T.ByteType()),
+        T.StructField("short", T.ShortType()),
+        T.StructField("int", T.IntegerType()),
+        T.StructField("long", T.LongType(), False),
+        T.StructField("float", T.FloatType()),
+        T.StructField("double", T.DoubleType()),
+        T.StructField("small", T.DecimalType(7, 2)),
+        T.StructField("medium", T.DecimalType(18, 6)),
+        T.StructField("large", T.DecimalType(38, 18)),
+        T.StructField("text", T.StringType()),
+        T.StructField("bytes", T.BinaryType()),
+        T.StructField("bool", T.BooleanType()),
+        T.StructField("day", T.DateType()),
+        T.StructField("at", T.TimestampType()),
+        T.StructField("local", T.TimestampNTZType()),
+        T.StructField("list", T.ArrayType(T.ArrayType(T.IntegerType(), False))),
+        T.StructField("map", T.MapType(T.StringType(), T.StructType([T.StructField("x", T.DoubleType())]))),
+        T.StructField(
+            "nested",
+            T.StructType(
+                [
+                    T.StructField("a", T.LongType(), False),
+                    T.StructField("b", T.StructType([T.StructField("c", T.DecimalType(20, 4))])),
+                    T.StructField("times", T.ArrayType(T.TimestampType())),
+                ]
+            ),
+        ),
+    ]
+)
+
+
+def moment(year: int, micro: int = 123_456) -> datetime.datetime:
+    return datetime.datetime(year, 1, 31, 5, 15, 0, micro, UTC)
+
+
+def row(number: int) -> dict[str, Any]:
+    return {
+        "byte": number % 100,
+        "short": -number,
+        "int": number * 1000,
+        "long": number,
+        "float": number / 4,
+        "double": -number / 3,
+        "small": Decimal(number).scaleb(-2),
+        "medium": Decimal(-number).scaleb(-6),
+        "large": Decimal(number * 10**20 + 1).scaleb(-18),
+        "text": f"ä{number}€\U0001f600" * 9,
+        "bytes": bytes([number % 256]),
+        "bool": number % 2 == 0,
+        "day": datetime.date(1500 + number, 1, 31),
+        "at": moment(1500 + number),
+        "local": moment(1500 + number).replace(tzinfo=None),
+        "list": [[number], [], None],
+        "map": {"k": {"x": float(number)}, "none": None},
+        "nested": {"a": number, "b": {"c": Decimal(number).scaleb(-4)}, "times": [moment(2000), None]},
+    }
+
+
+def empty(number: int) -> dict[str, Any]:
+    return {**dict.fromkeys(EVERY_TYPE.fieldNames()), "long": number}
