@@ -1,0 +1,100 @@
+"""Conformance, "Failures, time, progress": what watching costs. One test per line, named after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BARE_IMPORT = """
+import json, sys, threading
+import psutil
+
+process = psutil.Process()
+before = process.num_threads(), threading.active_count()
+import spark_ext
+after = process.num_threads(), threading.active_count()
+print(json.dumps({"before": before, "after": after}))
+"""
+
+PLAIN_QUERY = """
+import json, os, threading
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.local.dir", "spark-scratch")
+    .config("spark.sql.warehouse.dir", "spark-scratch/warehouse")
+    .config("spark.sql.shuffle.partitions", "1")
+    .getOrCreate()
+)
+def looked():
+    files = {str(path) for path in Path().rglob("*")}
+    return {
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "files": sorted(file for file in files if not file.startswith("spark-scratch")),
+    }
+
+before = looked()
+import spark_ext as sx
+from spark_ext import registry
+sx.register(spark, require_delta=False)
+registered = looked()
+
+stream = spark.readStream.format("datagen").option("uid", "numbers").option("rows", "100").load()
+query = (
+    stream.writeStream.format("delta_2pc")
+    .option("uid", "table")
+    .option("path", "out")
+    .option("checkpointLocation", "checkpoint")
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+ended = looked()
+folder = registry.folder_of(spark)
+print("FACTS", json.dumps({"before": before, "registered": registered, "ended": ended, "registry": str(folder),
+    "registry_is_there": folder.exists(), "in_tmp": str(folder).startswith(os.environ["TMPDIR"])}))
+spark.stop()
+"""
+
+
+def run(program: str, folder: Path) -> str:
+    """A program in a process, working folder and folder for temporary files of its own."""
+    (folder / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_l7_with_everything_off_no_thread_no_file(tmp_path: Path) -> None:
+    """Registering leaves nothing behind; a query without a job makes its table and checkpoint, and no ledger."""
+    line = next(text for text in run(PLAIN_QUERY, tmp_path).splitlines() if text.startswith("FACTS "))
+    facts: dict[str, Any] = json.loads(line.removeprefix("FACTS "))
+    assert facts["registered"] == facts["before"]
+    assert facts["in_tmp"] and not facts["registry_is_there"], facts["registry"]
+    assert facts["ended"]["threads"] == facts["before"]["threads"]
+    made = set(facts["ended"]["files"]) - set(facts["before"]["files"])
+    assert {name.partition("/")[0] for name in made} == {"out", "checkpoint"}
+    tables = {name.rpartition("/")[0] for name in made if name.endswith("/_delta_log")}
+    assert tables == {"out"}, "one table, the query's own"
+
+
+def test_l7_the_import_alone_starts_no_thread(tmp_path: Path) -> None:
+    """Neither of Python's nor of a library's own."""
+    facts = json.loads(run(BARE_IMPORT, tmp_path))
+    assert facts["after"] == facts["before"]
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]
