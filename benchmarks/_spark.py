@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 import spark_ext as sx
 from benchmarks import _operators
@@ -52,6 +55,7 @@ def until(condition: Callable[[], Any], what: str, query: StreamingQuery | None 
 
     Raises:
         TimeoutError: it did not come true in time.
+        RuntimeError: the query has ended without it.
     """
     end = time.monotonic() + LIMIT
     while not condition():
@@ -63,6 +67,16 @@ def until(condition: Callable[[], Any], what: str, query: StreamingQuery | None 
         if time.monotonic() > end:
             raise TimeoutError(f"after {LIMIT:g} s still not {what}")
         time.sleep(0.02)
+
+
+def cpu_seconds() -> float:
+    """CPU time so far of what this process has started, JVM and workers; other load on the machine hardly moves it."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def commit_file(checkpoint: Path, epoch: int) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import run_epochs, session, workplace
+from benchmarks._spark import cpu_seconds, run_epochs, session, workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,14 +28,18 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure so many rounds."""
     rates: dict[str, list[float]] = {sink: [] for sink in SINKS}
     parts: dict[str, list[float]] = {sink: [] for sink in SINKS}
+    cpu: dict[str, list[float]] = {sink: [] for sink in SINKS}
     with session("delta_throughput") as spark:
         for round_ in range(rounds):
             for sink in SINKS:
                 with workplace() as folder:
+                    before = cpu_seconds()
                     seconds, writing = _seconds(spark, sink, folder)
+                    spent = cpu_seconds() - before
                 if round_ or rounds == 1:  # the first round compiles
                     rates[sink].append(EPOCHS * ROWS / seconds / 1e6)
                     parts[sink].append(writing / seconds)
+                    cpu[sink].append(spent)
     ours, delta = (Sample.of(rates[sink], "M rows/s") for sink in SINKS)
     return [
         Figure(
@@ -51,6 +55,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                 "share of addBatch in the time": {
                     sink: round(Sample.of(values, "").median, 2) for sink, values in parts.items()
                 },
+                "CPU time of a query": {sink: Sample.of(values, "s").to_json() for sink, values in cpu.items()},
             },
         )
     ]

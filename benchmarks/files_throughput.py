@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import run_epochs, session, workplace
+from benchmarks._spark import cpu_seconds, run_epochs, session, workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +28,7 @@ ROWS = 625_000
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure so many rounds."""
     rates: dict[str, list[float]] = {"files": [], "spark": []}
-    parts: dict[str, list[dict[str, int]]] = {"files": [], "spark": []}
+    parts: dict[str, list[dict[str, float]]] = {"files": [], "spark": []}
     with session("files_throughput") as spark, workplace() as folder:
         size = _write(folder / "data")
         for round_ in range(rounds + 1):
@@ -53,7 +53,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                 "median ms of": {
                     side: {
                         part: Sample.of([one.get(part, 0) for one in found], "ms").median
-                        for part in ("latestOffset", "getBatch", "queryPlanning", "addBatch", "triggerExecution")
+                        for part in ("latestOffset", "getBatch", "queryPlanning", "addBatch", "triggerExecution", "cpu")
                     }
                     for side, found in parts.items()
                 },
@@ -82,11 +82,13 @@ def _write(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def _epoch(spark: SparkSession, side: str, data: Path, folder: Path) -> dict[str, int]:
+def _epoch(spark: SparkSession, side: str, data: Path, folder: Path) -> dict[str, float]:
+    """Spark's durations of the epoch, ms, and `cpu`, the CPU time of the whole query, ms."""
     frame = _files(spark, data) if side == "files" else _spark_files(spark, data)
+    before = cpu_seconds()
     reports = run_epochs(frame.writeStream.format("noop"), folder / "checkpoint", 0)
     assert reports[0]["numInputRows"] == FILES * ROWS
-    return dict(reports[0]["durationMs"])
+    return {**reports[0]["durationMs"], "cpu": 1000 * (cpu_seconds() - before)}
 
 
 def _files(spark: SparkSession, data: Path) -> DataFrame:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,15 +45,15 @@ EPOCHS_BEFORE = 3
 """Epochs that a driver commits before it is killed."""
 
 PYFLINK_SECONDS = 2.4
-"""PyFlink 2.3 with a Python function: from a failure to the first record again, median."""
+"""The aim: what PyFlink with a Python function needs from a failure to the first row again (see benchmarks/flink)."""
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure so many rounds."""
+    failed = _failed()
     with workplace() as folder:
         _write(folder / "data")
-        figures = [_killed(folder, rounds)]
-    return [*figures, _failed()]
+        return [_killed(folder, rounds), failed]
 
 
 def _write(folder: Path) -> None:
@@ -69,8 +69,8 @@ def _write(folder: Path) -> None:
 def _killed(folder: Path, rounds: int) -> Figure:
     down: dict[str, list[float]] = {side: [] for side in SIDES}
     for side in SIDES:  # the first start makes table, state and checkpoint
-        with _driver(side, folder):
-            _await_rows(folder / side / "table", -1, EPOCHS_BEFORE)
+        with _driver(side, folder) as alive:
+            _await_rows(folder / side / "table", -1, EPOCHS_BEFORE, alive)
     for _ in range(rounds):
         for side in SIDES:
             down[side].append(_down(side, folder))
@@ -88,30 +88,32 @@ def _killed(folder: Path, rounds: int) -> Figure:
 
 def _down(side: str, folder: Path) -> float:
     table = folder / side / "table"
-    with _driver(side, folder):
-        _await_rows(table, _newest(table), EPOCHS_BEFORE)
+    with _driver(side, folder) as alive:
+        _await_rows(table, _newest(table), EPOCHS_BEFORE, alive)
     killed = time.time()
     before = _newest(table)
-    with _driver(side, folder):
-        return _await_rows(table, before, 1) - killed
+    with _driver(side, folder) as alive:
+        return _await_rows(table, before, 1, alive) - killed
 
 
 @contextmanager
-def _driver(side: str, folder: Path) -> Iterator[None]:
-    """A driver in a process group of its own, killed as a whole at the end."""
+def _driver(side: str, folder: Path) -> Iterator[Callable[[], None]]:
+    """A driver that is killed as a whole at the end; gives a function that raises when it has ended by itself."""
     class_path = os.pathsep.join(map(str, delta_jars(defaults())))
     with (folder / f"{side}.log").open("a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks._recovery_driver", side, str(folder)],
             stdout=log,
             stderr=log,
-            start_new_session=True,
             env={**os.environ, "BENCHMARK_CLASS_PATH": class_path, "PYSPARK_PYTHON": sys.executable},
         )
-    try:
-        yield
+
+    def alive() -> None:
         if process.poll() is not None:
             raise RuntimeError(f"the driver has ended:\n{(folder / f'{side}.log').read_text()[-4000:]}")
+
+    try:
+        yield alive
     finally:
         _kill(process)
 
@@ -139,13 +141,18 @@ def _newest(table: Path) -> int:
     return log[-1][0] if log else -1
 
 
-def _await_rows(table: Path, after: int, commits: int) -> float:
-    """Wait for commits with rows after a version; when the last of them was made, seconds since 1970."""
+def _await_rows(table: Path, after: int, commits: int, alive: Callable[[], None] = lambda: None) -> float:
+    """Wait for commits with rows after a version; when the last of them was made, seconds since 1970.
+
+    Raises:
+        RuntimeError: the driver has ended.
+    """
     with_rows: dict[int, float] = {}
     looked = after
 
     def enough() -> bool:
         nonlocal looked
+        alive()
         for version, path in _log(table):
             if version > looked:
                 if any("add" in json.loads(line) for line in path.read_text().splitlines()):
@@ -176,7 +183,7 @@ def _failed() -> Figure:
         "recovery_failure",
         "recovery",
         f"exception in a user's function to the first new row in the table: Job / PyFlink's {PYFLINK_SECONDS} s to the "
-        "first row in the function (measured earlier on such a machine, see benchmarks/flink)",
+        "first row in the function (not of this run: see benchmarks/flink)",
         down.median / PYFLINK_SECONDS,
         Aim("<=", 1),
         {"Job": down, "of it to the first row in the function": Sample.of(seen, "s")},

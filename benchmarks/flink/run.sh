@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # run.sh <bounded|mixed|restart|backpressure|trivial> [key=value ...]: JSON on stdout, log on stderr. Needs Maven and
-# Java 17. FLINK_BASELINE_OUT: where to build and work (default .flink-baseline here); XMX: the heap (default 3g).
+# Java 17. FLINK_BASELINE_OUT: where to build and work (default out/flink); XMX: the heap (default 3g).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=${FLINK_BASELINE_OUT:-$PWD/.flink-baseline}
+out=${FLINK_BASELINE_OUT:-$here/../../out/flink}
 
 # Built again when a source is newer than the last build; outside this folder, so that no build product lies in it.
 if [ ! -e "$out/.built" ] || [ -n "$(find "$here/pom.xml" "$here/src" -newer "$out/.built" -print -quit)" ]; then

@@ -14,7 +14,7 @@ public final class Main {
     public static void main(String[] given) throws Exception {
         String name = given[0];
         Arguments arguments = Arguments.of(given, 1);
-        Path work = Path.of(arguments.text("work", ".flink-baseline/work/" + ProcessHandle.current().pid()));
+        Path work = Path.of(arguments.text("work", "out/flink/work/" + ProcessHandle.current().pid()));
         Files.createDirectories(work);
         var system = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         Map<String, Object> result = new LinkedHashMap<>();
