@@ -1,0 +1,71 @@
+"""The table in `docs/conformance.md` and the tests are one: each listed test exists, and each test is listed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+
+SHOWN, _, REST = PAGE.partition("\n## Not yet\n")
+ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \| ([^|]+) \|$", SHOWN, re.MULTILINE))
+TABLE_LINES = [line for line in SHOWN.splitlines() if line.startswith("| ") and not line.startswith("| line ")]
+
+ALL = {"P": 10, "R": 14, "F": 18, "C": 11, "U": 9, "X": 5, "E": 10, "L": 11}
+"""How many lines each group has, from 1 without gaps."""
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    """Names of a file's tests."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return frozenset(item.name for item in tree.body if isinstance(item, ast.FunctionDef))
+
+
+def listed(cell: str) -> list[tuple[str, str]]:
+    """Path and name of each test in a cell; every part of the cell has to be one."""
+    found = [re.fullmatch(r"`([\w/.]+\.py)::(test_\w+)`", part.strip()) for part in cell.split("<br>")]
+    assert all(found), f"not a list of tests: {cell}"
+    return [(match[1], match[2]) for match in found if match]
+
+
+def not_yet() -> Iterator[str]:
+    """Ids that the page names as not there yet; `U1-U9` is a range."""
+    for cell in re.findall(r"^\| ([A-Z]\d[^|]*) \|", REST, re.MULTILINE):
+        for part in cell.split(","):
+            first, _, last = part.strip().partition("-")
+            group = first[0]
+            yield from (f"{group}{number}" for number in range(int(first[1:]), int((last or first)[1:]) + 1))
+
+
+@pytest.mark.parametrize("line", ROWS)
+def test_each_listed_test_exists_and_one_is_named_after_its_line(line: str) -> None:
+    tests = listed(ROWS[line])
+    for path, name in tests:
+        assert name in functions(path), f"{path} has no {name}"
+    assert any(name.startswith(f"test_{line.lower()}_") for _, name in tests)
+
+
+def test_each_row_is_read() -> None:
+    """One that is spelled otherwise, or an id twice, would go unchecked."""
+    assert len(ROWS) == len([line for line in TABLE_LINES if not set(line) <= set("|- ")])
+
+
+def test_each_test_of_a_line_is_listed_under_it() -> None:
+    for path in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
+        relative = str(path.relative_to(ROOT))
+        for name in functions(relative):
+            found = re.match(r"test_([a-z]\d+)_", name)
+            if found:
+                assert (relative, name) in listed(ROWS[found[1].upper()]), f"{relative}::{name} is not in the table"
+
+
+def test_each_line_is_shown_or_named_as_not_yet() -> None:
+    every = [f"{group}{number}" for group, count in ALL.items() for number in range(1, count + 1)]
+    assert sorted([*ROWS, *not_yet()]) == sorted(every)
