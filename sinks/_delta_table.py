@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction
 
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, SparkExtError, StorageError
 from spark_ext.failpoints import reach
+from spark_ext.ledger.storage import error_number
 from spark_ext.sinks import _delta_types as delta_types
 from spark_ext.sinks._delta_features import TableFacts, demands, refuse
 from spark_ext.sinks._delta_files import DataFile
@@ -168,6 +169,8 @@ class Target:
         except OSError as problem:
             raise self._storage("could not be created", problem) from problem
         except DeltaError as problem:
+            if error_number(problem, str(problem)) is not None:
+                raise self._storage("could not be created", problem) from problem
             # Version 0 is taken at most once. If it is not there now, it was not a race.
             if self.load() is None:
                 raise ConfigurationError(

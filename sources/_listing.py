@@ -90,15 +90,24 @@ class Listing:
             ConfigurationError: there is no such file or folder.
             StorageError: the storage could not be listed.
         """
+        self.check()
         if self._kind == fs.FileType.File:
             info = self._info(self.path)
             if info.type == fs.FileType.File:
                 return [Entry(info.base_name, info.size, _modified(info))]
             raise self._absent()
-        if self._kind == fs.FileType.NotFound and self._info(self.root).type != fs.FileType.Directory:
-            raise self._absent()
         key = _by_name if self.order == "name" else _by_time
         return sorted(self._matching(self._listed()), key=key)
+
+    def check(self) -> None:
+        """One look, without a listing.
+
+        Raises:
+            ConfigurationError: there is no such file or folder; for a glob pattern, no folder to look in.
+            StorageError: it could not be looked at.
+        """
+        if self._kind == fs.FileType.NotFound and self._info(self.root).type != fs.FileType.Directory:
+            raise self._absent()
 
     def _absent(self) -> ConfigurationError:
         return ConfigurationError(

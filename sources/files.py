@@ -168,6 +168,15 @@ class Files(ChannelSource):
         """Remember what need not be looked at again."""
         self._past.update(finished, (channel.id for channel in known))
 
+    def open(self) -> None:
+        """Refuse a path that is not there, before the query starts.
+
+        Raises:
+            ConfigurationError: there is no such file or folder.
+            StorageError: it could not be looked at.
+        """
+        self._listing.check()
+
     def discover(self) -> Iterable[Channel]:
         """One listing; no file is opened."""
         entries = self._listing.entries()

@@ -119,7 +119,11 @@ class Coordinator:
         for run in self.runs:
             if self._drain.is_set():
                 run.request_drain()
+            before = run.state
             run.tick(now)
+            if run.state is State.CANCELED is not before and not self._stop.is_set() and self.failure is None:
+                # Stopped from outside the job; a newer incarnation in the same session does that.
+                self._check_fence()
             if run.state is State.FINISHING:
                 self._finish(run)
         self._settle()

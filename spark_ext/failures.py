@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from spark_ext.errors import SparkExtError, from_text
+from spark_ext.errors import SparkExtError, StateError, StorageError, from_text
+
+_FULL = ("No space left on device", "Disk quota exceeded")
+_READ_ONLY = "Read-only file system"
 
 
 def describe(failure: BaseException, who: str, committed: int) -> SparkExtError:
@@ -17,10 +20,30 @@ def describe(failure: BaseException, who: str, committed: int) -> SparkExtError:
         return failure
     text = str(failure)
     kept = f"all epochs up to {committed} are committed" if committed >= 0 else "no epoch was committed before"
-    return from_text(text) or SparkExtError(
+    ours = from_text(text)
+    if ours is not None:
+        return ours
+    operator, kept = f"{who}, epoch {committed + 1}", f"{kept}; this one left nothing visible"
+    full = next((sign for sign in _FULL if sign in text), None)
+    if full is not None:
+        return StorageError(
+            f"Spark could not write: {full}",
+            operator=operator,
+            kept=kept,
+            do="make room where the state directory is and where Spark keeps temporary files (spark.local.dir), and "
+            "run the job again",
+        )
+    if _READ_ONLY in text:
+        return StateError(
+            f"Spark could not write: {_READ_ONLY}",
+            operator=operator,
+            kept=kept,
+            do="mount the disk of the state directory writable, and run the job again",
+        )
+    return SparkExtError(
         telling_line(text),
-        operator=f"{who}, epoch {committed + 1}",
-        kept=f"{kept}; this one left nothing visible",
+        operator=operator,
+        kept=kept,
         do="see the stack in the job's incidents; after the cause is mended, run the job again",
     )
 

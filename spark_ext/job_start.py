@@ -21,6 +21,7 @@ from spark_ext.lifecycle import FinalStep, State
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.outbox import Outbox
 from spark_ext.query_run import QueryRun
+from spark_ext.spark_log import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +64,7 @@ def start_job(
         jvm_pid=_jvm.jvm_pid(spark),
         application_id=spark.sparkContext.applicationId,
     )
+    _stop_older(spark, ledger.uri)
     writer = LedgerWriter(ledger, incarnation)
     context = JobContext(
         job=name,
@@ -105,6 +107,19 @@ def start_job(
     finally:
         if not started:
             _undo(spark, name, runs, listener, writer)
+
+
+def _stop_older(spark: SparkSession, state: str) -> None:
+    """Stop what an incarnation that was taken over still runs in this session, where Spark allows a query but once."""
+    for query in spark.streams.active:
+        if _jvm.checkpoint_location(query).startswith(f"{_as_uri(state)}/queries/"):
+            query.stop()
+
+
+def _as_uri(state: str) -> str:
+    """As Spark writes a place: it gives a local one as `file:/...`."""
+    place = local_path(state)
+    return state if place is None else f"file:{place}"
 
 
 def _restored(ledger: Ledger, spec: QuerySpec, context: JobContext) -> tuple[QueryRun, FinalCheckpoint | None]:

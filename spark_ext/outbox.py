@@ -111,8 +111,11 @@ class Outbox:
             FencedError: a newer incarnation owns the ledger.
             StorageError: it is not in the ledger.
         """
-        self.write_now([])
-        self._writer.end(reason)
+        try:
+            self.write_now([])
+        finally:
+            # Even when nothing can be written: this process has to know that the incarnation no longer runs.
+            self._writer.end(reason)
 
     def state(self, operator: str, state: str, reason: str = "") -> None:
         """Record that a query, or the job (""), has entered a state."""

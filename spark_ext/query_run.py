@@ -394,7 +394,9 @@ class QueryRun:
 
     def release(self) -> None:
         """Forget the query's registrations."""
-        registry.withdraw((operator.uid for operator in self.spec.operators), self.context.registry)
+        context = self.context
+        uids = (operator.uid for operator in self.spec.operators)
+        registry.withdraw(uids, context.registry, (context.job_id, context.incarnation.number))
 
     def _become(self, state: State, reason: str = "") -> None:
         if state is not self.state:

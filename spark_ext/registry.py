@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, FencedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VARIABLE = "SPARK_EXT_REGISTRY"
 """Environment variable of driver and workers: the folder, which need not exist."""
+
+_changing = threading.Lock()
+"""Only the driver's process writes here; two jobs of a session may do so at once."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,26 @@ def publish(entries: Iterable[Registration], place: Path) -> None:
 
     Raises:
         ConfigurationError: a uid is taken by another running job of this session.
+        FencedError: it is taken by a newer incarnation of the same job.
     """
-    entries = tuple(entries)
+    with _changing:
+        _publish(tuple(entries), place)
+
+
+def _publish(entries: tuple[Registration, ...], place: Path) -> None:
     for entry in entries:
         other = lookup(entry.uid, place)
-        if other is not None and (other.job, other.query) != (entry.job, entry.query):
+        if other is None:
+            continue
+        if other.job_id == entry.job_id and other.incarnation > entry.incarnation:
+            raise FencedError(
+                f"incarnation {other.incarnation} of the job has been started in this session; this is "
+                f"{entry.incarnation}",
+                operator=f"job '{entry.job}', query '{entry.query}'",
+                kept="all committed epochs; the newer incarnation goes on from them",
+                do="let the newer one run; nothing is to be done here",
+            )
+        if (other.job, other.job_id, other.query) != (entry.job, entry.job_id, entry.query):
             raise ConfigurationError(
                 f"uid '{entry.uid}' is in use by query '{other.query}' of job '{other.job}' in this session",
                 operator=f"job '{entry.job}', query '{entry.query}'",
@@ -103,7 +122,16 @@ def publish(entries: Iterable[Registration], place: Path) -> None:
         draft.replace(target)
 
 
-def withdraw(uids: Iterable[str], place: Path) -> None:
-    """Remove registrations; those that are not there are passed over."""
-    for uid in uids:
-        (place / f"{uid}.json").unlink(missing_ok=True)
+def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
+    """Remove registrations; those that are not there are passed over.
+
+    Args:
+        uids: whose.
+        place: the registry's folder.
+        owner: job id and incarnation; those of another are passed over too. None: whoever's.
+    """
+    with _changing:
+        for uid in uids:
+            there = lookup(uid, place)
+            if there is not None and owner in (None, (there.job_id, there.incarnation)):
+                (place / f"{uid}.json").unlink()

@@ -60,7 +60,7 @@ def translated(problem: BaseException, place: Place, doing: str) -> SparkExtErro
     table, uri = place
     text = " ".join(str(problem).replace("\x1b[31m↳\x1b[0m", ":").split("stack backtrace")[0].split())
     who = f"ledger table '{table}' at {uri}"
-    code = _errno(problem, text)
+    code = error_number(problem, text)
     if code in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(
             f"{doing} failed: no space left: {text}", operator=who, kept=_KEPT, do="make room; it is tried again"
@@ -91,7 +91,7 @@ def translated(problem: BaseException, place: Place, doing: str) -> SparkExtErro
     return StorageError(f"{doing} failed: {text}", operator=who, kept=_KEPT, do="see to the storage; it is tried again")
 
 
-def _errno(problem: BaseException, text: str) -> int | None:
+def error_number(problem: BaseException, text: str) -> int | None:
     """The operating system's error number, which delta-rs gives as text only."""
     found = _ERRNO.search(text)
     return int(found[1]) if found else getattr(problem, "errno", None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext import registry
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, FencedError
 from tests.sources.memory import registration
 
 
@@ -35,7 +35,7 @@ def test_the_same_query_may_publish_again(tmp_path: Path) -> None:
     assert registry.lookup("s", tmp_path) == registration(incarnation=2)
 
 
-@pytest.mark.parametrize("change", [{"job": "other"}, {"query": "other"}])
+@pytest.mark.parametrize("change", [{"job": "other"}, {"query": "other"}, {"job_id": "other"}])
 def test_a_uid_of_another_running_query_is_refused_and_nothing_is_written(
     tmp_path: Path, change: dict[str, str]
 ) -> None:
@@ -51,3 +51,16 @@ def test_a_withdrawn_uid_is_free_again(tmp_path: Path) -> None:
     registry.withdraw(["s", "never published"], tmp_path)
     assert registry.lookup("s", tmp_path) is None
     registry.publish([registration(job="other")], tmp_path)
+
+
+def test_an_older_incarnation_neither_replaces_nor_withdraws_a_newer_one(tmp_path: Path) -> None:
+    """Both may be in one session, when a job is taken over in a notebook."""
+    older, newer = registration(incarnation=1), registration(incarnation=2)
+    registry.publish([older], tmp_path)
+    registry.publish([newer], tmp_path)
+    with pytest.raises(FencedError, match="incarnation 2 of the job"):
+        registry.publish([older], tmp_path)
+    registry.withdraw(["s"], tmp_path, (older.job_id, 1))
+    assert registry.lookup("s", tmp_path) == newer
+    registry.withdraw(["s"], tmp_path, (newer.job_id, 2))
+    assert registry.lookup("s", tmp_path) is None
