@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -47,7 +46,7 @@ def with_watermark(df: DataFrame, column: str, delay: str) -> DataFrame:
 
     Args:
         df: a streaming DataFrame.
-        column: a top-level column of type timestamp, or a window (a struct whose `end` is a timestamp).
+        column: a top-level column of type timestamp.
         delay: how late rows may be, in Spark's words: `"1 hour"`.
 
     Raises:
@@ -117,22 +116,16 @@ def _event_time(df: DataFrame, column: str, who: str) -> int:
             do=f"name one top-level column of: {', '.join(df.columns)}",
         )
     kind = df.schema[found[0]].dataType
-    if not (isinstance(kind, T.TimestampType) or _is_window(kind)):
+    if not isinstance(kind, T.TimestampType):
+        # Spark would take a window (a struct) too, but reads its time from the wrong place: the watermark is garbage.
+        value = f"F.window_time('{column}')" if isinstance(kind, T.StructType) else f"F.col('{column}')"
         raise ConfigurationError(
             f"column '{column}' is of type {kind.simpleString()}; an event time is a timestamp",
             operator=who,
             kept=_KEPT,
-            do=f"convert it first: df.withColumn('{column}', F.col('{column}').cast('timestamp'))",
+            do=f"make a timestamp of it first: df.withColumn('at', {value}.cast('timestamp'))",
         )
     return found[0]
-
-
-def _is_window(kind: T.DataType) -> bool:
-    return (
-        isinstance(kind, T.StructType)
-        and kind.fieldNames() == ["start", "end"]
-        and all(isinstance(field.dataType, T.TimestampType) for field in kind)
-    )
 
 
 def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, event_time: int, flag: str) -> DataFrame:
@@ -143,9 +136,7 @@ def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, e
         zero = _zero(field.dataType) if not field.nullable else None
         value = _unforeseen(F.lit(None).cast(field.dataType) if zero is None else zero)
         if position == event_time:
-            value = time = F.col(TIME)
-            if isinstance(field.dataType, T.StructType):
-                value = F.struct(time.alias("start"), time.alias("end"))
+            value = F.col(TIME)
         if zero is not None:
             # What comes from a source counts as nullable, and a union is nullable as soon as one side is.
             value = F.coalesce(value, zero)
@@ -177,6 +168,7 @@ def _zero(kind: T.DataType) -> Column | None:
         return F.lit(0).cast(kind)
     if isinstance(kind, (T.StringType, T.BinaryType)):
         return F.lit("").cast(kind)
-    if isinstance(kind, (T.DateType, T.TimestampType, T.TimestampNTZType)):
-        return F.lit(date(1970, 1, 1)).cast(kind)
+    for name, time in (("date", T.DateType), ("timestamp_ltz", T.TimestampType), ("timestamp_ntz", T.TimestampNTZType)):
+        if isinstance(kind, time):
+            return F.expr(f"{name}'1970-01-01'")
     return None
