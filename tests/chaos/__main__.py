@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -99,4 +100,6 @@ def show(report: Report, console: Console) -> None:
 
 
 if __name__ == "__main__":
+    # So that what was started is ended too when this is told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(typer.run(main))

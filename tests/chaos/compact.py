@@ -1,6 +1,6 @@
 """A small job with all that can go wrong in it: `python tests/chaos/compact.py --out DIR`. Run it again until it ends.
 
-Two queries in some twenty epochs each: windows over generated rows of three channels, with state and an end of input;
+Two queries in some twelve epochs each: windows over generated rows of three channels, with state and an end of input;
 and a copy of Parquet files into a partitioned table. The exit code is 0 once all is finished.
 """
 
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 
-ROWS = 36_000
+ROWS = 24_000
 """Generated rows, over three channels."""
 FILES, FILE_ROWS = 4, 3_000
 
@@ -50,7 +50,7 @@ def job(out: Path) -> sx.Job:
     )
     files = (
         spark.readStream.format("files")
-        .options(uid="files", path=str(out / "data"), max_rows_per_epoch=700, readers=2)
+        .options(uid="files", path=str(out / "data"), max_rows_per_epoch=1_000, readers=2)
         .load()
     )
     made = sx.Job(
