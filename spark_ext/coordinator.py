@@ -242,6 +242,8 @@ class Coordinator:
             for run in self.runs:
                 run.observe_late()
                 run.release()
+            if self.state is State.FINISHED:
+                self._context.outbox.acknowledge("drain")
             self._context.outbox.flush()
             reach("job.ended")
         except SparkExtError as problem:

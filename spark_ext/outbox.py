@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,15 @@ class Outbox:
                 action=action,
             )
         )
+
+    def acknowledge(self, kind: str) -> None:
+        """Mark the control events of a kind as done with: what is added to the job later does not heed them."""
+        rows = self._writer.ledger.control_since(0)
+        done = {row.event_id for row in rows if row.status == "acknowledged"}
+        for row in rows:
+            if row.kind == kind and row.status == "accepted" and row.event_id not in done:
+                now = datetime.now(timezone.utc)
+                self.put(replace(row, status="acknowledged", incarnation=self._writer.incarnation.number, at=now))
 
     def request(self, target: str, kind: str, value: Any = None) -> int:
         """Write a control event at once; sources see it at their next look.

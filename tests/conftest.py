@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 import spark_ext as sx
-from spark_ext import _connectors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,14 +16,6 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark_of_process() -> Iterator[SparkSession]:
     """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
-    with pytest.MonkeyPatch.context() as patch:
-        # While connectors are being written: those that are there. To be removed with the last of them.
-        there = tuple(place for place in _connectors.SHIPPED if find_spec(place.partition(":")[0]))
-        patch.setattr(_connectors, "SHIPPED", there)
-        yield from _session()
-
-
-def _session() -> Iterator[SparkSession]:
     session = sx.session(
         "spark-ext-tests",
         master="local[2]",

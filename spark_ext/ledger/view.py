@@ -20,6 +20,9 @@ from spark_ext.ledger.tables import LedgerTable
 
 _VOID = frozenset({"rejected", "failed"})
 
+_DONE_WITH = frozenset({"drain"})
+"""Kinds that are over once they are acknowledged; others stay in force."""
+
 
 class SourceView:
     """The ledger as one source sees it. Tables that do not exist yet are empty. For one thread.
@@ -134,7 +137,11 @@ class SourceView:
                 ("sequence", ">", self._last_event),
             ]
         )
-        void = {row.event_id for row in rows if row.status in _VOID}
+        void = {
+            row.event_id
+            for row in rows
+            if row.status in _VOID or (row.status == "acknowledged" and row.kind in _DONE_WITH)
+        }
         for row in rows:
             self._last_event = max(self._last_event, row.sequence)
             if row.status == "accepted" and row.event_id not in void:

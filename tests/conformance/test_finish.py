@@ -71,6 +71,11 @@ def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: Lab) -> None:
     assert seen == expected(len(seen))
     assert lab.job(lab.source(counts="1", live="true", rate=200)).run(progress=False).rows == 0
 
+    later = lab.job(lab.source(counts="1", live="true", rate=200))
+    lab.add(later, lab.source("added", counts="30"), query="added", out="added")
+    assert later.run(progress=False).finished
+    assert lab.numbers("added") == expected(30), "a drain that is over does not end what was added later"
+
 
 def test_f7_finished_flag_is_false_before_and_true_after(lab: Lab) -> None:
     """In the ledger and in the job's result."""
