@@ -289,12 +289,13 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
     """Wait until the job has committed some more epochs, and a moment; False when it ended before."""
     wanted = round_.committed() + epochs
     limit = time.monotonic() + RUN_LIMIT
-    while round_.committed() < wanted or not _children(run):
-        if run.poll() is not None:
-            return False
-        if time.monotonic() > limit:
-            raise TimeoutError(f"no progress in {RUN_LIMIT} s: {tail(run)}")
-        time.sleep(LOOK_EVERY)
+    # The workers first, and not again: to look at all processes is dear.
+    for done, pause in ((lambda: _children(run), 0.2), (lambda: round_.committed() >= wanted, LOOK_EVERY)):
+        while not done():
+            if run.wait(pause) is not None:
+                return False
+            if time.monotonic() > limit:
+                raise TimeoutError(f"no progress in {RUN_LIMIT} s: {tail(run)}")
     return _wait(run, moment)
 
 
