@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,19 @@ ROUNDS = 40
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """Both list the log's folder after the commit, on the epoch's critical path; `_delta_upkeep` does it behind."""
 
-_open: dict[tuple[str, str], tuple[tuple[object, ...], DeltaTable]] = {}
-"""Loaded tables of this process by (path, sink uid), with whose they are: sinks are built anew for each epoch."""
+
+class _Open(threading.local):
+    """Loaded tables of this thread by (path, sink uid), with whose they are: sinks are built anew for each epoch.
+
+    A handle must not be shared: another thread that brought it up to date between the look and the commit would hide
+    the conflict on which exactness rests.
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[tuple[str, str], tuple[tuple[object, ...], DeltaTable]] = {}
+
+
+_open = _Open()
 
 
 def owner_number(job_id: str) -> int:
@@ -85,17 +97,17 @@ class Target:
     def _kept(self, whose: tuple[object, ...]) -> DeltaTable | None:
         """The table through the handle that this process keeps, brought up to date."""
         key = (self.place.uri, self.uid)
-        owner, table = _open.get(key, (None, None))
+        owner, table = _open.tables.get(key, (None, None))
         if table is None or owner != whose or not self.place.has_log(table.version()):
-            _open.pop(key, None)
+            _open.tables.pop(key, None)
             table = self.load()
             if table is not None:
-                _open[key] = (whose, table)
+                _open.tables[key] = (whose, table)
             return table
         try:
             table.update_incremental()
         except (DeltaError, OSError) as problem:
-            _open.pop(key, None)
+            _open.tables.pop(key, None)
             raise self._storage("could not be read", problem) from problem
         return table
 
@@ -340,7 +352,7 @@ class Target:
             except SparkExtError:
                 raise
             except (DeltaError, OSError) as problem:
-                _open.pop((self.place.uri, self.uid), None)
+                _open.tables.pop((self.place.uri, self.uid), None)
                 raise self._storage("could not be written", problem) from problem
             if settled is not None:
                 return settled

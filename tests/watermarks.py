@@ -188,7 +188,7 @@ class Streams:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """All rows written, sorted; one that was written twice shows twice."""
-        return sorted((row for rows in self.written.values() for row in rows), key=repr)
+        return sorted((row for rows in self.written.values() for row in rows), key=in_order)
 
     def state_rows(self) -> list[int]:
         """Rows in the state of each stateful operator after the last epoch."""
@@ -231,9 +231,14 @@ class Streams:
         self.written = {number: rows for number, rows in self.written.items() if number <= epoch}
 
 
+def in_order(row: tuple[Any, ...]) -> tuple[str, ...]:
+    """A key for rows that may hold nulls: times in the order of time, the rest by their text."""
+    return tuple(value.isoformat() if isinstance(value, datetime) else repr(value) for value in row)
+
+
 def sorted_rows(df: DataFrame) -> list[tuple[Any, ...]]:
     """A batch result in the form of `Streams.rows`."""
-    return sorted((tuple(row) for row in df.collect()), key=repr)
+    return sorted((tuple(row) for row in df.collect()), key=in_order)
 
 
 Shape: TypeAlias = Callable[[Callable[["DataFrame", str, str], "DataFrame"], Callable[[str], "DataFrame"]], "DataFrame"]

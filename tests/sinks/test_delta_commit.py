@@ -266,7 +266,7 @@ def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: 
     # A process that starts anew goes on from what is in the table.
     monkeypatch.setattr(_delta_upkeep, "_newest", {})
     monkeypatch.setattr(_delta_upkeep, "_running", {})
-    monkeypatch.setattr(_delta_table, "_open", {})
+    monkeypatch.setattr(_delta_table, "_open", _delta_table._Open())
     driver.run(5, numbered(5, 6))
     assert not _delta_upkeep._running
     driver.run(6, numbered(6, 7))

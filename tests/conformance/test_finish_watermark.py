@@ -1,0 +1,238 @@
+"""Conformance, "Finish", where event time is: the end of input, watermarks, timers, asynchronous work.
+
+One test per line, named after it. The queries run outside a job, so that each epoch can be looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from spark_ext import async_map, with_watermark
+from tests.watermarks import DAY, Streams, hour, sorted_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOW = {"availableNow": True}
+
+
+@pytest.fixture
+def streams(spark: SparkSession, tmp_path: Path) -> Streams:
+    return Streams(spark, tmp_path)
+
+
+def hourly(df: DataFrame) -> DataFrame:
+    return df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n")).select("window.start", "n")
+
+
+def test_f2_exactly_one_end_of_input_after_the_last_row(streams: Streams) -> None:
+    """Per input and run one marker, in an epoch after the one with the last row; each plan is in another test."""
+    streams.put("a", [(h, "x", h) for h in range(10)])
+    streams.put("b", [(h, "x", h) for h in range(30)])
+    left = with_watermark(streams.read("a", max_rows_per_epoch=4), "ts", "1 hour")
+    right = with_watermark(streams.read("b", max_rows_per_epoch=4), "ts", "1 hour").selectExpr("ts as ts2", "n as n2")
+    joined = left.join(right, F.expr("n = n2 and ts2 between ts - interval 1 hour and ts + interval 1 hour"), "full")
+    streams.run(joined)
+    for uid in ("a", "b"):
+        markers, ended = streams.markers(f"{uid}~end"), streams.ended(uid)
+        steps = [step for step, before in zip(markers, [(0, False), *markers], strict=False) if step != before]
+        assert steps == [(1, False), (1, True)]
+        assert markers.index((1, False)) > ended.index(True)
+    assert streams.markers("a~end").index((1, False)) < streams.markers("b~end").index((1, False))
+    assert len(streams.rows()) == 30
+    assert set(streams.state_rows()) == {0}
+
+
+def test_f11_a_finished_source_does_not_hold_the_watermark_back_also_after_a_restart(streams: Streams) -> None:
+    """A bounded source of one old row beside a live one: the live one's windows come out as its own time goes on."""
+    streams.put("old", [(0.5, "x", 1)])
+    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12)])
+
+    def plan() -> DataFrame:
+        old = with_watermark(streams.read("old"), "ts", "1 hour")
+        return hourly(old.union(with_watermark(streams.read("live", live=True), "ts", "1 hour")))
+
+    streams.run(plan())
+    assert streams.rows() == [(hour(0), 1), (hour(10), 10)]
+
+    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14)])
+    streams.start(plan())
+    streams.settle()
+    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14), (16.5, "x", 16)])
+    streams.settle()
+    assert streams.rows() == [(hour(0), 1), (hour(10), 10), (hour(12), 12), (hour(14), 14)]
+    assert max(streams.markers("old~end")) == (2, True)
+    assert set(streams.markers("live~end")) == {(0, False)}
+
+
+def test_f11_without_a_second_marker_the_finished_source_would_hold_the_watermark_for_ever(streams: Streams) -> None:
+    """Spark restores the global watermark only: this is why each planner process emits the marker again."""
+    streams.put("old", [(0.5, "x", 1)])
+    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12)])
+
+    def plan() -> DataFrame:
+        old = with_watermark(streams.read("old"), "ts", "1 hour")
+        return hourly(old.union(with_watermark(streams.read("live", live=True), "ts", "1 hour")))
+
+    streams.run(plan())
+    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14)])
+    streams.start(plan(), job=False)
+    streams.settle()
+    streams.put("live", [(10.5, "x", 10), (12.5, "x", 12), (14.5, "x", 14), (16.5, "x", 16)])
+    streams.settle()
+    assert streams.rows() == [(hour(0), 1), (hour(10), 10)]
+
+
+@pytest.mark.parametrize("step", [(1, False), (1, True)], ids=["marker", "flush"])
+def test_f11_a_crash_in_either_epoch_of_the_end_is_repeated(streams: Streams, step: tuple[int, bool]) -> None:
+    """Its commit is lost after the sink's: the epoch is replayed, the end passes again, nothing is lost or doubled."""
+    streams.put("a", [(0.5, "x", 1), (1.5, "x", 2)])
+    streams.run(hourly(with_watermark(streams.read("a"), "ts", "1 hour")))
+    whole = streams.rows()
+    assert whole == [(hour(0), 1), (hour(1), 2)]
+    streams.crash_in(streams.markers("a~end").index(step))
+    streams.run(hourly(with_watermark(streams.read("a"), "ts", "1 hour")))
+    assert streams.rows() == whole
+    assert set(streams.state_rows()) == {0}
+    assert streams.markers("a~end")[-1] == (2, True)
+
+
+class Alarm(StatefulProcessor):
+    """Sets a timer one day after each row, which emits what was summed up until then."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.total = handle.getValueState("total", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        total = self.total.get()[0] if self.total.exists() else 0
+        for part in rows:
+            total += int(part["n"].sum())
+            for moment in part["ts"]:
+                self.handle.registerTimer(int(moment.timestamp() * 1000) + 24 * 3600 * 1000)
+        self.total.update((total,))
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        at = expiredTimerInfo.getExpiryTimeInMs() / 3_600_000 - DAY.timestamp() / 3600
+        yield pd.DataFrame({"k": [key[0]], "at": [round(at, 1)], "n": [self.total.get()[0]]})
+        if not list(self.handle.listTimers()):
+            self.total.clear()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("trigger", [NOW, None], ids=["availableNow", "trigger 0"])
+def test_f12_event_time_timers_fire_at_the_end_of_input(streams: Streams, trigger: dict[str, Any] | None) -> None:
+    """Timers of `transformWithState` that are due long after the last row."""
+    streams.put("a", [(0.5, "x", 1), (1.5, "y", 2), (2.5, "x", 4)])
+    rows = with_watermark(streams.read("a"), "ts", "1 hour")
+    timed = rows.groupBy("k").transformWithStateInPandas(
+        Alarm(), outputStructType="k string, at double, n bigint", outputMode="Append", timeMode="EventTime"
+    )
+    streams.run(timed, trigger)
+    assert streams.rows() == [("x", 24.5, 5), ("x", 26.5, 5), ("y", 25.5, 2)]
+
+
+def test_f16_asynchronous_work_comes_out_before_the_marker(streams: Streams) -> None:
+    """Slow calls under the watermark: their rows are in windows that the marker closes, none is late."""
+    streams.put("a", *[[(h + part / 10, "x", h) for h in range(12)] for part in range(4)])
+
+    async def slow(row: Row) -> tuple[Any, ...]:
+        await asyncio.sleep(0.2 if row.n % 4 == 0 else 0)
+        return (row.ts, row.k, row.n * 2)
+
+    mapped = async_map(
+        streams.read("a", max_rows_per_epoch=20), slow, "ts timestamp, k string, n bigint", ordered=False
+    )
+    streams.run(hourly(with_watermark(mapped, "ts", "0 seconds")), NOW)
+    assert streams.rows() == [(hour(h), 8 * h) for h in range(12)]
+    assert set(streams.state_rows()) == {0}
+
+
+FAR = {
+    "9999-12-31": (datetime(9999, 12, 31, 23, 30, tzinfo=timezone.utc) - DAY).total_seconds() / 3600,
+    "milliseconds taken for seconds": 1_700_000_000_000 / 3600,
+}
+
+
+@pytest.mark.parametrize("far", FAR.values(), ids=FAR)
+def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, far: float) -> None:
+    """No such row is taken for the marker or eaten with it."""
+
+    def shape(df: DataFrame) -> DataFrame:
+        return df.select("n", "k", F.unix_micros("ts"))
+
+    streams.put("a", [(0.5, "x", 1), (None, "x", 2), (far, "x", 3), (far + 0.25, "y", 4)])
+    streams.run(shape(with_watermark(streams.read("a"), "ts", "1 hour")))
+    assert streams.rows() == sorted_rows(shape(streams.batch("a")))
+    assert len(streams.rows()) == 4
+
+
+@pytest.mark.parametrize("far", FAR.values(), ids=FAR)
+def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, far: float) -> None:
+    """The marker is behind them: they leave the state as all others do."""
+
+    def shape(df: DataFrame) -> DataFrame:
+        windows = df.groupBy(F.window("ts", "1 hour")).agg(F.sum("n").alias("n"))
+        return windows.select(F.unix_micros("window.start"), "n")
+
+    streams.put("a", [(0.5, "x", 1), (None, "x", 2), (far, "x", 3), (far + 0.25, "y", 4)])
+    streams.run(shape(with_watermark(streams.read("a"), "ts", "1 hour")), NOW)
+    assert streams.rows() == sorted_rows(shape(streams.batch("a")))
+    assert set(streams.state_rows()) == {0}
+
+
+@pytest.mark.parametrize("form", ["one watermark over both", "one watermark each"])
+def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form: str) -> None:
+    """The bounded one ends first; live rows that come later are in time."""
+    streams.put("old", [(0.5, "x", 1)])
+    streams.put("live", [(0.6, "x", 10)])
+    old, live = streams.read("old"), streams.read("live", live=True)
+    if form == "one watermark each":
+        both = with_watermark(old, "ts", "1 hour").union(with_watermark(live, "ts", "1 hour"))
+    else:
+        both = with_watermark(old.union(live), "ts", "1 hour")
+    streams.start(hourly(both))
+    streams.settle()
+    streams.put("live", [(0.6, "x", 10), (0.7, "x", 100)])
+    streams.settle()
+    streams.put("live", [(0.6, "x", 10), (0.7, "x", 100), (9.5, "x", 1000)])
+    streams.settle()
+    assert streams.rows() == [(hour(0), 111)]
+
+
+@pytest.mark.parametrize("no_data", ["true", "false"])
+def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_data: str) -> None:
+    """1,000 rows in windows of ten: all of them, in one run."""
+    streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", no_data)
+    streams.put("a", *[[(n / 10, "x", 1) for n in range(part, 1000, 2)] for part in range(2)])
+    streams.run(hourly(with_watermark(streams.read("a", max_rows_per_epoch=400), "ts", "10 hours")), NOW)
+    assert streams.rows() == [(hour(h), 10) for h in range(100)]
+    assert streams.markers("a~end")[-1] == (1, True)
+
+
+@pytest.mark.parametrize("no_data", ["true", "false"])
+def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams, no_data: str) -> None:
+    """No marker, no last window; the next run goes on to the end."""
+    streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", no_data)
+    first = [(h + 0.5, "x", h) for h in range(6)]
+    streams.put("a", first)
+    # A live source stands for a bounded one that is half read: stopped while there is more to come.
+    streams.run(hourly(with_watermark(streams.read("a", live=True), "ts", "1 hour")))
+    assert set(streams.markers("a~end")) == {(0, False)}
+    assert len(streams.rows()) < 6
+    streams.run(hourly(with_watermark(streams.read("a"), "ts", "1 hour")), NOW)
+    assert streams.rows() == [(hour(h), h) for h in range(6)]
+    assert streams.markers("a~end")[-1] == (1, True)
