@@ -154,7 +154,7 @@ def test_f16_asynchronous_work_comes_out_before_the_marker(streams: Streams) -> 
         return (row.ts, row.k, row.n * 2)
 
     mapped = async_map(
-        streams.read("a", max_rows_per_epoch=20), slow, "ts timestamp, k string, n bigint", ordered=False
+        streams.read("a", max_rows_per_epoch=20, readers=4), slow, "ts timestamp, k string, n bigint", ordered=False
     )
     streams.run(hourly(with_watermark(mapped, "ts", "0 seconds")), NOW)
     assert streams.rows() == [(hour(h), 8 * h) for h in range(12)]
