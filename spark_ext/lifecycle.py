@@ -67,6 +67,12 @@ def input_ended(logged: LoggedOffsets, sources: Iterable[str]) -> bool:
     return all(uid in offsets and offsets[uid].ended for uid in sources)
 
 
+def same_input(one: LoggedOffsets, other: LoggedOffsets) -> bool:
+    """Whether two epochs stand at the same place of all input; each run emits its own markers of the end."""
+    places = ([raw for raw in logged.sources if not is_end_of_input_offset(raw)] for logged in (one, other))
+    return next(places) == next(places)
+
+
 def flushed(logged: LoggedOffsets, ends: Iterable[str]) -> bool:
     """Whether the end of input has passed all watermarks, and the epoch after it has emptied the state."""
     seen = {raw["uid"]: raw for raw in logged.sources if is_end_of_input_offset(raw)}

@@ -302,9 +302,8 @@ class QueryRun:
     def _on_available_now_end(self) -> None:
         # A stop in the middle also ends without an exception, so one run that ended proves nothing: the input is
         # at its end only when a further run has nothing to plan.
-        newest = self._newest_planned()
-        before = self._planned_before
-        if newest is not None and before is not None and newest.sources == before.sources:
+        newest, before = self._newest_planned(), self._planned_before
+        if newest is not None and before is not None and lifecycle.same_input(newest, before):
             self._become(State.FINISHING)
         else:
             self.start()

@@ -7,7 +7,9 @@ import time
 import pytest
 from pyspark.sql import DataFrame
 
+import spark_ext as sx
 from spark_ext.errors import JobFailedError
+from spark_ext.job import Job
 from spark_ext.lifecycle import State
 from spark_ext.spark_log import SparkLog
 from tests.jobs import Lab, expected
@@ -194,3 +196,22 @@ def test_periodic_checkpoints_stop_with_the_job(lab: Lab) -> None:
     before = job.ledger.checkpoints().count()
     time.sleep(0.3)  # several intervals: what is asserted is that nothing happens
     assert job.ledger.checkpoints().count() == before
+
+
+def test_a_query_of_sparks_own_source_has_finished_when_a_further_run_finds_nothing(lab: Lab) -> None:
+    """Its end is not in its offsets: under `available_now` a run that plans nothing proves it."""
+    source = lab.folder / "lines"
+    source.mkdir()
+    (source / "a.txt").write_text("one\ntwo\n")
+
+    def job() -> Job:
+        made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        lines = lab.spark.readStream.text(str(source))
+        writer = lines.writeStream.format("folder").option("uid", "out").option("path", str(lab.folder / "out"))
+        return made.add("q", writer, available_now=True)
+
+    assert job().run(progress=False).finished
+    assert sorted(row["value"] for row in lab.rows()) == ["one", "two"]
+    again = job().run(progress=False)
+    assert again.query("q").finished_before
+    assert again.rows == 0
