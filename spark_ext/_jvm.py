@@ -134,6 +134,12 @@ def activate(spark: SparkSession) -> None:
     _jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
 
 
+def silence(spark: SparkSession) -> None:
+    """Switch Spark's own logging off, for a program that tells failures itself and would else show each twice."""
+    log4j = _jvm(spark).org.apache.logging.log4j
+    log4j.core.config.Configurator.setAllLevels("org.apache.spark", log4j.Level.OFF)
+
+
 def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 

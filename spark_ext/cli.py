@@ -80,12 +80,14 @@ def run(
 
     Ctrl-C stops it in order; running it again goes on. A job that has finished reads nothing.
     """
+    from spark_ext._jvm import silence
     from spark_ext.script import check_file, load_function, make_job
     from spark_ext.sessions import session
 
     check_file(file)
     # Before the file: what defines a user function with its type in words needs a session, as in a notebook.
     spark = session(file.stem, master=master)
+    silence(spark)
     made = make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
     result = made.run(progress=progress)
     if as_json:
