@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_ext.ledger.view import SourceView
-
 from spark_ext.registry import Registration
 from spark_ext.sources._planner import Requests
 
