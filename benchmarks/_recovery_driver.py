@@ -43,6 +43,8 @@ def plain(folder: Path) -> None:
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.sql.shuffle.partitions", "2")
+        # As in the settings of spark_ext.session: the default of 50 tasks to read a log would slow this side down.
+        .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.ui.enabled", "false")
         .getOrCreate()
     )

@@ -33,11 +33,11 @@ ROWS = 1000
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure so many rounds."""
     runs: dict[str, list[Ending]] = {"plain": [], "watermark": []}
-    with session("finish") as spark:
+    # The folder outlives the session: RocksDB uploads to it behind the queries.
+    with workplace() as folder, session("finish") as spark:
         for round_ in range(rounds + 1):
             for kind, endings in runs.items():
-                with workplace() as folder:
-                    ending = _run(spark, kind == "watermark", folder)
+                ending = _run(spark, kind == "watermark", folder / f"{kind}-{round_}")
                 if round_:  # the first round compiles
                     endings.append(ending)
     return [
