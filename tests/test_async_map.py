@@ -73,12 +73,15 @@ def test_none_leaves_a_row_out() -> None:
 def test_no_more_calls_run_at_once_than_allowed_over_all_batches(concurrency: int) -> None:
     running: set[int] = set()
     most = 0
+    full = asyncio.Event()
 
     async def counted(row: Row) -> tuple[int]:
         nonlocal most
         running.add(row.n)
         most = max(most, len(running))
-        await asyncio.sleep(0)
+        if most >= concurrency:
+            full.set()
+        await asyncio.wait_for(full.wait(), 60)  # nobody leaves before as many are in as may be
         running.discard(row.n)
         return (row.n,)
 

@@ -169,11 +169,18 @@ def test_controls_for_the_source_its_query_and_the_job(writer: LedgerWriter) -> 
 
 def test_an_event_comes_once_and_not_when_it_was_rejected(writer: LedgerWriter) -> None:
     seen = view(writer)
-    writer.append([event(1), event(1, status="applied"), event(1, status="acknowledged")])
+    writer.append([event(1), event(1, status="applied")])
     writer.append([event(2), event(2, status="rejected"), event(3)])
     assert [it.sequence for it in seen.controls(0)] == [1, 3]
     writer.append([event(1, status="acknowledged"), event(4)])
     assert [it.sequence for it in seen.controls(0)] == [1, 3, 4]
+
+
+def test_a_drain_that_is_over_does_not_come_and_other_kinds_stay_in_force(writer: LedgerWriter) -> None:
+    for sequence, kind in ((1, "drain"), (2, "final_epoch")):
+        there = event(sequence, kind=kind, value=7)
+        writer.append([there, replace(there, status="applied"), replace(there, status="acknowledged")])
+    assert [it.sequence for it in view(writer).controls(0)] == [2]
 
 
 def test_events_from_before_the_querys_lineage_do_not_reach_it(writer: LedgerWriter) -> None:
