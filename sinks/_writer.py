@@ -109,7 +109,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
             retry=tenacity.retry_if_exception_type((TransientError, OSError)),
             stop=tenacity.stop_after_attempt(options.commit_attempts),
             wait=tenacity.wait_exponential_jitter(
-                initial=options.commit_backoff / 1000, max=10, jitter=options.commit_backoff / 1000
+                multiplier=options.commit_backoff / 1000, max=10, jitter=options.commit_backoff / 1000
             ),
         )
         try:

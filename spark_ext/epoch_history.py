@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from spark_ext.listeners.job_listener import Hint
 from spark_ext.spark_log import LoggedOffsets
 
+ASK_AFTER, ASK_EVERY = 1.0, 0.5
+"""Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""
+
 FIGURES_WITHIN = 10.0
-"""How long an epoch's history waits for Spark's figures, s: events come late on a busy machine, and may be dropped."""
+"""How long an epoch's history waits for Spark's figures, s; without them it is written then."""
 
 
 @dataclass
@@ -43,6 +46,7 @@ class EpochHistory:
     _told: int = -1
     _by_epoch: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
+    _asked_at: float = 0.0
 
     def begin_after(self, epoch: int) -> None:
         """Epochs up to this one belong to earlier runs."""
@@ -59,9 +63,19 @@ class EpochHistory:
         self.figures.last_epoch_ms = hint.duration_ms or 0
 
     def committed(self, epoch: int, offsets: LoggedOffsets | None, *, in_this_run: bool = True) -> None:
-        """Take a commit."""
-        self._waiting.append((epoch, offsets, time.monotonic()))
+        """Take a commit; of an earlier run's nobody will tell figures."""
+        self._waiting.append((epoch, offsets, time.monotonic() if in_this_run else float("-inf")))
         self.figures.epochs += in_this_run
+
+    def overdue(self) -> bool:
+        """Whether an epoch's figures should be asked for: events come late on a busy machine, and may be dropped."""
+        now = time.monotonic()
+        if not self._waiting or self._waiting[0][0] <= self._told:
+            return False
+        if now - self._waiting[0][2] < ASK_AFTER or now - self._asked_at < ASK_EVERY:
+            return False
+        self._asked_at = now
+        return True
 
     def ready(self, *, everything: bool = False) -> Iterator[CommittedEpoch]:
         """Epochs whose figures have come, or that have waited long enough for them; in order, each once."""

@@ -1,17 +1,21 @@
-"""What a query has to say in the ledger: its finished flags, and its part of a checkpoint. Pure."""
+"""What a query has to say to others: its finished flags, its part of a checkpoint, its registrations. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_ext import lifecycle
 from spark_ext.checkpoint_metadata import Finish, QueryMetadata, SinkMetadata, SourceMetadata, finish_of
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.offsets import Finished
 from spark_ext.query import QuerySpec
+from spark_ext.registry import Registration
 from spark_ext.spark_log import LoggedOffsets
+
+if TYPE_CHECKING:
+    from spark_ext.job_context import JobContext
 
 
 def channel_flags(
@@ -94,3 +98,26 @@ def query_metadata(
     sinks = {spec.sink.uid: SinkMetadata(spec.sink.format, spec.sink.public_options())} if spec.sink else {}
     ends = {end.uid: raw[end.uid] for end in spec.ends if end.uid in raw}
     return QueryMetadata(query_id, epoch, finished, sources, sinks, ends)
+
+
+def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int) -> list[Registration]:
+    """What the workers of a query's operators need to know of its job."""
+    roles = [(source.uid, "source") for source in spec.sources]
+    roles += [(end.uid, "end_of_input") for end in spec.ends]
+    if spec.sink is not None:
+        roles.append((spec.sink.uid, "sink"))
+    return [
+        Registration(
+            uid=uid,
+            role=role,
+            job=context.job,
+            job_id=context.job_id,
+            query=spec.uid,
+            state=context.state,
+            checkpoint=checkpoint,
+            incarnation=context.incarnation.number,
+            lineage=lineage,
+            interval_ms=context.settings.interval,
+        )
+        for uid, role in roles
+    ]

@@ -22,8 +22,7 @@ from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.lifecycle import State
 from spark_ext.listeners.job_listener import hint_of
 from spark_ext.query import QuerySpec
-from spark_ext.query_records import channel_flags, final_flags, query_metadata
-from spark_ext.registry import Registration
+from spark_ext.query_records import channel_flags, final_flags, query_metadata, registrations
 from spark_ext.sinks.contract import Claim
 from spark_ext.spark_log import LoggedOffsets, SparkLog
 
@@ -142,7 +141,7 @@ class QueryRun:
 
     def start(self) -> None:
         """Start the Spark query."""
-        registry.publish(self._registrations(), self.context.registry)
+        registry.publish(registrations(self.spec, self.context, self.checkpoint, self.lineage), self.context.registry)
         self._planned_before = self._newest_planned()
         self._ended = None
         self._restart_at = None
@@ -163,28 +162,6 @@ class QueryRun:
         )
         waiter.start()
 
-    def _registrations(self) -> list[Registration]:
-        roles = [(source.uid, "source") for source in self.spec.sources]
-        roles += [(end.uid, "end_of_input") for end in self.spec.ends]
-        if self.spec.sink is not None:
-            roles.append((self.spec.sink.uid, "sink"))
-        context = self.context
-        return [
-            Registration(
-                uid=uid,
-                role=role,
-                job=context.job,
-                job_id=context.job_id,
-                query=self.spec.uid,
-                state=context.state,
-                checkpoint=self.checkpoint,
-                incarnation=context.incarnation.number,
-                lineage=self.lineage,
-                interval_ms=context.settings.interval,
-            )
-            for uid, role in roles
-        ]
-
     def _await(self, query: StreamingQuery) -> None:
         try:
             query.awaitTermination()
@@ -204,6 +181,8 @@ class QueryRun:
         if self.state.ended or self.state is State.FINISHING:
             return
         self.observe()
+        if self.history.overdue():
+            self._ask_for_figures()
         self._record_epochs()
         if self.input_done and not self._stopping:
             self._become(State.FINISHING)
@@ -265,9 +244,13 @@ class QueryRun:
         """Take in what came with the end: epochs, and figures that the listener has not brought yet."""
         if self._query is not None:
             self.observe()
+            self._ask_for_figures()
+        self._record_epochs(everything=True)
+
+    def _ask_for_figures(self) -> None:
+        if self._query is not None:
             for progress in self._query.recentProgress:
                 self.history.told(hint_of(progress))
-        self._record_epochs(everything=True)
 
     def _record_epochs(self, *, everything: bool = False) -> None:
         for epoch in self.history.ready(everything=everything):

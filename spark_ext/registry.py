@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,7 +124,7 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
 
 
 def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
-    """Remove registrations; those that are not there are passed over.
+    """Remove registrations, and the folder after the last; those that are not there are passed over.
 
     Args:
         uids: whose.
@@ -135,3 +136,5 @@ def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = N
             there = lookup(uid, place)
             if there is not None and owner in (None, (there.job_id, there.incarnation)):
                 (place / f"{uid}.json").unlink()
+        with suppress(OSError):  # it has others', or is not there
+            place.rmdir()

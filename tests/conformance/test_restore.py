@@ -11,25 +11,28 @@ from pyspark.sql import DataFrame
 from spark_ext.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.errors import ConfigurationError, JobFailedError, OffsetError, StateError
 from spark_ext.job import Job
+from spark_ext.ledger import Ledger
 from spark_ext.spark_log import SparkLog
 from tests.jobs import Lab, expected
+from tests.killable import beside, kill, running
 from tests.waiting import until
 
 
 def test_r1_a_source_that_finished_before_is_not_read_again(lab: Lab) -> None:
-    """Two queries: the bounded one has finished, the live one goes on; its row count proves it."""
+    """Two queries, killed: the bounded one has finished, the live one goes on; its row count proves it."""
+    ledger = Ledger(str(lab.folder / "state"))
 
-    def job() -> Job:
-        made = lab.job(lab.source("a", counts="1000"), query="a", out="a")
-        lab.add(made, lab.source("b", counts="1", live="true", rate=500), query="b", out="b")
-        return made
+    def cuts_with_a_finished() -> int:
+        cuts = [CheckpointMetadata.from_json(row.metadata) for row in ledger.checkpoints("")]
+        return sum(cut.queries["a"].finished for cut in cuts)
 
-    first = job().start()
-    until(lambda: first.ledger.finished().where("kind = 'query' and query = 'a'").count() == 1, "a to finish")
-    until(lambda: len(lab.rows("b")) > 0, "rows of b")
-    first.stop()
+    with running(beside, lab.folder) as driver:
+        until(cuts_with_a_finished, "a checkpoint after a has finished")
+        until(lambda: len(lab.rows("b")) > 0, "rows of b")
+        kill(driver)
     reads = [event for event in lab.events("read") if event["uid"] == "a"]
-    second = job().start()
+    assert sum(event["end"] - event["start"] for event in reads) == 1000
+    second = beside(lab).start()
     before = len(lab.rows("b"))
     until(lambda: len(lab.rows("b")) > before, "more rows of b")
     result = second.stop()
@@ -37,6 +40,7 @@ def test_r1_a_source_that_finished_before_is_not_read_again(lab: Lab) -> None:
     assert result.query("a").finished_before
     assert result.query("a").rows == 0
     assert lab.numbers("a") == expected(1000)
+    assert sorted(n for _, n in lab.numbers("b")) == list(range(len(lab.rows("b"))))
 
 
 def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: Lab) -> None:
