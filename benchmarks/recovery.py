@@ -29,8 +29,8 @@ from benchmarks import _recovery_driver
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
 from benchmarks._spark import session, until, workplace
-from spark_ext._jars import delta_jars
-from spark_ext.sessions import defaults
+from spark_ext.spark._jars import delta_jars
+from spark_ext.spark.sessions import defaults
 
 if TYPE_CHECKING:
     import pandas as pd

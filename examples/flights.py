@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 import spark_ext as sx
-from spark_ext.status import read_status
+from spark_ext.views.status import read_status
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from spark_ext.errors import CommitError, StateError, TransientError
 from spark_ext.failpoints import reach
 from spark_ext.offsets import is_channel_offset
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
-from spark_ext.spark_log import SparkLog
+from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     import pyarrow as pa

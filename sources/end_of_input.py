@@ -22,7 +22,7 @@ from spark_ext import registry
 from spark_ext.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
 from spark_ext.failpoints import reach
 from spark_ext.options import Options
-from spark_ext.spark_log import LoggedOffsets, SparkLog, local_path
+from spark_ext.spark.spark_log import LoggedOffsets, SparkLog, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_ext import errors as errors
     from spark_ext.asynchronous import async_map as async_map
-    from spark_ext.job import Job as Job
-    from spark_ext.result import JobResult as JobResult
-    from spark_ext.sessions import register as register
-    from spark_ext.sessions import session as session
+    from spark_ext.jobs.job import Job as Job
+    from spark_ext.jobs.result import JobResult as JobResult
+    from spark_ext.spark.sessions import register as register
+    from spark_ext.spark.sessions import session as session
     from spark_ext.watermark import with_watermark as with_watermark
 
 # No public object has the name of a module of this package: importing that module would hide the object.
 _PLACES = {
-    "Job": "spark_ext.job:Job",
-    "JobResult": "spark_ext.result:JobResult",
+    "Job": "spark_ext.jobs.job:Job",
+    "JobResult": "spark_ext.jobs.result:JobResult",
     "async_map": "spark_ext.asynchronous:async_map",
     "errors": "spark_ext.errors",
-    "register": "spark_ext.sessions:register",
-    "session": "spark_ext.sessions:session",
+    "register": "spark_ext.spark.sessions:register",
+    "session": "spark_ext.spark.sessions:session",
     "with_watermark": "spark_ext.watermark:with_watermark",
 }
 

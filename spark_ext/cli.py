@@ -80,9 +80,9 @@ def run(
 
     Ctrl-C stops it in order; running it again goes on. A job that has finished reads nothing.
     """
-    from spark_ext._jvm import silence
     from spark_ext.script import check_file, load_function, make_job
-    from spark_ext.sessions import session
+    from spark_ext.spark._jvm import silence
+    from spark_ext.spark.sessions import session
 
     check_file(file)
     # Before the file: what defines a user function with its type in words needs a session, as in a notebook.
@@ -101,13 +101,13 @@ def run(
 @app.command()
 def status(state: State, as_json: Json = False, storage: Storage = None) -> None:
     """Show where a job stands: state, queries, incidents and timeline."""
-    from spark_ext.status import read_status
+    from spark_ext.views.status import read_status
 
     found = read_status(state, _options(storage))
     if as_json:
         _print_json(found.to_json())
         return
-    from spark_ext.status_view import show_status
+    from spark_ext.views.status_view import show_status
 
     show_status(found, Console())
 
@@ -162,7 +162,7 @@ def _options(storage: list[str] | None) -> dict[str, str]:
 
 def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: tuple[str, ...]) -> list[dict[str, Any]]:
     """A table's rows, each once: a writer that was killed in the act may have left one twice."""
-    from spark_ext.status import open_ledger, rows_of
+    from spark_ext.views.status import open_ledger, rows_of
 
     rows = rows_of(open_ledger(state, _options(storage)), row_type, *columns)
     return list({tuple(row.values()): row for row in rows}.values())
@@ -172,7 +172,7 @@ def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -
     if as_json:
         _print_json(rows)
         return
-    from spark_ext.status_view import show_rows
+    from spark_ext.views.status_view import show_rows
 
     show_rows(rows, columns, Console())
 

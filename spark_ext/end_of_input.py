@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError, OffsetError
 from spark_ext.offsets import Json
-from spark_ext.spark_log import LoggedOffsets
+from spark_ext.spark.spark_log import LoggedOffsets
 
 FORMAT: Final = "end_of_input"
 """Format name of the source."""

@@ -12,7 +12,7 @@ from enum import Enum
 from spark_ext.end_of_input import is_end_of_input_offset, is_flushed
 from spark_ext.errors import SparkExtError, TerminalError
 from spark_ext.offsets import Finished, SourceOffset, is_channel_offset
-from spark_ext.spark_log import LoggedOffsets
+from spark_ext.spark.spark_log import LoggedOffsets
 
 
 class State(str, Enum):

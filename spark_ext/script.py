@@ -16,7 +16,7 @@ from spark_ext.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.job import Job
+    from spark_ext.jobs.job import Job
 
 KEPT = "nothing was started"
 
@@ -84,7 +84,7 @@ def make_job(make: Callable[..., Any], spark: SparkSession, who: str) -> Job:
     Raises:
         ConfigurationError: it does not return a job.
     """
-    from spark_ext.job import Job
+    from spark_ext.jobs.job import Job
 
     made = make(spark)
     if not isinstance(made, Job):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_ext import _jvm
 from spark_ext.end_of_input import FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
 from spark_ext.errors import ConfigurationError
 from spark_ext.options import UID
+from spark_ext.spark import _jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -14,7 +14,7 @@ from tests import operators
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_ext.job import Job
+    from spark_ext.jobs.job import Job
 
 
 def register(spark: SparkSession) -> None:

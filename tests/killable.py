@@ -17,7 +17,7 @@ from tests.processes import Tree
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from spark_ext.job import Job
+    from spark_ext.jobs.job import Job
 
 
 def mixed(lab: Lab) -> Job:

@@ -34,8 +34,8 @@ from spark_ext.errors import (
     UnsupportedTableError,
     from_text,
 )
-from spark_ext.job import Job
-from spark_ext.spark_log import SparkLog
+from spark_ext.jobs.job import Job
+from spark_ext.spark.spark_log import SparkLog
 from tests.jobs import Lab, expected
 from tests.processes import Tree
 from tests.waiting import until

@@ -23,7 +23,7 @@ from spark_ext.ledger.schema import (
     FinishedRow,
     IncidentRow,
 )
-from spark_ext.status import read_status
+from spark_ext.views.status import read_status
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

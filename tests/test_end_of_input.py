@@ -26,7 +26,7 @@ from spark_ext.offsets import SourceOffset, is_channel_offset
 from spark_ext.options import UID
 from spark_ext.registry import Registration
 from spark_ext.sources.end_of_input import CommittedEpochs, EndOfInput, EndOfInputReader
-from spark_ext.spark_log import LoggedOffsets
+from spark_ext.spark.spark_log import LoggedOffsets
 
 START = EndOffset("a~end")
 

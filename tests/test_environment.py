@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext import environment
-from spark_ext._jars import delta_jars
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark import environment
+from spark_ext.spark._jars import delta_jars
 
 # The interpreter that the virtual environment was made from: it has neither pyspark nor spark_ext.
 BARE_PYTHON = str(Path(sys.executable).resolve())

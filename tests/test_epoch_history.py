@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_ext import epoch_history
-from spark_ext.coordinator import Coordinator
-from spark_ext.epoch_history import CommittedEpoch, EpochHistory
+from spark_ext.jobs import epoch_history
+from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.epoch_history import CommittedEpoch, EpochHistory
 from spark_ext.listeners.job_listener import Hint
 from tests.jobs import Lab
 from tests.waiting import until

@@ -1,4 +1,4 @@
-"""Facts about Spark's internals that `spark_ext._jvm` relies on."""
+"""Facts about Spark's internals that `spark_ext.spark._jvm` relies on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from spark_ext import _jvm
-from spark_ext.environment import java_major
+from spark_ext.spark import _jvm
+from spark_ext.spark.environment import java_major
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext import _connectors
 from spark_ext.script import load_function
+from spark_ext.spark import _connectors
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -57,8 +57,8 @@ def test_every_shipped_source_and_sink_is_in_the_table() -> None:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
+    from spark_ext.jobs.settings import JobSettings
     from spark_ext.options import milliseconds
-    from spark_ext.settings import JobSettings
 
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", (ROOT / "docs" / "job.md").read_text(), flags=re.MULTILINE))
     shipped = JobSettings.of("docs", {})

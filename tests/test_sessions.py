@@ -14,9 +14,10 @@ import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 import spark_ext as sx
-from spark_ext import _connectors, registry, sessions
+from spark_ext import registry
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
+from spark_ext.spark import _connectors, sessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,7 +213,7 @@ def test_a_first_session_is_quiet() -> None:
     done = run(
         """
         import spark_ext as sx
-        from spark_ext import _connectors
+        from spark_ext.spark import _connectors
         _connectors.SHIPPED = ()
         spark = sx.session("x", master="local[1]", conf={"spark.driver.memory": "512m"})
         print(spark.range(5).count(), spark.conf.get("spark.sql.shuffle.partitions"))
@@ -230,7 +231,7 @@ def test_a_session_from_elsewhere_without_deltas_jar() -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         from pyspark.sql import SparkSession
         import spark_ext as sx
-        from spark_ext import _connectors
+        from spark_ext.spark import _connectors
         _connectors.SHIPPED = ()
         spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", False)
                  .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
@@ -257,7 +258,7 @@ def test_executors_in_processes_of_their_own_have_delta_and_this_python(tmp_path
         f"""
         import sys
         import spark_ext as sx
-        from spark_ext import _connectors
+        from spark_ext.spark import _connectors
         _connectors.SHIPPED = ()
         spark = sx.session("x", master="local-cluster[1,1,1024]")
         spark.range(5).write.format("delta").save({str(tmp_path / "t")!r})

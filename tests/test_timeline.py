@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from spark_ext.timeline import DOWN, ENDED, Interval, Timeline, timeline
-from spark_ext.timeline_view import RichTimeline, bar, to_html
+from spark_ext.views.timeline import DOWN, ENDED, Interval, Timeline, timeline
+from spark_ext.views.timeline_view import RichTimeline, bar, to_html
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -10,9 +10,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from spark_ext import _jvm, with_watermark
+from spark_ext import with_watermark
 from spark_ext.end_of_input import FORMAT
 from spark_ext.errors import ConfigurationError
+from spark_ext.spark import _jvm
 from tests.watermarks import Given, Shape, Streams, sorted_rows
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 
 import spark_ext as sx
-from spark_ext import _jvm, registry
+from spark_ext import registry
 from spark_ext.end_of_input import FORMAT, is_end_of_input_offset
 from spark_ext.registry import Registration
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.spark_log import LoggedOffsets, SparkLog
+from spark_ext.spark import _jvm
+from spark_ext.spark.spark_log import LoggedOffsets, SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,7 @@ from spark_ext.failpoints import reach
 from spark_ext.ledger.fence import Fence
 from spark_ext.ledger.schema import JobRow
 from spark_ext.ledger.storage import lost
-from spark_ext.spark_log import local_path
+from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger

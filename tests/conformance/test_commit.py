@@ -22,7 +22,7 @@ from pyspark.sql import types as T
 import spark_ext as sx
 from spark_ext import failpoints, registry
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, JobFailedError, StateError
-from spark_ext.job import Job
+from spark_ext.jobs.job import Job
 from spark_ext.sinks._delta_types import arrow_schema
 from spark_ext.sinks._writer import Written
 from spark_ext.sinks.contract import Task

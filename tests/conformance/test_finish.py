@@ -10,10 +10,10 @@ import pytest
 import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
-from spark_ext.job import Job
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.lifecycle import State
-from spark_ext.spark_log import SparkLog
+from spark_ext.spark.spark_log import SparkLog
 from tests.jobs import Lab, expected
 from tests.killable import kill, mixed, running
 from tests.waiting import until

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 
 from spark_ext.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.errors import ConfigurationError, JobFailedError, OffsetError, StateError
-from spark_ext.job import Job
+from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
-from spark_ext.spark_log import SparkLog
+from spark_ext.spark.spark_log import SparkLog
 from tests.jobs import Lab, expected
 from tests.killable import beside, kill, running
 from tests.waiting import until

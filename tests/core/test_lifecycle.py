@@ -23,7 +23,7 @@ from spark_ext.lifecycle import (
     steps_left,
 )
 from spark_ext.offsets import Finished, SourceOffset
-from spark_ext.spark_log import LoggedOffsets
+from spark_ext.spark.spark_log import LoggedOffsets
 
 states = st.sampled_from(State)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from pydantic import Field, ValidationError
 
-from spark_ext import operators
 from spark_ext.errors import ConfigurationError
+from spark_ext.jobs import operators
 from spark_ext.options import UID, Bytes, Milliseconds, Options, byte_count, milliseconds
 from spark_ext.sources.contract import SourceOptions
 from tests.sources.memory import Memory

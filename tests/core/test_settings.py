@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.jobs.settings import JobSettings
 from spark_ext.lifecycle import RestartPolicy
-from spark_ext.settings import JobSettings
 
 
 def test_the_shipped_file_says_what_the_code_defaults_to() -> None:

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from spark_ext.spark_log import SparkLog, local_path, parse_offsets
+from spark_ext.spark.spark_log import SparkLog, local_path, parse_offsets
 
 HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}
 OFFSETS = "\n".join(["v1", json.dumps(HEADER), '{"version":1,"uid":"a","lineage":0}', "-", "17", '"text"', "not json"])

@@ -25,7 +25,7 @@ from spark_ext.ledger.schema import (
     JobRow,
     Row,
 )
-from spark_ext.timeline import JOB, Timeline, timeline
+from spark_ext.views.timeline import JOB, Timeline, timeline
 
 NEW = "CREATED"
 """State of a query that has no row in `execution_states` yet."""

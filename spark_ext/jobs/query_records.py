@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext import lifecycle
 from spark_ext.checkpoint_metadata import Finish, QueryMetadata, SinkMetadata, SourceMetadata, finish_of
+from spark_ext.jobs.query import QuerySpec
 from spark_ext.ledger.schema import FinishedRow
 from spark_ext.offsets import Finished
-from spark_ext.query import QuerySpec
 from spark_ext.registry import Registration
-from spark_ext.spark_log import LoggedOffsets
+from spark_ext.spark.spark_log import LoggedOffsets
 
 if TYPE_CHECKING:
-    from spark_ext.job_context import JobContext
+    from spark_ext.jobs.job_context import JobContext
 
 
 def channel_flags(

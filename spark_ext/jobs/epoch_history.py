@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_ext.listeners.job_listener import Hint
-from spark_ext.spark_log import LoggedOffsets
+from spark_ext.spark.spark_log import LoggedOffsets
 
 ASK_AFTER, ASK_EVERY = 1.0, 0.5
 """Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""

@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark_ext.status import JobStatus
+    from spark_ext.views.status import JobStatus
 
 PIPE_WIDTH = 160
 """Characters in a line where there is no terminal to say how many it has."""

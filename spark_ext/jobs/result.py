@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.lifecycle import State, source_offsets
 
 if TYPE_CHECKING:
-    from spark_ext.coordinator import Coordinator
-    from spark_ext.job_context import JobContext
-    from spark_ext.query_run import QueryRun
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.jobs.job_context import JobContext
+    from spark_ext.jobs.query_run import QueryRun
 
 
 @dataclass(frozen=True)

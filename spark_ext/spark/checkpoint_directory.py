@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_ext.errors import StateError
-from spark_ext.spark_log import LoggedOffsets, SparkLog
+from spark_ext.spark.spark_log import LoggedOffsets, SparkLog
 
 
 @dataclass(frozen=True)

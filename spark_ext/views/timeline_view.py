@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from spark_ext.timeline import DOWN, ENDED, JOB, Final, Interval, Span, Timeline
+from spark_ext.views.timeline import DOWN, ENDED, JOB, Final, Interval, Span, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

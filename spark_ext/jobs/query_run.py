@@ -12,24 +12,26 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from spark_ext import _jvm, checkpoint_directory, lifecycle, operators, registry
+from spark_ext import lifecycle, registry
 from spark_ext.checkpoint_metadata import QueryMetadata
-from spark_ext.epoch_history import EpochHistory, Figures
 from spark_ext.errors import SparkExtError
 from spark_ext.failpoints import reach
-from spark_ext.failures import describe
+from spark_ext.jobs import operators
+from spark_ext.jobs.epoch_history import EpochHistory, Figures
+from spark_ext.jobs.failures import describe
+from spark_ext.jobs.query import QuerySpec
+from spark_ext.jobs.query_records import channel_flags, final_flags, query_metadata, registrations
 from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.lifecycle import State
 from spark_ext.listeners.job_listener import hint_of
-from spark_ext.query import QuerySpec
-from spark_ext.query_records import channel_flags, final_flags, query_metadata, registrations
 from spark_ext.sinks.contract import Claim
-from spark_ext.spark_log import LoggedOffsets, SparkLog
+from spark_ext.spark import _jvm, checkpoint_directory
+from spark_ext.spark.spark_log import LoggedOffsets, SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_ext.job_context import JobContext
+    from spark_ext.jobs.job_context import JobContext
 
 log = logging.getLogger("spark_ext.job")
 

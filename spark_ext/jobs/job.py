@@ -17,19 +17,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.coordinator import Coordinator
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
-from spark_ext.job_context import JobContext
-from spark_ext.job_start import start_job
+from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.job_context import JobContext
+from spark_ext.jobs.job_start import start_job
+from spark_ext.jobs.query import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
+from spark_ext.jobs.query_run import QueryRun
+from spark_ext.jobs.result import JobResult, job_result
+from spark_ext.jobs.settings import JobSettings
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.lifecycle import State
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.options import UID
-from spark_ext.query import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
-from spark_ext.query_run import QueryRun
-from spark_ext.result import JobResult, job_result
-from spark_ext.settings import JobSettings
-from spark_ext.spark_log import local_path
+from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +137,7 @@ class Job:
         self.start()
         with _stop_on_interrupt(self):
             if progress:
-                from spark_ext.progress_line import show
+                from spark_ext.views.progress_line import show
 
                 show(self)
             self._coordinator_or_raise().join()
@@ -264,7 +264,7 @@ class Job:
                 kept="it goes on",
                 do="stop it, then reset",
             )
-        from spark_ext.reset import reset_query
+        from spark_ext.jobs.reset import reset_query
 
         reset_query(self._ledger, self.name, self.state_directory, uid, reason)
 
@@ -301,7 +301,7 @@ class Job:
         return f"<Job {self.name} {self.state.value}: {queries}>"
 
     def _repr_html_(self) -> str:
-        from spark_ext.display import job_html
+        from spark_ext.views.display import job_html
 
         return job_html(self)
 

@@ -19,17 +19,18 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from spark_ext import lifecycle, operators
+from spark_ext import lifecycle
 from spark_ext.checkpoint_metadata import CheckpointMetadata
 from spark_ext.errors import SparkExtError, TransientError
 from spark_ext.failpoints import reach
+from spark_ext.jobs import operators
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.lifecycle import FinalStep
 from spark_ext.sinks.contract import Epoch
 from spark_ext.sources.contract import Committed
 
 if TYPE_CHECKING:
-    from spark_ext.query_run import QueryRun
+    from spark_ext.jobs.query_run import QueryRun
 
 log = logging.getLogger("spark_ext.job")
 

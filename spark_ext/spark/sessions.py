@@ -17,11 +17,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext import _connectors, _jvm, environment, registry
-from spark_ext._jars import delta_jars
-from spark_ext._spark_home import home_without_zip
+from spark_ext import registry
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
+from spark_ext.spark import _connectors, _jvm, environment
+from spark_ext.spark._jars import delta_jars
+from spark_ext.spark._spark_home import home_without_zip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +129,7 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
     environment.require_java_version(_jvm.java_version(spark), "the driver's JVM")
     environment.require_python(spark.sparkContext.pythonExec)
     if require_delta and not _jvm.has_class(spark, _DELTA_CLASS):
-        from spark_ext._jars import delta_coordinate
+        from spark_ext.spark._jars import delta_coordinate
 
         raise EnvironmentProblem(
             "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",

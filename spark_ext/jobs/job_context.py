@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spark_ext.jobs.outbox import Outbox
+    from spark_ext.jobs.settings import JobSettings
     from spark_ext.ledger import Incarnation
-    from spark_ext.outbox import Outbox
-    from spark_ext.settings import JobSettings
 
 
 @dataclass(frozen=True)

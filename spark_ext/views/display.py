@@ -6,7 +6,7 @@ import html
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_ext.job import Job
+    from spark_ext.jobs.job import Job
 
 
 def job_html(job: Job) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_ext import _jvm, operators
 from spark_ext.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.errors import ConfigurationError
+from spark_ext.jobs import operators
 from spark_ext.options import UID
+from spark_ext.spark import _jvm
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
 from spark_ext.ledger import LedgerWriter, start_incarnation
-from spark_ext.spark_log import local_path
+from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger

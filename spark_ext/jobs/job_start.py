@@ -10,24 +10,25 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_ext import _jvm, registry
-from spark_ext.coordinator import Coordinator
+from spark_ext import registry
 from spark_ext.errors import SparkExtError, StateError, from_text
-from spark_ext.failures import telling_line
-from spark_ext.final_checkpoint import FinalCheckpoint
-from spark_ext.job_context import JobContext
+from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.failures import telling_line
+from spark_ext.jobs.final_checkpoint import FinalCheckpoint
+from spark_ext.jobs.job_context import JobContext
+from spark_ext.jobs.outbox import Outbox
+from spark_ext.jobs.query_run import QueryRun
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.lifecycle import FinalStep, State
 from spark_ext.listeners.job_listener import JobListener
-from spark_ext.outbox import Outbox
-from spark_ext.query_run import QueryRun
-from spark_ext.spark_log import local_path
+from spark_ext.spark import _jvm
+from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.query import QuerySpec
-    from spark_ext.settings import JobSettings
+    from spark_ext.jobs.query import QuerySpec
+    from spark_ext.jobs.settings import JobSettings
 
 log = logging.getLogger("spark_ext.job")
 

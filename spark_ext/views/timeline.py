@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_ext.timeline_view import RichTimeline
+    from spark_ext.views.timeline_view import RichTimeline
 
 JOB = ""
 """The operator of rows that are about the job as a whole."""
@@ -110,12 +110,12 @@ class Timeline:
         )
 
     def __rich__(self) -> RichTimeline:
-        from spark_ext.timeline_view import RichTimeline
+        from spark_ext.views.timeline_view import RichTimeline
 
         return RichTimeline(self)
 
     def _repr_html_(self) -> str:
-        from spark_ext.timeline_view import to_html
+        from spark_ext.views.timeline_view import to_html
 
         return to_html(self)
 

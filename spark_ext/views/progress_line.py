@@ -12,8 +12,8 @@ from rich.text import Text
 from spark_ext.lifecycle import State, source_offsets
 
 if TYPE_CHECKING:
-    from spark_ext.job import Job
-    from spark_ext.query_run import QueryRun
+    from spark_ext.jobs.job import Job
+    from spark_ext.jobs.query_run import QueryRun
 
 LIVE_EVERY = 0.25
 """Refresh on a terminal, s."""
