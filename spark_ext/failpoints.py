@@ -26,6 +26,12 @@ ONCE_DIR = "SPARK_EXT_FAILPOINTS_ONCE"
 _passed: Counter[str] = Counter()
 
 
+def for_workers() -> dict[str, str]:
+    """What the environment of Python workers needs, also on other machines: a test's fail points, and whom to kill."""
+    asked = {name: os.environ[name] for name in (VARIABLE, ONCE_DIR) if name in os.environ}
+    return {DRIVER_PID: str(os.getpid()), **asked}
+
+
 def reach(point: str) -> None:
     """Pass the named point; does nothing unless the environment asks for something there."""
     wanted = os.environ.get(VARIABLE)

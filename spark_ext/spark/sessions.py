@@ -17,9 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext import registry
+from spark_ext import failpoints, registry
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.failpoints import DRIVER_PID
 from spark_ext.spark import _connectors, _jvm, environment
 from spark_ext.spark._jars import delta_jars
 from spark_ext.spark._spark_home import home_without_zip
@@ -103,8 +102,8 @@ def register(spark: SparkSession, *sources_or_sinks: type[DataSource], require_d
     context.environment.update(
         {
             registry.VARIABLE: str(registry_folder(spark)),
-            DRIVER_PID: str(os.getpid()),
             PARALLELISM: str(context.defaultParallelism),
+            **failpoints.for_workers(),
         }
     )
     for connector in (*_connectors.load(_connectors.SHIPPED), *sources_or_sinks):

@@ -61,6 +61,17 @@ def test_an_unknown_action_is_an_error_and_not_passed_over(monkeypatch: pytest.M
         failpoints.reach("a")
 
 
+def test_workers_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a cluster they do not inherit the driver's environment."""
+    monkeypatch.delenv(failpoints.VARIABLE, raising=False)
+    monkeypatch.delenv(failpoints.ONCE_DIR, raising=False)
+    assert failpoints.for_workers() == {failpoints.DRIVER_PID: str(os.getpid())}
+    monkeypatch.setenv(failpoints.VARIABLE, "sink.written=kill-driver")
+    monkeypatch.setenv(failpoints.ONCE_DIR, str(tmp_path))
+    told = failpoints.for_workers()
+    assert (told[failpoints.VARIABLE], told[failpoints.ONCE_DIR]) == ("sink.written=kill-driver", str(tmp_path))
+
+
 PROGRAM = "from spark_ext.failpoints import reach; [reach('a') for _ in range(3)]; print('through')"
 
 
