@@ -7,12 +7,15 @@ wakes whoever would have looked at the facts a moment later anyway.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from spark_ext.spark import _jvm
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
-        StreamingQueryProgress,
     )
 
 log = logging.getLogger("spark_ext.listeners")
@@ -42,16 +44,17 @@ class Hint:
     """Rows in all state stores of the query."""
 
 
-def hint_of(progress: StreamingQueryProgress) -> Hint:
-    """What a progress says, whether it came by an event or from a query's recent ones."""
+def hint_of(report: str) -> Hint:
+    """What a progress report says, in Spark's JSON: whether it came by an event or was asked for."""
+    progress = json.loads(report)
     return Hint(
         "progress",
-        str(progress.id),
-        str(progress.runId),
-        progress.batchId,
-        progress.numInputRows,
-        progress.durationMs.get("triggerExecution"),
-        sum(operator.numRowsTotal for operator in progress.stateOperators),
+        progress["id"],
+        progress["runId"],
+        progress["batchId"],
+        progress["numInputRows"],
+        progress["durationMs"].get("triggerExecution"),
+        sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
     )
 
 
@@ -67,24 +70,44 @@ class JobListener(StreamingQueryListener):
     def __init__(self, on_hint: Callable[[Hint], None]) -> None:
         super().__init__()
         self._on_hint = on_hint
+        self._in_jvm: Any = None
+
+    @property
+    def _jlistener(self) -> Any:
+        # What pyspark registers with Spark; its own would convert each event in full before we see it.
+        if self._in_jvm is None:
+            self._in_jvm = _jvm.wrapped(_jvm.QueryListener(self))
+        return self._in_jvm
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """A query has started."""
+        self._give(lambda: Hint("started", query_id, run_id))
+
+    def progressed(self, report: str) -> None:
+        """An epoch is done."""
+        self._give(lambda: hint_of(report))
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """A query has ended."""
+        self._give(lambda: Hint("terminated", query_id, run_id))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """A query has started."""
-        self._give(Hint("started", str(event.id), str(event.runId)))
+        """As `started`, for whoever passes pyspark's events on."""
+        self.started(str(event.id), str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """An epoch is done."""
-        self._give(hint_of(event.progress))
+        """As `progressed`."""
+        self.progressed(event.progress.json)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing to tell."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """A query has ended."""
-        self._give(Hint("terminated", str(event.id), str(event.runId)))
+        """As `terminated`."""
+        self.terminated(str(event.id), str(event.runId))
 
-    def _give(self, hint: Hint) -> None:
+    def _give(self, hint: Callable[[], Hint]) -> None:
         try:
-            self._on_hint(hint)
+            self._on_hint(hint())
         except Exception:
-            log.exception("a hint of query %s was lost", hint.query_id)
+            log.exception("an event of a query was lost")

@@ -48,6 +48,11 @@ class EpochHistory:
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
     _asked_at: float = 0.0
 
+    @property
+    def told_upto(self) -> int:
+        """The newest epoch whose figures are known."""
+        return self._told
+
     def begin_after(self, epoch: int) -> None:
         """Epochs up to this one belong to earlier runs."""
         self._told = epoch

@@ -251,8 +251,8 @@ class QueryRun:
 
     def _ask_for_figures(self) -> None:
         if self._query is not None:
-            for progress in self._query.recentProgress:
-                self.history.told(hint_of(progress))
+            for report in _jvm.recent_progress(self._query, self.history.told_upto):
+                self.history.told(hint_of(report))
 
     def _record_epochs(self, *, everything: bool = False) -> None:
         for epoch in self.history.ready(everything=everything):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -138,6 +138,68 @@ def silence(spark: SparkSession) -> None:
     """Switch Spark's own logging off, for a program that tells failures itself and would else show each twice."""
     log4j = _jvm(spark).org.apache.logging.log4j
     log4j.core.config.Configurator.setAllLevels("org.apache.spark", log4j.Level.OFF)
+
+
+def recent_progress(query: StreamingQuery, after: int) -> list[str]:
+    """A query's latest progress reports as JSON, oldest first: those of epochs after the given one."""
+    reports = query._jsq.recentProgress()
+    found: list[str] = []
+    for index in range(len(reports) - 1, -1, -1):
+        if reports[index].batchId() <= after:
+            break
+        found.append(str(reports[index].json()))
+    return found[::-1]
+
+
+class QueryEvents(Protocol):
+    """What hears of the queries of a session."""
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """A query has started."""
+
+    def progressed(self, report: str) -> None:
+        """An epoch is done; the report is Spark's JSON."""
+
+    def terminated(self, query_id: str, run_id: str) -> None:
+        """A query has ended."""
+
+
+class QueryListener:
+    """Spark's listener interface, implemented through py4j.
+
+    pyspark's own takes each event apart by some hundred calls into the JVM, which costs an epoch 10 ms and more.
+    Here an epoch costs two calls.
+    """
+
+    def __init__(self, events: QueryEvents) -> None:
+        self._events = events
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Called by Spark."""
+        self._events.started(event.id().toString(), event.runId().toString())
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Called by Spark."""
+        self._events.progressed(str(event.progress().json()))
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Called by Spark."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Called by Spark."""
+        self._events.terminated(event.id().toString(), event.runId().toString())
+
+    class Java:
+        """What py4j has to know."""
+
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
+
+
+def wrapped(listener: QueryListener) -> Any:
+    """The listener as an object of the JVM, for `spark.streams.addListener`."""
+    from pyspark import SparkContext
+
+    return SparkContext._jvm.PythonStreamingQueryListenerWrapper(listener)  # type: ignore[union-attr]
 
 
 def _jvm(spark: SparkSession) -> Any:
