@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from spark_ext.end_of_input import is_end_of_input_offset
 from spark_ext.spark import _jvm
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Hint:
     run_id: str
     epoch: int | None = None
     input_rows: int | None = None
+    """Without the rows that mark an end of input."""
     duration_ms: int | None = None
     """Of the whole epoch, planning and commit included."""
     state_rows: int | None = None
@@ -47,12 +49,15 @@ class Hint:
 def hint_of(report: str) -> Hint:
     """What a progress report says, in Spark's JSON: whether it came by an event or was asked for."""
     progress = json.loads(report)
+    markers = sum(
+        source["numInputRows"] for source in progress["sources"] if is_end_of_input_offset(source["endOffset"])
+    )
     return Hint(
         "progress",
         progress["id"],
         progress["runId"],
         progress["batchId"],
-        progress["numInputRows"],
+        progress["numInputRows"] - markers,
         progress["durationMs"].get("triggerExecution"),
         sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
     )
