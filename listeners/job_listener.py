@@ -57,7 +57,7 @@ def hint_of(report: str) -> Hint:
         progress["id"],
         progress["runId"],
         progress["batchId"],
-        progress["numInputRows"] - markers,
+        progress["numInputRows"] - sum(end["numInputRows"] for end in ends),
         progress["durationMs"].get("triggerExecution"),
         sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
     )
