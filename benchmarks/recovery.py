@@ -178,15 +178,15 @@ def _failed() -> Figure:
                 visible.append(row_visible)
                 seen.append(row_seen)
         job.stop()
-    down = Sample.of(visible, "s")
+    down = Sample.of(seen, "s")
     return Figure(
         "recovery_failure",
         "recovery",
-        f"exception in a user's function to the first new row in the table: Job / PyFlink's {PYFLINK_SECONDS} s to the "
-        "first row in the function (not of this run: see benchmarks/flink)",
+        "exception in a user's function to the first row in the function again: Job / PyFlink's "
+        f"{PYFLINK_SECONDS} s (not of this run: see benchmarks/flink)",
         down.median / PYFLINK_SECONDS,
         Aim("<=", 1),
-        {"Job": down, "of it to the first row in the function": Sample.of(seen, "s")},
+        {"Job": down, "to the first new row in the table": Sample.of(visible, "s")},
         {"restart_backoff, ms": 100},
     )
 
@@ -195,14 +195,22 @@ def _failing_job(spark: SparkSession, folder: Path) -> sx.Job:
     place = str(folder)
 
     def touch(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Writes down when it fails, and when it first sees rows again."""
+        """Writes down when it fails, and when the query, started again, first gives it rows."""
+        from pyspark import TaskContext
+
         here = Path(place)
+        context = TaskContext.get()
+        # Spark gives each run of a query a job group of its own.
+        run_id = (context.getLocalProperty("spark.jobGroup.id") or "") if context else ""
         for batch in batches:
             if (here / "fail").exists():
                 (here / "fail").unlink(missing_ok=True)
+                (here / "failed-run").write_text(run_id)
                 (here / "failed").write_text(repr(time.time()))
                 raise ValueError("asked to fail")
-            if (here / "failed").exists() and not (here / "seen").exists():
+            # The other task of the epoch that failed goes on for a moment.
+            again = (here / "failed").exists() and (here / "failed-run").read_text() != run_id
+            if again and not (here / "seen").exists():
                 (here / "seen").write_text(repr(time.time()))
             yield batch
 

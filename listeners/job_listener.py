@@ -49,9 +49,7 @@ class Hint:
 def hint_of(report: str) -> Hint:
     """What a progress report says, in Spark's JSON: whether it came by an event or was asked for."""
     progress = json.loads(report)
-    markers = sum(
-        source["numInputRows"] for source in progress["sources"] if is_end_of_input_offset(source["endOffset"])
-    )
+    ends = [source for source in progress["sources"] if is_end_of_input_offset(source["endOffset"])]
     return Hint(
         "progress",
         progress["id"],
