@@ -189,12 +189,16 @@ class Outbox:
         """The requests of a decided epoch, the same for everybody.
 
         Raises:
+            FencedError: a newer incarnation has claimed the outbox.
             StateError: the outbox does not hold it any more.
             StorageError: it cannot be read.
         """
         import pyarrow.parquet as pq
 
-        names = _names(self._table(), epoch)
+        table = self._table()
+        # A successor that has sent the epoch has also removed it.
+        self._target.look(table, epoch.incarnation)
+        names = _names(table, epoch)
         if not names:
             raise StateError(
                 f"epoch {epoch.number} was recorded for sending, but the outbox does not hold it any more",

@@ -95,7 +95,7 @@ def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
     lines = ['{"n":1}'] * 7 + ['{"n":"' + "ä" * 50 + '"}', '{"n":2}']
     found = list(pieces(iter(lines), cut))
     assert [piece.rows for piece in found] == [5, 2, 1, 1]
-    small = [Piece(1, '{"n":%d}\n' % n) for n in range(12)]
+    small = [Piece(1, f'{{"n":{n}}}\n') for n in range(12)]
     joined = list(chunks(iter(small), cut))
     assert [chunk.rows for chunk in joined] == [5, 5, 2]
     assert joined[2].body == b'[{"n":10},{"n":11}]'
