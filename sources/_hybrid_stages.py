@@ -83,7 +83,10 @@ class HybridOptions(SourceOptions):
     def is_secret(cls, name: str) -> bool:
         """Also what is secret in any source: the name of a stage does not say which it is."""
         option = name.rpartition(".")[2]
-        return super().is_secret(option) or any(kind.options_type.is_secret(option) for kind in _kinds(ChannelSource))
+        others = {
+            kind.options_type for kind in _kinds(ChannelSource) if not issubclass(kind.options_type, HybridOptions)
+        }
+        return super().is_secret(option) or any(options.is_secret(option) for options in others)
 
     def public(self) -> dict[str, Any]:
         """With the options of the stages, secrets masked."""
@@ -155,8 +158,10 @@ class Stage:
         )
 
     def seam_schema(self) -> StructType:
-        """The columns of its seam."""
-        return check_columns(self._whole(), self.seam, self._who)
+        """The columns of its seam, by what the user has declared as far as that goes."""
+        declared = self.source.declared
+        known = declared is not None and set(self.seam) <= set(declared.names)
+        return check_columns(declared if declared is not None and known else self._whole(), self.seam, self._who)
 
     def check(self, wanted: StructType, other: str) -> None:
         """Refuse columns that are not those of another stage; their order does not matter.

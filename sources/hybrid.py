@@ -104,10 +104,11 @@ class Hybrid(ChannelSource):
         """
         here, following = self._stage, self._stages[self._at + 1]
         seam = None
-        if here.seam:
+        mine = {_inner(id) for id in ended if _stage_name(id) == here.name}
+        if here.seam and mine:
+            self._prepared(here)
             fresh = here.fresh()
             fresh.declared = here.seam_schema()
-            mine = {_inner(id) for id in ended if _stage_name(id) == here.name}
             seam = asdict(seam_of(fresh, mine, here.seam))
         reach("hybrid.before_switch")
         return {"name": following.name, "seam": seam}

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.sources._seam import seam_of
 from spark_ext.sources.contract import ChannelSource, Committed, Seam
-from spark_ext.sources.datagen import DataGen
+from spark_ext.sources.datagen import SCHEMA, DataGen
 from spark_ext.sources.files import Files
 from spark_ext.sources.hybrid import Hybrid
 from spark_ext.testing.ddl import columns
@@ -26,6 +26,9 @@ ROWS = (30, 12, 5, 9)
 """Rows of each channel of the live side: a log with four partitions."""
 HISTORY = (17, 12, 0, 3)
 """How many of them the history holds already."""
+
+SPARK = columns("id bigint, channel int, seq bigint, ts timestamp, key bigint, value double, tag string")
+"""The columns, for a user who declares them because the history cannot tell."""
 
 
 def log(rows_of: tuple[int, ...] = ROWS) -> list[dict[str, Any]]:
@@ -43,9 +46,8 @@ def history(folder: Path, files: int = 5) -> Path:
     rows = [row for row in log() if row["seq"] < HISTORY[row["channel"]]]
     random.Random(3).shuffle(rows)
     folder.mkdir(parents=True)
-    schema = pa.Table.from_pylist(rows).schema
     for number in range(files):
-        pq.write_table(pa.Table.from_pylist(rows[number::files], schema), folder / f"{number}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows[number::files], SCHEMA), folder / f"{number}.parquet")
     return folder
 
 
@@ -139,7 +141,7 @@ def test_a_file_that_appears_behind_the_last_look_moves_no_seam(tmp_path: Path) 
     while len(run.trace.finished) < 5:
         assert run.epoch()
     late = [row for row in log() if row["channel"] == 0]
-    pq.write_table(pa.Table.from_pylist(late), tmp_path / "in" / "late.parquet")
+    pq.write_table(pa.Table.from_pylist(late, SCHEMA), tmp_path / "in" / "late.parquet")
     while run.epoch():
         pass
     assert rows(run) == sorted(row["id"] for row in log())
@@ -148,7 +150,7 @@ def test_a_file_that_appears_behind_the_last_look_moves_no_seam(tmp_path: Path) 
 def test_the_seam_is_the_logged_one_whatever_has_become_of_the_history(tmp_path: Path) -> None:
     """Once the switch is in the offset nobody looks at the history again, in no later run."""
     world = LogWorld(tmp_path / "in")
-    run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "8"}], lag=0)
+    run = SourceRun(lambda given: world.source(**given), {}, schema=SPARK, limits=[{"max_rows_per_epoch": "8"}], lag=0)
     while run.offset.stage is None:
         assert run.epoch()
     assert run.offset.stage == {"name": "live", "seam": {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None}}
@@ -171,13 +173,12 @@ def test_a_history_that_is_gone_before_its_seam_is_known_is_refused(tmp_path: Pa
 
 def test_an_empty_history_moves_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    schema = columns("id bigint, channel int, seq bigint, ts timestamp, key bigint, value double, tag string")
     given = {
         **LogWorld(tmp_path / "in").given,
         "history.path": str(tmp_path / "empty"),
         "history.format": "files",
     }
-    trace = drive(Hybrid, given, schema=schema, rng=random.Random(1))
+    trace = drive(Hybrid, given, schema=SPARK, rng=random.Random(1))
     assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == sorted(row["id"] for row in log())
 
 
@@ -211,19 +212,21 @@ def test_seams_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
 def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> None:
     """AvailableNow passes the seam in the run in which it comes to it, and the next run begins behind it."""
 
+    clock = tmp_path / "clock"
+
     class Clocked(DataGen):
         @classmethod
         def name(cls) -> str:
             return "clocked"
 
-        clock = staticmethod(lambda: 1_000.0 + seconds[0])
+        clock = staticmethod(lambda: float(clock.read_text()))
 
-    seconds = [0.0]
-    world = LogWorld(tmp_path / "in", **{"live.format": "clocked", "live.channels": "4", "live.rows_per_second": "40"})
+    clock.write_text("1000")
+    world = LogWorld(tmp_path / "in", **{"live.format": "clocked", "live.channels": "4", "live.rows_per_second": "100"})
     del world.given["live.rows_of"]
     run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small], available_now=available_now)
-    for second in (1.0, 2.0, 3.0):
-        seconds[0] = second
+    for second in (1001, 1002, 1003):
+        clock.write_text(str(second))
         while run.epoch():
             pass
         run.restart(world.small)
