@@ -26,10 +26,10 @@ from spark_ext.jobs.job import Job
 from spark_ext.sinks._delta_types import arrow_schema
 from spark_ext.sinks._writer import Written
 from spark_ext.sinks.contract import Task
+from spark_ext.testing.every_type import EVERY_TYPE, empty, row
 from tests.conformance.sinks_under_test import SINKS, SinkUnderTest, run, writer, written
 from tests.jobs import Lab, expected
 from tests.sinks.delta_kit import numbered
-from tests.sinks.every_type import EVERY_TYPE, empty, row
 from tests.sinks.frozen import frozen, started, was_fenced
 from tests.waiting import until
 
