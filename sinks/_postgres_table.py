@@ -113,9 +113,7 @@ def _char(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def create(
-    connection: psycopg.Connection[Any], name: Name, schema: StructType, key: Sequence[str], who: str
-) -> None:
+def create(connection: psycopg.Connection[Any], name: Name, schema: StructType, key: Sequence[str], who: str) -> None:
     """Make the table if it is not there; with a key it is the primary key."""
     from psycopg import sql
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -147,19 +147,26 @@ _kept = _Kept()
 
 
 @contextlib.contextmanager
-def session(server: Server, application: str, who: str) -> Iterator[psycopg.Connection[Any]]:
+def session(
+    server: Server,
+    application: str,
+    who: str,
+    begin: Callable[[psycopg.Connection[Any]], None] = lambda connection: None,
+) -> Iterator[psycopg.Connection[Any]]:
     """A connection in autocommit, kept for the next use if it is left idle and well.
 
     Args:
         server: where to.
         application: `application_name`, by which a later start of the job finds the connections of an earlier one.
         who: operator and target, for errors.
+        begin: what to do first with a new connection.
 
     Raises:
         SparkExtError: the connection cannot be made.
     """
     import psycopg
 
+    fresh = False
     key = (os.getpid(), server.conninfo, application)
     connection = _kept.connections.pop(key, None)
     if connection is not None and not _lives(connection):
@@ -169,7 +176,10 @@ def session(server: Server, application: str, who: str) -> Iterator[psycopg.Conn
             connection = server.connect(application)
         except psycopg.Error as error:
             raise problem(error, who, "nothing of this step was written") from None
+        fresh = True
     try:
+        if fresh:
+            begin(connection)
         yield connection
     except BaseException:
         # Whatever state it is in: closing it rolls back on the server.
