@@ -212,5 +212,5 @@ class Committer:
 def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
     """Begin a transaction that waits for locks so long, ms, and does not hold its own for ever if we freeze."""
     connection.execute(
-        f"BEGIN; SET LOCAL lock_timeout = {int(lock_timeout)}; SET LOCAL idle_in_transaction_session_timeout = 60000"  # type: ignore[arg-type]
+        f"BEGIN; SET LOCAL lock_timeout = {int(lock_timeout)}; SET LOCAL idle_in_transaction_session_timeout = 60000"
     )

@@ -71,7 +71,7 @@ def _rows(batch: pa.RecordBatch, columns: Sequence[Column]) -> memoryview | byte
             run = []
         parts.append(_field(array, column, fixed))
     if not parts:
-        return memoryview(np.hstack(run)).cast("B")
+        return np.hstack(run).tobytes()
     if run:
         parts.append(_binary(np.hstack(run)))
     joined = pc.binary_join_element_wise(*parts, b"") if len(parts) > 1 else parts[0]
@@ -107,7 +107,7 @@ def _field(array: pa.Array, column: Column, fixed: Bytes | None = None) -> pa.Ar
     return pc.coalesce(value, _NULL)
 
 
-# -- values of fixed width ------------------------------------------------------------------------------------------
+# -- values of fixed width -----------------------------------------------------------------------------------------
 
 
 def _fixed(array: pa.Array, column: Column) -> Bytes | None:
@@ -147,7 +147,7 @@ def _numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 def _big_endian(numbers: npt.NDArray[Any], wire: str) -> Bytes:
     made = np.ascontiguousarray(numbers.astype(wire))
-    return made.view(np.uint8).reshape(len(made), -1)
+    return made.view(np.uint8).reshape(len(made), made.itemsize)
 
 
 def _numeric(array: pa.Array) -> Bytes:
@@ -200,7 +200,7 @@ def _uuid(array: pa.Array, column: Column) -> Bytes:
     return np.frombuffer(bytes.fromhex(text), np.uint8).reshape(len(array), 16)
 
 
-# -- values of any length -------------------------------------------------------------------------------------------
+# -- values of any length ------------------------------------------------------------------------------------------
 
 
 def _payload(array: pa.Array, column: Column) -> pa.Array:

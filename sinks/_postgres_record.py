@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS spark_ext.decided (
   decided_at timestamptz NOT NULL DEFAULT clock_timestamp());
 COMMENT ON TABLE spark_ext.decided IS 'spark-ext: prepared transactions that have to be committed';
 CREATE TABLE IF NOT EXISTS spark_ext.parts (gid text PRIMARY KEY);
-COMMENT ON TABLE spark_ext.parts IS 'spark-ext: a row that each prepared transaction brings along, to tell that it was committed';
+COMMENT ON TABLE spark_ext.parts IS 'spark-ext: a row of each prepared transaction, to tell that it was committed';
 """
 
 

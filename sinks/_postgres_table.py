@@ -118,7 +118,7 @@ def create(connection: psycopg.Connection[Any], name: Name, schema: StructType, 
     from psycopg import sql
 
     columns = [
-        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(new_type(field.dataType, field.name, who)))  # type: ignore[arg-type]
+        sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(new_type(field.dataType, field.name, who)))
         for field in schema.fields
     ]
     if key:
@@ -186,7 +186,7 @@ def _is_unique(connection: psycopg.Connection[Any], name: Name, key: Sequence[st
             "SELECT 1 FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid "
             "AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnkeyatts = %s "
             "AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text) FROM pg_attribute a "
-            "  WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) = %s::text[]",
+            "WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) = %s::text[]",
             (name.identifier.as_string(connection), len(key), sorted(key)),
         ).fetchone()
         is not None

@@ -13,7 +13,12 @@ from pyspark.sql import types as spark
 
 from spark_ext.errors import ConfigurationError
 
-_DIGITS = {spark.ByteType: 3, spark.ShortType: 5, spark.IntegerType: 10, spark.LongType: 19}
+_DIGITS: dict[type[spark.DataType], int] = {
+    spark.ByteType: 3,
+    spark.ShortType: 5,
+    spark.IntegerType: 10,
+    spark.LongType: 19,
+}
 """Decimal digits that hold all values of a type."""
 
 _NEW: dict[type[spark.DataType], str] = {

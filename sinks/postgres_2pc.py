@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
@@ -116,7 +116,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         """Sent to executors without what was found out here: their environment may name another server."""
         return {key: value for key, value in self.__dict__.items() if key not in ("_server", "_who")}
 
-    # -- before the query -----------------------------------------------------------------------------------------------
+    # -- before the query ----------------------------------------------------------------------------------------------
 
     def validate(self, schema: StructType) -> None:
         """Refuse a server, table or types that cannot be written to.
@@ -175,7 +175,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 raise missing(self._table, self._who)
             take(self._committer(connection, table, (), self._who), claim, self._mark)
 
-    # -- an epoch -------------------------------------------------------------------------------------------------------
+    # -- an epoch ------------------------------------------------------------------------------------------------------
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Part | None:
         """Rows that no reader sees: in the message, a staging table or a prepared transaction.
@@ -236,7 +236,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             table = self._usable(connection, schema, who)
             return self._committer(connection, table, tuple(schema.names), who).commit(epoch, prepared)
 
-    # -- shared ---------------------------------------------------------------------------------------------------------
+    # -- shared --------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _session(self, incarnation: int, who: str | None = None) -> Iterator[psycopg.Connection[Any]]:

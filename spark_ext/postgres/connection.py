@@ -1,7 +1,7 @@
 """Where the server is, and connections to it that are kept over epochs.
 
-What an option does not say, libpq's own means do: `PGHOST`, `PGUSER`, `PGPASSWORD`, `~/.pgpass`, `PGSERVICE`. They count
-where the connection is made: on the driver and on every executor.
+What an option does not say, libpq's own means do: `PGHOST`, `PGUSER`, `PGPASSWORD`, `~/.pgpass`, `PGSERVICE`. They
+count where the connection is made: on the driver and on every executor.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class Server:
             settings = {**keep_alive, **parsed, **given}
             settings.setdefault("connect_timeout", max(2, options.connect_timeout // 1000))
             conninfo = psycopg.conninfo.make_conninfo(**settings)
+            if not all(port.isdigit() for port in str(settings.get("port", 0)).split(",") if port):
+                raise psycopg.ProgrammingError("port")
         except psycopg.Error:
             raise ConfigurationError(
                 "the option 'dsn' is not a connection string of PostgreSQL",

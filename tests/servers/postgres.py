@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -246,7 +247,7 @@ class PostgresServer:
             for child in children:
                 child.kill()
         self._process.wait(60)
-        gone, left = psutil.wait_procs(children, timeout=60)
+        _, left = psutil.wait_procs(children, timeout=60)
         assert not left, left
 
     def restart(self) -> None:
@@ -272,6 +273,25 @@ class PostgresServer:
                 connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
         with self.admin() as connection:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name)))
+
+    @contextmanager
+    def small_disk(self, size: str) -> Iterator[Path]:
+        """A file system of its own for a tablespace, soon full; needs root, else the test is passed over."""
+        place = self.folder / "small"
+        place.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], capture_output=True, check=False
+        )
+        if mounted.returncode != 0:
+            place.rmdir()
+            pytest.skip("this user may not mount a file system")
+        try:
+            inner = place / "space"
+            inner.mkdir(mode=0o700)
+            self._own(inner)
+            yield inner
+        finally:
+            subprocess.run(["umount", "-l", str(place)], check=True)
 
     def close(self) -> None:
         """End it and remove its data."""

@@ -29,6 +29,11 @@ $$ BEGIN RAISE 'no space left' USING ERRCODE = 'disk_full'; END $$
 """
 
 
+TRIGGER = """
+CREATE TRIGGER no_space BEFORE INSERT OR UPDATE ON spark_ext.epochs EXECUTE FUNCTION spark_ext.no_space()
+"""
+
+
 class PostgresTarget(SinkTarget):
     """A table of a database of its own. Nothing is sent inline unless the options say so: that leaves nothing."""
 
@@ -63,9 +68,7 @@ class PostgresTarget(SinkTarget):
         """The server says that its disk is full whenever an epoch is recorded."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(FULL)
-            connection.execute(
-                "CREATE TRIGGER no_space BEFORE INSERT OR UPDATE ON spark_ext.epochs EXECUTE FUNCTION spark_ext.no_space()"
-            )
+            connection.execute(TRIGGER)
         return self._mend
 
     def _mend(self) -> None:
