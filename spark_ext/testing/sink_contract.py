@@ -304,12 +304,14 @@ class SinkContract:
         assert target.ids() == [mine * 1000 + n for mine in range(2) for n in range(60)]
 
     def test_c10_the_same_uid_of_another_job_is_refused(self, target: SinkTarget) -> None:
-        """By the target itself, whichever session the other job runs in; the first one goes on unharmed."""
+        """By the target, whichever session the other job runs in; and by the session, whichever target it has."""
         first = Driver(target)
         first.claim()
         first.run(0, numbered(0, 5))
         with pytest.raises(ConfigurationError, match="'out'"):
             Driver(target, job_id="job-2").claim()
+        with pytest.raises(ConfigurationError, match="uid 'out' is in use by query 'q' of job 'job'"):
+            Driver(target, job_id="job-2").commit([], 1)
         assert target.ids() == list(range(5))
         first.run(1, numbered(5, 10))
         assert target.ids() == list(range(10))

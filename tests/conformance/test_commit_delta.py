@@ -13,6 +13,7 @@ from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.sinks import delta_kit
 
 
@@ -45,6 +46,12 @@ class DeltaTarget(SinkTarget):
 
 
 class TestDelta2pc(SinkContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        return DeltaTarget(tmp_path / "t")
+
+
+class TestDelta2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
         return DeltaTarget(tmp_path / "t")
