@@ -211,7 +211,6 @@ def test_seams_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("available_now", [False, True])
 def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> None:
     """AvailableNow passes the seam in the run in which it comes to it, and the next run begins behind it."""
-
     clock = tmp_path / "clock"
 
     class Clocked(DataGen):
