@@ -132,7 +132,10 @@ class Planner:
     def prepare_available_now(self) -> None:
         """From now on, plan only what is there now."""
         self._available_now = True
-        if not self._source.bounded:
+        self._set_targets()
+
+    def _set_targets(self) -> None:
+        if self._available_now and not self._source.bounded:
             self._targets = {channel.id: self._source.latest(channel) for channel in self._source.discover()}
 
     def next(self, start: SourceOffset) -> SourceOffset:
@@ -184,9 +187,10 @@ class Planner:
         self._stage = start.stage
         if start.stage is not None:
             self._source.enter(start.stage)
-            if self._available_now:
-                self.prepare_available_now()
         self._source.resume(known, frozenset(finished))
+        if start.stage is not None:
+            # Before the offset was seen, nobody knew which stage the run is in.
+            self._set_targets()
         self._seen = finished | start.running.keys()
         self._opened = True
         if not start.ended:
@@ -196,8 +200,7 @@ class Planner:
         """The last epoch was the switch to another stage."""
         self._stage = stage
         self._source.enter(stage)
-        if self._available_now:
-            self.prepare_available_now()
+        self._set_targets()
         self._discover()
 
     def _further_stage(self, start: SourceOffset) -> Json:
