@@ -20,6 +20,7 @@ SHIPPED: Final[tuple[str, ...]] = (
     "spark_ext.sources.end_of_input:EndOfInput",
     "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
     "spark_ext.sinks.http_2pc:HttpTwoPhaseCommit",
+    "spark_ext.sinks.postgres_2pc:PostgresTwoPhaseCommit",
 )
 """`module:class` of every source and sink that `register` puts into a session."""
 
