@@ -16,7 +16,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -93,19 +93,16 @@ class EpochLog:
         """
         return self._read()[0]
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, in order, of one moment; a new writer's entries are not waited for.
+    def entries(self) -> list[Entry]:
+        """All entries of one moment, in order.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the log cannot be read.
         """
-        for piece in self._read()[1]:
-            yield from self._entries(piece)
-
-    def newest_first(self) -> Iterator[Entry]:
-        """All entries, from the newest."""
-        for piece in reversed(self._read()[1]):
-            yield from reversed(self._entries(piece))
+        while True:
+            # What was listed may have been merged and deleted before it is read.
+            with contextlib.suppress(FileNotFoundError):
+                return [entry for piece in self._read()[1] for entry in self._entries(piece)]
 
     def append(self, decide: Callable[[State], Entry | None], writer: str, before: str) -> State | None:
         """Write the entry that is decided on by the log's state at its very place.
@@ -130,7 +127,7 @@ class EpochLog:
             reach(before)
             after = state.after(entry)
             piece = _Piece(after.last, after.last)
-            if self._put(piece, None, [entry], writer) and self._is_end(piece):
+            if self._put(piece, None, [entry], writer) and self._counts(piece, entry):
                 self._merge(after.last, writer)
                 return after
         raise CommitError(
@@ -214,15 +211,16 @@ class EpochLog:
         lines = "".join(json.dumps(line) + "\n" for line in (head, *entries))
         return put_if_absent(self._folder / piece.name, lines, writer)
 
-    def _is_end(self, piece: _Piece) -> bool:
+    def _counts(self, piece: _Piece, entry: Entry) -> bool:
         """Whether a fresh entry is the log's, and not in a gap that merging has left below the end.
 
         Entries are deleted only after a segment that covers them is there: a look after the creation finds it.
         """
-        if any(other.first <= piece.first <= other.last for other in self._pieces() if other != piece):
-            (self._folder / piece.name).unlink(missing_ok=True)
-            return False
-        return True
+        covered = any(other.first <= piece.first <= other.last for other in self._pieces() if other != piece)
+        if not covered or self.entries()[piece.first] == json.loads(json.dumps(entry)):
+            return True
+        (self._folder / piece.name).unlink(missing_ok=True)
+        return False
 
     def _merge(self, last: int, writer: str) -> None:
         """Merge what the newest entry has completed. A failure is made up for by the next merge of a larger segment."""

@@ -227,7 +227,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _settle(self, epoch: Epoch, files: Sequence[DataFile]) -> None:
         """After a repeat: the links that a crash may have prevented are made, the rows prepared anew are not needed."""
-        for entry in self._folder.log(epoch.sink).newest_first():
+        for entry in reversed(self._folder.log(epoch.sink).entries()):
             if entry.get("application") == epoch.application and entry.get("epoch") == epoch.number:
                 committed = {file["path"] for file in entry["files"]}
                 self._publish(committed)
