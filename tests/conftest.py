@@ -49,4 +49,4 @@ def spark(spark_of_process: SparkSession) -> Iterator[SparkSession]:
             session.conf.set(key, value)
 
 
-pytest_plugins = ["tests.jobs"]
+pytest_plugins = ["tests.jobs", "tests.servers.kafka"]
