@@ -49,4 +49,7 @@ def spark(spark_of_process: SparkSession) -> Iterator[SparkSession]:
             session.conf.set(key, value)
 
 
+# So that its assertions say what differs, as those of tests do.
+pytest.register_assert_rewrite("spark_ext.testing.sink_contract", "spark_ext.testing.sink_queries")
+
 pytest_plugins = ["tests.jobs", "tests.servers.kafka"]

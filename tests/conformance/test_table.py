@@ -1,4 +1,7 @@
-"""The table in `docs/conformance.md` and the tests are one: each listed test exists, and each test is listed."""
+"""The table in `docs/conformance.md` and the tests are one: each listed test exists, and each test is listed.
+
+Tests of the contract kit count where they are written; which connectors run them is a list of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sources.contract import ChannelSource
+from spark_ext.spark import _connectors
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
@@ -23,9 +30,17 @@ ALL = {"P": 10, "R": 14, "F": 18, "C": 11, "U": 9, "X": 5, "E": 10, "L": 11}
 
 @cache
 def functions(path: str) -> frozenset[str]:
-    """Names of a file's tests."""
+    """Names of a file's tests, those of its classes included."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return frozenset(item.name for item in tree.body if isinstance(item, ast.FunctionDef))
+    return frozenset(item.name for item in ast.walk(tree) if isinstance(item, ast.FunctionDef))
+
+
+@cache
+def classes(path: str) -> dict[str, set[str]]:
+    """A file's classes, each with the names of its bases."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    found = (item for item in tree.body if isinstance(item, ast.ClassDef))
+    return {item.name: {base.id for base in item.bases if isinstance(base, ast.Name)} for item in found}
 
 
 def listed(cell: str) -> list[tuple[str, str]]:
@@ -58,7 +73,8 @@ def test_each_row_is_read() -> None:
 
 
 def test_each_test_of_a_line_is_listed_under_it() -> None:
-    for path in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
+    kit = (ROOT / "spark_ext" / "testing").glob("*.py")
+    for path in sorted([*(ROOT / "tests" / "conformance").glob("test_*.py"), *kit]):
         relative = str(path.relative_to(ROOT))
         for name in functions(relative):
             found = re.match(r"test_([a-z]\d+)_", name)
@@ -69,3 +85,16 @@ def test_each_test_of_a_line_is_listed_under_it() -> None:
 def test_each_line_is_shown_or_named_as_not_yet() -> None:
     every = [f"{group}{number}" for group, count in ALL.items() for number in range(1, count + 1)]
     assert sorted([*ROWS, *not_yet()]) == sorted(every)
+
+
+@pytest.mark.parametrize("connector", _connectors.load(), ids=lambda connector: connector.name())
+def test_each_shipped_connector_runs_the_kit(connector: type[TwoPhaseCommitSink] | type[ChannelSource]) -> None:
+    """By the classes that the page names, each of which takes a suite of the kit over."""
+    named = re.findall(rf"^- `{connector.name()}`: (.*)$", SHOWN, re.MULTILINE)
+    if connector.name() == "end_of_input":
+        return  # a part of the machinery, which no user names
+    assert len(named) == 1, f"{connector.name()} is not in the list"
+    wanted = {"SinkContract", "SinkQueryContract"} if issubclass(connector, TwoPhaseCommitSink) else {"SourceContract"}
+    for path, name in re.findall(r"`([\w/.]+\.py)::(\w+)`", named[0]):
+        wanted -= classes(path)[name]
+    assert not wanted, f"{connector.name()} does not run {wanted}"

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from spark_ext.testing.every_type import EVERY_TYPE, UTC, empty, moment, row
 from tests.sinks.delta_kit import Driver, data_files, ddl
-from tests.sinks.every_type import EVERY_TYPE, UTC, empty, moment, row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,7 @@
-"""A schema with every type that Spark's Delta tables and `delta_2pc` share, and rows of it."""
+"""A schema with every type that Spark stores in tables, and rows of it: extreme ones, nested ones, nulls of each.
+
+A sink that cannot store them all says so in its `SinkTarget.types`, by `without`.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,25 @@ EVERY_TYPE = T.StructType(
 )
 
 
+def without(*names: str) -> T.StructType:
+    """The schema without some of its columns.
+
+    Raises:
+        ValueError: there is no such column.
+    """
+    unknown = set(names) - set(EVERY_TYPE.fieldNames())
+    if unknown:
+        raise ValueError(f"no columns of EVERY_TYPE: {sorted(unknown)}")
+    return T.StructType([field for field in EVERY_TYPE.fields if field.name not in names])
+
+
 def moment(year: int, micro: int = 123_456) -> datetime.datetime:
+    """The last day of January of a year, to the microsecond, UTC."""
     return datetime.datetime(year, 1, 31, 5, 15, 0, micro, UTC)
 
 
 def row(number: int) -> dict[str, Any]:
+    """A row without nulls; `long` is the number. From 1 to 399."""
     return {
         "byte": number % 100,
         "short": -number,
@@ -71,4 +88,5 @@ def row(number: int) -> dict[str, Any]:
 
 
 def empty(number: int) -> dict[str, Any]:
+    """A row of nulls but for `long`, which is not nullable."""
     return {**dict.fromkeys(EVERY_TYPE.fieldNames()), "long": number}

@@ -1,0 +1,159 @@
+"""Drivers as processes of their own, to be killed or frozen at a fail point: real processes, not threads.
+
+    with Child(run, target, env={...}) as child:
+        said = child.wait()
+
+What runs is a function of an importable module with arguments that can be pickled. Nothing of a child is left when its
+`with` ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from spark_ext import failpoints
+from spark_ext.errors import FencedError, from_text
+from spark_ext.testing.waiting import until
+
+LIMIT = 120.0
+"""Seconds after which a child that has not ended counts as hanging."""
+
+
+class Child:
+    """A function that runs in a fresh Python process.
+
+    Args:
+        function: a function of a module; with its arguments it has to be picklable.
+        args: its arguments.
+        env: further environment variables.
+    """
+
+    def __init__(self, function: Callable[..., object], *args: object, env: Mapping[str, str] | None = None) -> None:
+        modules = {name: _file_of(name) for name in {type(arg).__module__ for arg in args} | {function.__module__}}
+        self._said: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed by __exit__)
+        with tempfile.TemporaryFile() as brief:
+            pickle.dump({name: file for name, file in modules.items() if file}, brief)
+            pickle.dump((function, args), brief)
+            brief.seek(0)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", "from spark_ext.testing.children import main; main()"],
+                stdin=brief,
+                stdout=self._said,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._said.close()
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs. A signal is a negative number."""
+        return self._process.poll()
+
+    def text(self) -> str:
+        """What it has said so far, errors included."""
+        self._said.seek(0)
+        return self._said.read()
+
+    def wait(self) -> str:
+        """Wait for its end; returns what it said.
+
+        Raises:
+            subprocess.TimeoutExpired: it hangs.
+        """
+        self._process.wait(LIMIT)
+        return self.text()
+
+
+def _file_of(module: str) -> str | None:
+    """Where a module comes from, for a child that may not find it by its name."""
+    file = getattr(sys.modules[module], "__file__", None)
+    return str(file) if file else None
+
+
+def main() -> None:
+    """The child's side."""
+    for name, file in pickle.load(sys.stdin.buffer).items():
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            # A test file that pytest has loaded under a name of its own.
+            spec = importlib.util.spec_from_file_location(name, file)
+            assert spec is not None and spec.loader is not None
+            sys.modules[name] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+    function, args = pickle.load(sys.stdin.buffer)
+    function(*args)
+
+
+def killed_at(point: str, function: Callable[..., object], *args: object, env: Mapping[str, str] | None = None) -> None:
+    """Run a child until it is killed at the named fail point.
+
+    Raises:
+        AssertionError: it was not: it never came by there, or failed before.
+    """
+    with Child(function, *args, env={**(env or {}), failpoints.VARIABLE: f"{point}=kill"}) as child:
+        said = child.wait()
+        if child.poll() != -signal.SIGKILL:
+            raise AssertionError(f"the process was to be killed at '{point}' and ended with {child.poll()}:\n{said}")
+
+
+class Frozen:
+    """A child that waits at a fail point until it is woken."""
+
+    def __init__(self, child: Child, gate: Path) -> None:
+        self._child, self._gate = child, gate
+
+    def wake(self) -> str:
+        """Let it go on; what it said until its end."""
+        self._gate.touch()
+        return self._child.wait()
+
+
+@contextmanager
+def frozen(
+    folder: Path, point: str, function: Callable[..., object], *args: Any, env: Mapping[str, str] | None = None
+) -> Iterator[Frozen]:
+    """A child that has come to the named fail point and waits there.
+
+    Args:
+        folder: an existing folder for the gate.
+        point: the fail point.
+        function: what runs.
+        args: its arguments.
+        env: further environment variables.
+
+    Raises:
+        AssertionError: it ended without coming there.
+    """
+    gate = folder / f"gate-{point}"
+    waiting = gate.with_name(gate.name + ".waiting")
+    with Child(function, *args, env={**(env or {}), failpoints.VARIABLE: f"{point}=wait:{gate}"}) as child:
+        until(lambda: waiting.exists() or child.poll() is not None, f"a process waiting at '{point}'")
+        if not waiting.exists():
+            raise AssertionError(f"the process was to wait at '{point}' and ended with {child.poll()}:\n{child.text()}")
+        yield Frozen(child, gate)
+
+
+def was_fenced(said: str) -> bool:
+    """Whether a child's last error is that a newer incarnation has fenced it off."""
+    return isinstance(from_text(said), FencedError)

@@ -1,0 +1,347 @@
+"""The contract of sinks as a suite of tests (pytest), without Spark. For any sink, also one of your own.
+
+    class TestMySink(SinkContract):
+        @pytest.fixture
+        def target(self, tmp_path):
+            return MyTarget(tmp_path / "out")      # a SinkTarget: see `sink_driver`
+
+Each test's name starts with the line of the conformance table that it shows. Drivers that die or freeze are real
+processes. `SinkQueryContract` in `sink_queries` has the lines that need Spark.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import tenacity
+from pyspark.sql import types as T
+
+from spark_ext import failpoints, registry
+from spark_ext.errors import CommitError, ConfigurationError, FencedError, StateError
+from spark_ext.sinks._writer import Written
+from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.testing import every_type
+from spark_ext.testing.children import Child, frozen, killed_at, was_fenced
+from spark_ext.testing.sink_driver import (
+    Driver,
+    SinkTarget,
+    arrow_schema,
+    numbered,
+    run_epoch,
+    run_job_beside_another,
+    table,
+)
+
+ALREADY = CommitOutcome.ALREADY_COMMITTED
+COMMITTED = CommitOutcome.COMMITTED
+
+
+class SinkContract:
+    """Define the fixture `target` in a subclass named `Test...`."""
+
+    @pytest.fixture(autouse=True)
+    def _session_of_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A session registry, also for child processes; and fail points that have not been passed yet."""
+        monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
+        monkeypatch.setattr(failpoints, "_passed", Counter())
+
+    def test_c1_all_messages_have_arrived_before_anything_is_visible(self, target: SinkTarget) -> None:
+        """A commit with the message of one task missing is refused, and shows nothing."""
+        driver = Driver(target)
+        driver.claim()
+        messages = [driver.write(0, numbered(n * 5, n * 5 + 5), partition=n) for n in range(3)]
+        assert target.ids() == [], "written, not committed"
+        incomplete: list[Written | None] = [*messages[:2], None]
+        with pytest.raises(StateError, match="1 of 3 tasks of epoch 0 did not report"):
+            driver.commit(incomplete, 0)
+        driver.abort(incomplete, 0)
+        assert target.ids() == []
+        driver.commit(messages, 0)
+        assert target.ids() == list(range(15))
+        assert driver.outcomes == [COMMITTED], "all of it in one step"
+
+    def test_c2_crash_before_commit_shows_nothing_and_the_restart_writes_it_once(self, target: SinkTarget) -> None:
+        """A driver killed in the middle of the commit of its second epoch; its rows come in other partitions then."""
+        driver = Driver(target)
+        driver.claim()
+        driver.run(0, numbered(0, 5))
+        killed_at(target.brink, run_epoch, target, 1, 1, 5, 10)
+        assert target.ids() == list(range(5))
+        second = Driver(target, incarnation=2)
+        second.claim()
+        second.run(1, numbered(5, 10), partitions=3)
+        assert target.ids() == list(range(10))
+
+    def test_c2_crash_at_every_step_and_each_epoch_is_there_once(self, target: SinkTarget) -> None:
+        """At each fail point in turn a starting driver is killed; its successor repeats the epoch."""
+        points = ("sink.before_commit", target.brink, target.done, "sink.committed", *target.points)
+        Driver(target).claim()
+        for number, point in enumerate(points):
+            start, end = number * 5, number * 5 + 5
+            killed_at(point, run_epoch, target, 2 * number + 1, number, start, end, True)
+            successor = Driver(target, incarnation=2 * number + 2)
+            successor.claim()
+            successor.run(number, numbered(start, end))
+            assert target.ids() == list(range(end)), f"killed at {point}"
+
+    @pytest.mark.parametrize("partitions", [1, 5])
+    def test_c3_crash_between_the_two_commits_is_recognised(self, target: SinkTarget, partitions: int) -> None:
+        """The sink has committed, Spark has not: the epoch comes anew, in another number of partitions; it is once."""
+        Driver(target).claim()
+        killed_at("sink.committed", run_epoch, target, 1, 0, 0, 5)
+        assert target.ids() == list(range(5))
+        second = Driver(target, incarnation=2)
+        second.claim()
+        second.run(0, numbered(0, 5), partitions)
+        assert second.outcomes == [ALREADY]
+        second.run(1, numbered(5, 10), partitions)
+        assert second.outcomes == [ALREADY, COMMITTED]
+        assert target.ids() == list(range(10))
+
+    def test_c4_commit_raises_after_its_effect_then_abort_then_commit_again(
+        self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As Spark does it; the rows are not undone by the abort, and the second commit finds them."""
+        driver = Driver(target, options={"commit_attempts": "1"})
+        driver.claim()
+        messages = [driver.write(0, numbered(0, 5))]
+        monkeypatch.setenv(failpoints.VARIABLE, f"{target.done}=raise")
+        with pytest.raises(CommitError, match="could not be committed in 1 attempts") as failure:
+            driver.commit(messages, 0)
+        assert "in doubt" in failure.value.kept
+        driver.abort(messages, 0)
+        assert target.ids() == list(range(5))
+        driver.commit(messages, 0)
+        assert driver.outcomes == [ALREADY]
+        assert target.ids() == list(range(5))
+
+    def test_c5_prepared_work_of_a_dead_incarnation_is_finished_or_discarded_by_its_own_record(
+        self, target: SinkTarget
+    ) -> None:
+        """What was committed stays, and what the claiming incarnation and other sinks have prepared."""
+        first = Driver(target)
+        first.claim()
+        first.run(0, numbered(0, 5))
+        before = target.leftovers()
+        killed_at("sink.before_commit", run_epoch, target, 1, 1, 5, 10)
+        dead = target.leftovers() - before
+        assert bool(dead) is target.stages
+        other = Driver(target, uid="other", job_id="job-2")
+        other.claim()
+        others = [other.write(0, numbered(90, 95))]
+        kept = target.leftovers() - before - dead
+        second = Driver(target, incarnation=2)
+        second.claim()
+        mine = [second.write(1, numbered(5, 10))]
+        second.claim()
+        assert not dead & target.leftovers()
+        assert kept <= target.leftovers()
+        second.commit(mine, 1)
+        assert target.ids() == list(range(10))
+        other.commit(others, 0)
+        assert target.ids() == [*range(10), *range(90, 95)]
+
+    def test_c6_a_late_repeated_or_out_of_order_completion_is_harmless(self, target: SinkTarget) -> None:
+        """Also with rows that were prepared anew, and by another attempt at the same partition."""
+        driver = Driver(target)
+        driver.claim()
+        messages = []
+        for epoch in range(3):
+            messages.append([driver.write(epoch, numbered(epoch * 5, epoch * 5 + 5))])
+            driver.commit(messages[epoch], epoch)
+        for epoch in (2, 0, 1, 1):
+            driver.commit(messages[epoch], epoch)
+            driver.abort(messages[epoch], epoch)
+            driver.commit([driver.write(epoch, numbered(epoch * 5, epoch * 5 + 5), attempt=7)], epoch)
+        assert driver.outcomes == [COMMITTED] * 3 + [ALREADY] * 8
+        driver.run(3, numbered(15, 20))
+        assert target.ids() == list(range(20))
+
+    def test_c7_an_older_incarnation_that_wakes_up_cannot_commit(self, target: SinkTarget, tmp_path: Path) -> None:
+        """It was frozen with all messages in hand; its successor has repeated the epoch and gone on."""
+        Driver(target).claim()
+        second = Driver(target, incarnation=2)
+        with frozen(tmp_path, "sink.before_commit", run_epoch, target, 1, 0, 0, 5) as zombie:
+            second.claim()
+            second.run(0, numbered(0, 5))
+            second.run(1, numbered(5, 10))
+            assert was_fenced(said := zombie.wake()), said
+        with pytest.raises(FencedError, match="incarnation 2"):
+            Driver(target).claim()
+        assert target.ids() == list(range(10))
+
+    def test_c8_commit_errors_are_retried_with_back_off_and_a_limit(
+        self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The waits are written down instead of waited for; the target is really damaged, and mended."""
+        driver = Driver(target, options={"commit_attempts": "11", "commit_backoff": "100 ms"})
+        driver.claim()
+        messages = [driver.write(0, numbered(0, 5))]
+        waits: dict[int, float] = {}
+
+        def note(wait: float) -> None:
+            """A sink may wait inside an attempt too; the base's wait is the last one after it."""
+            waits[driver.attempts] = wait
+
+        monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=note))
+        mend = target.damage()
+        try:
+            with pytest.raises(CommitError, match="epoch 0 could not be committed in 11 attempts") as failure:
+                driver.commit(messages, 0)
+        finally:
+            mend()
+        assert "what 1 tasks prepared" in failure.value.kept and "in doubt" in failure.value.kept
+        assert not any(secret in str(failure.value) for secret in target.secrets)
+        assert driver.attempts == 11
+        for attempt in range(1, 11):
+            least = 0.1 * 2 ** (attempt - 1)
+            assert min(least, 10) <= waits[attempt] <= min(least + 0.1, 10)
+        assert waits[10] == 10
+
+    def test_c8_a_target_that_is_mended_in_time_takes_the_epoch(
+        self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In the wait after the third attempt; the query has seen nothing of it."""
+        driver = Driver(target, options={"commit_attempts": "11", "commit_backoff": "1 ms"})
+        driver.claim()
+        messages = [driver.write(0, numbered(0, 5))]
+        mend = target.damage()
+        mended = False
+
+        def mend_in_the_third_wait(wait: float) -> None:
+            nonlocal mended
+            if driver.attempts >= 3 and not mended:
+                mended = True
+                mend()
+
+        monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=mend_in_the_third_wait))
+        try:
+            driver.commit(messages, 0)
+        finally:
+            if not mended:
+                mend()
+        assert driver.attempts >= 4
+        assert target.ids() == list(range(5))
+
+    def test_c9_an_empty_epoch_touches_nothing(self, target: SinkTarget) -> None:
+        """With tasks that had no rows, and with no task at all; the next epoch is taken as ever."""
+        driver = Driver(target)
+        driver.claim()
+        before = target.leftovers()
+        driver.commit([driver.write(0, [], partition=n) for n in range(2)], 0)
+        driver.commit([], 1)
+        assert (target.ids(), target.leftovers(), driver.attempts) == ([], before, 0)
+        driver.run(2, numbered(0, 1))
+        assert target.ids() == [0]
+
+    def test_c9_an_empty_partition_beside_one_row(self, target: SinkTarget) -> None:
+        """As after a filter."""
+        driver = Driver(target)
+        driver.claim()
+        driver.commit([driver.write(0, numbered(7, 8) if n == 1 else [], n) for n in range(3)], 0)
+        assert target.ids() == [7]
+
+    def test_c9_a_huge_epoch(self, target: SinkTarget) -> None:
+        """In batches, as Spark gives them."""
+        step = 10_000
+        driver = Driver(target, schema=T.StructType([T.StructField("id", T.LongType())]))
+        driver.claim()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            schema = arrow_schema(driver.schema)
+            for start in range(0, target.huge, step):
+                ids = pa.array(range(start, min(start + step, target.huge)), pa.int64())
+                yield pa.RecordBatch.from_arrays([ids], schema=schema)
+
+        driver.commit([driver.write_batches(0, batches())], 0)
+        assert target.ids() == list(range(target.huge))
+
+    def test_c9_a_wide_row(self, target: SinkTarget) -> None:
+        """Many columns, and one large value, in letters of two bytes."""
+        names = [f"c{number}" for number in range(target.wide_columns)]
+        schema = T.StructType([T.StructField(name, T.StringType()) for name in ("id", *names)])
+        driver = Driver(target, schema=schema)
+        driver.claim()
+        wide = {"id": "wide", **{name: name * 3 for name in names}, names[-1]: "ä" * (target.wide_value // 2)}
+        driver.run(0, [wide])
+        assert table(schema, target.rows()).to_pylist() == [wide]
+
+    def test_c9_nulls(self, target: SinkTarget) -> None:
+        """A row of nothing else, and some between values."""
+        driver = Driver(target)
+        driver.claim()
+        rows: list[dict[str, Any]] = [{"id": None, "name": None}, {"id": 1, "name": None}, {"id": None, "name": "n"}]
+        driver.run(0, rows)
+        driver.run(1, [{"id": None, "name": None}])
+        found = table(driver.schema, target.rows()).to_pylist()
+        assert sorted(found, key=str) == sorted([*rows, rows[0]], key=str)
+
+    def test_c9_every_supported_type(self, target: SinkTarget) -> None:
+        """Nested ones, extreme ones and nulls of each, as far as the target has them."""
+        driver = Driver(target, schema=target.types)
+        driver.claim()
+        values = [every_type.row(number) for number in range(1, 400, 7)] + [every_type.empty(-1)]
+        driver.run(0, values, partitions=2)
+        found = table(target.types, target.rows()).sort_by("long")
+        assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
+
+    def test_c10_two_jobs_write_the_same_target_without_harm(self, target: SinkTarget, tmp_path: Path) -> None:
+        """Two processes at once, each with a uid of its own; each starts again, and cleans up, beside the other."""
+        sessions = [{registry.VARIABLE: str(tmp_path / f"session-{mine}")} for mine in range(2)]
+        with (
+            Child(run_job_beside_another, target, 0, env=sessions[0]) as one,
+            Child(run_job_beside_another, target, 1, env=sessions[1]) as two,
+        ):
+            for child in (one, two):
+                said = child.wait()
+                assert "all epochs done" in said, said
+        assert target.ids() == [mine * 1000 + n for mine in range(2) for n in range(60)]
+
+    def test_c10_the_same_uid_of_another_job_is_refused(self, target: SinkTarget) -> None:
+        """By the target, whichever session the other job runs in; and by the session, whichever target it has."""
+        first = Driver(target)
+        first.claim()
+        first.run(0, numbered(0, 5))
+        with pytest.raises(ConfigurationError, match="'out'"):
+            Driver(target, job_id="job-2").claim()
+        with pytest.raises(ConfigurationError, match="uid 'out' is in use by query 'q' of job 'job'"):
+            Driver(target, job_id="job-2").commit([], 1)
+        assert target.ids() == list(range(5))
+        first.run(1, numbered(5, 10))
+        assert target.ids() == list(range(10))
+
+    @pytest.mark.parametrize("repeated", [False, True])
+    def test_c11_a_driver_frozen_just_before_its_commit_wakes_after_its_successor_has_cleaned_up(
+        self, target: SinkTarget, tmp_path: Path, repeated: bool
+    ) -> None:
+        """FENCED, whether or not the epoch has been repeated by then; nothing is lost, doubled or left behind."""
+        first, second = Driver(target), Driver(target, incarnation=2)
+        first.claim()
+        first.run(0, numbered(0, 5))
+        before = target.leftovers()
+        with frozen(tmp_path, target.brink, run_epoch, target, 1, 1, 5, 10) as zombie:
+            prepared = target.leftovers() - before
+            assert bool(prepared) is target.stages
+            second.claim()
+            assert not prepared & target.leftovers(), "cleaned up"
+            if repeated:
+                second.run(1, numbered(5, 10))
+            assert was_fenced(said := zombie.wake()), said
+        assert target.ids() == list(range(10 if repeated else 5))
+        second.run(1, numbered(5, 10))
+        second.run(2, numbered(10, 15))
+        assert target.ids() == list(range(15))
+        assert not prepared & target.leftovers()
+
+    def test_an_option_that_is_not_there_is_refused(self, target: SinkTarget) -> None:
+        """At once, by name, and no secret is shown."""
+        with pytest.raises(ConfigurationError, match="no option 'not_an_option'") as refused:
+            target.sink("out", not_an_option="1")
+        assert not any(secret in str(refused.value) for secret in target.secrets)
+        assert not any(secret in f"{target.sink().options.public()}" for secret in target.secrets)

@@ -1,0 +1,216 @@
+"""A sink driven as Spark and a job would drive it, without Spark: what `SinkContract` and its child processes share.
+
+The author of a sink writes one `SinkTarget`; `Driver` is one incarnation's use of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import types as T
+
+from spark_ext import registry
+from spark_ext.registry import Registration
+from spark_ext.sinks._writer import EpochWriter, Written
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.testing.every_type import EVERY_TYPE
+
+Row = Mapping[str, Any]
+
+V = TypeVar("V")
+
+NUMBERS = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
+"""The rows of most tests."""
+
+
+class SinkTarget(ABC):
+    """One target of one test: a table, a topic, a folder, a receiver. Empty, or not there, when the test begins.
+
+    It is sent to child processes by pickle: keep names and addresses in it, not connections.
+    """
+
+    brink: ClassVar[str]
+    """Fail point of `commit` after the last look at the target, before the step that makes the epoch visible."""
+    done: ClassVar[str]
+    """Fail point of `commit` after that step, before `commit` returns."""
+    points: ClassVar[tuple[str, ...]] = ()
+    """Further fail points that each claim of a used target, or each epoch, passes: a driver is killed at each."""
+    stages: ClassVar[bool] = True
+    """Whether `write` leaves something at the target that `leftovers` can name."""
+    types: ClassVar[T.StructType] = EVERY_TYPE
+    """Every type that the sink stores, as columns of `every_type.EVERY_TYPE` (see `every_type.without`)."""
+    huge: ClassVar[int] = 1_000_000
+    """Rows of the huge epoch."""
+    wide_columns: ClassVar[int] = 500
+    """Columns of the wide row."""
+    wide_value: ClassVar[int] = 5_000_000
+    """Bytes of one value of the wide row."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Passwords and tokens among the options: no error may show them."""
+        return ()
+
+    @abstractmethod
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        """A fresh sink that writes to this target."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """What any reader sees, in any order, as Python values; [] when there is no target yet."""
+
+    @abstractmethod
+    def leftovers(self) -> set[str]:
+        """Names of what is prepared and not visible, of all sinks on this target."""
+
+    @abstractmethod
+    def damage(self) -> Callable[[], object]:
+        """Make every commit fail with a transient error from now on; returns what mends it. Nothing may be lost."""
+
+    def ids(self) -> list[int]:
+        """The visible rows' `id`, sorted: a repeated one shows twice. To be overridden where `rows` is slow."""
+        return sorted(row["id"] for row in self.rows())
+
+
+def numbered(start: int, end: int) -> list[dict[str, Any]]:
+    """Rows of the ids [start, end)."""
+    return [{"id": number, "name": f"n{number}"} for number in range(start, end)]
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """The schema of the batches that Spark gives."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def table(schema: T.StructType, rows: Iterable[Row]) -> pa.Table:
+    """Rows as Arrow; equal rows become equal Python values by `to_pylist`."""
+    names = schema.fieldNames()
+    return pa.Table.from_pylist([{name: row[name] for name in names} for row in rows], schema=arrow_schema(schema))
+
+
+@dataclass
+class Driver:
+    """One incarnation's use of a sink; as under Spark the sink is built anew for each call, and pickled on its way."""
+
+    target: SinkTarget
+    incarnation: int = 1
+    uid: str = "out"
+    job_id: str = "job-1"
+    schema: T.StructType = field(default_factory=lambda: NUMBERS)
+    query_id: str = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
+    options: Mapping[str, str] = field(default_factory=dict)
+    attempts: int = 0
+    """Calls of the sink's `commit`."""
+    outcomes: list[CommitOutcome] = field(default_factory=list)
+    """What they returned."""
+
+    def claim(self) -> None:
+        """As the start of a job: refuse what does not fit, then take the target."""
+        sink = self.target.sink(self.uid, **self.options)
+        sink.validate(self.schema)
+        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0))
+
+    def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
+        """Phase one of one task, in small batches."""
+        rows = list(rows)
+        return self.write_batches(epoch, iter(table(self.schema, rows).to_batches(1000)), partition, attempt)
+
+    def write_batches(
+        self, epoch: int, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0
+    ) -> Written:
+        """Phase one of one task."""
+        count = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal count
+            for batch in batches:
+                count += batch.num_rows
+                yield batch
+
+        task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0)
+        prepared = self._sent().write(self.schema, counted(), task)
+        return _pickled(Written(self.query_id, epoch, count, prepared))
+
+    def commit(self, messages: Sequence[Written | None], epoch: int) -> None:
+        """Phase two, with the base's retries, told of the incarnation by the session registry, as in a job."""
+        place = registry.folder()
+        assert place is not None, "the registry's folder is given in the environment"
+        registry.publish([self._registration(str(place / "state"))], place)
+        EpochWriter(_Watched(self._sent(), self), self.schema).commit(messages, epoch)  # type: ignore[arg-type]
+
+    def abort(self, messages: Sequence[Written | None], epoch: int) -> None:
+        """As Spark does it after a commit that raised."""
+        EpochWriter(self._sent(), self.schema).abort(messages, epoch)
+
+    def run(self, epoch: int, rows: Sequence[Row], partitions: int = 1) -> None:
+        """An epoch, its rows spread over so many tasks."""
+        self.commit([self.write(epoch, rows[n::partitions], n) for n in range(partitions)], epoch)
+
+    def _sent(self) -> TwoPhaseCommitSink:
+        """The sink as it arrives in a worker."""
+        return _pickled(self.target.sink(self.uid, **self.options))
+
+    def _registration(self, state: str) -> Registration:
+        return Registration(
+            uid=self.uid,
+            role="sink",
+            job="job",
+            job_id=self.job_id,
+            query="q",
+            state=state,
+            checkpoint=f"{state}/queries/q/checkpoint",
+            incarnation=self.incarnation,
+            lineage=0,
+        )
+
+
+class _Watched:
+    """Stands before a sink and notes what its commits return."""
+
+    def __init__(self, sink: TwoPhaseCommitSink, driver: Driver) -> None:
+        self._sink, self._driver = sink, driver
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def commit(self, schema: T.StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
+        """As the sink's own."""
+        self._driver.attempts += 1
+        outcome = self._sink.commit(schema, epoch, prepared)
+        self._driver.outcomes.append(outcome)
+        return outcome
+
+
+def _pickled(value: V) -> V:
+    """As it arrives in another process."""
+    copy: V = cloudpickle.loads(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+    return copy
+
+
+# -- what child processes run -----------------------------------------------------------------------------------------
+
+
+def run_epoch(target: SinkTarget, incarnation: int, epoch: int, start: int, end: int, claim: bool = False) -> None:
+    """One epoch of the rows [start, end); with `claim`, as a newly started job."""
+    driver = Driver(target, incarnation)
+    if claim:
+        driver.claim()
+    driver.run(epoch, numbered(start, end))
+
+
+def run_job_beside_another(target: SinkTarget, mine: int) -> None:
+    """A job with a uid of its own: 8 epochs, a new start that repeats two of them, 4 more."""
+    for incarnation, epochs in ((1, range(8)), (2, range(6, 12))):
+        driver = Driver(target, incarnation, uid=f"out-{mine}", job_id=f"job-{mine}")
+        driver.claim()
+        for epoch in epochs:
+            start = mine * 1000 + epoch * 5
+            driver.run(epoch, numbered(start, start + 5), partitions=2)
+    print("all epochs done")

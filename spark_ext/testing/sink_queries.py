@@ -1,0 +1,111 @@
+"""The lines of the sinks' contract that need Spark: real queries, with and without a job.
+
+    class TestMySinkInSpark(SinkQueryContract):
+        @pytest.fixture
+        def target(self, tmp_path):
+            return MyTarget(tmp_path / "out")
+
+A fixture `spark` has to give a session made by `spark_ext.session`. The sink's module has to be importable in Spark's
+Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import spark_ext as sx
+from spark_ext.errors import JobFailedError
+from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.waiting import until
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from spark_ext.jobs.job import Job
+
+
+class SinkQueryContract:
+    """Define the fixtures `target` and `spark`."""
+
+    def test_c3_spark_replays_an_epoch_and_it_is_recognised(
+        self, target: SinkTarget, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """A query without a job; the last file of Spark's `commits` is taken away, as a crash leaves it."""
+        checkpoint = tmp_path / "checkpoint"
+
+        def query() -> list[tuple[int, int]]:
+            """Runs to the end; which epochs had how many rows."""
+            stream = _into(target, _rows(spark, 60)).option("checkpointLocation", str(checkpoint))
+            run = stream.trigger(availableNow=True).start()
+            run.awaitTermination()
+            return [(told["batchId"], told["numInputRows"]) for told in run.recentProgress if told["numInputRows"]]
+
+        first = query()
+        assert [rows for _, rows in first] == [20, 20, 20]
+        assert target.ids() == list(range(60))
+        last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+        assert int(last.name) == first[-1][0], "the last epoch has rows"
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+        assert query() == first[-1:], "the epoch was replayed"
+        assert last.exists()
+        assert target.ids() == list(range(60))
+
+    def test_c8_the_limit_leaves_an_incident_with_what_is_in_doubt(
+        self, target: SinkTarget, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """A job whose target breaks under it: it fails, tells, and goes on once the target is mended."""
+        gate = tmp_path / "gate"
+
+        def job() -> Job:
+            made = sx.Job(spark, "contract", state=tmp_path / "state", restart_attempts=0)
+            rows = _waiting(_rows(spark, 40), str(gate), upto=20)
+            made.add("q", _into(target, rows).option("commit_attempts", "3").option("commit_backoff", "10 ms"))
+            return made
+
+        first = job().start()
+        until(lambda: target.ids() == list(range(20)), "the first epoch")
+        mend = target.damage()
+        try:
+            gate.touch()
+            with pytest.raises(JobFailedError, match="could not be committed in 3 attempts"):
+                first.await_termination(90)
+        finally:
+            mend()
+        told = [incident["what"] for incident in first.ledger.incidents().collect()]
+        assert any("could not be committed in 3 attempts" in what and "in doubt" in what for what in told), told
+        assert not any(secret in what for secret in target.secrets for what in told)
+        assert target.ids() == list(range(20))
+        assert job().run(progress=False).finished
+        assert target.ids() == list(range(40))
+
+
+def _rows(spark: SparkSession, count: int) -> DataFrame:
+    """A bounded stream of the columns of `NUMBERS`, 20 rows an epoch, in order."""
+    reader = spark.readStream.format("datagen").option("uid", "numbers").option("rows", str(count))
+    return reader.option("max_rows_per_epoch", "20").load().selectExpr("id", "tag AS name")
+
+
+def _waiting(rows: DataFrame, gate: str, upto: int) -> DataFrame:
+    """The same rows; those from an id on are held back until a file exists."""
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if any(number >= upto for number in batch.column("id").to_pylist()):
+                until(Path(gate).exists, "the gate to open")
+            yield batch
+
+    return rows.mapInArrow(wait, rows.schema)
+
+
+def _into(target: SinkTarget, rows: DataFrame) -> DataStreamWriter:
+    """A writer with the target's options as they were given."""
+    sink: Any = target.sink()
+    sx.register(rows.sparkSession, type(sink))
+    return rows.writeStream.format(sink.name()).options(**sink.given)
