@@ -18,6 +18,7 @@ SHIPPED: Final[tuple[str, ...]] = (
     "spark_ext.sources.datagen:DataGen",
     "spark_ext.sources.end_of_input:EndOfInput",
     "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
+    "spark_ext.sinks.kafka_2pc:KafkaTwoPhaseCommit",
 )
 """`module:class` of every source and sink that `register` puts into a session."""
 

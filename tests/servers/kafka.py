@@ -21,7 +21,15 @@ from typing import Any, Final
 import pyspark
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from spark_ext.spark._jars import package_jars
 from tests.servers.watchdog import Guarded
@@ -107,6 +115,8 @@ class Broker:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         self.start()
+        # The first transaction of a broker makes its coordinator, which takes seconds.
+        self.send_in_transaction(self.topic("first"), ["-"])
         return self
 
     def __exit__(
@@ -220,33 +230,55 @@ class Broker:
         producer.flush(30)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
 
+    def set(self, topic: str, **config: Any) -> None:
+        """Change settings of a topic; `max_message_bytes=1` sets `max.message.bytes`."""
+        change(self.bootstrap, topic, **config)
+
     def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
         """All messages of a topic as a reader sees them, partition by partition."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "test-reader",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": isolation,
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        found: list[Message] = []
-        left = self.partitions(topic)
-        try:
-            consumer.assign([TopicPartition(topic, number, 0) for number in range(left)])
-            while left:
-                for message in consumer.consume(1000, 0.2):
-                    error = message.error()
-                    if error is None:
-                        found.append(message)
-                    else:
-                        assert error.code() == KafkaError._PARTITION_EOF, error
-                        left -= 1
-        finally:
-            consumer.close()
-        return sorted(found, key=lambda message: (message.partition(), message.offset()))
+        return messages(self.bootstrap, topic, isolation)
+
+
+def change(bootstrap: str, topic: str, **config: Any) -> None:
+    """Change settings of a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    entries = [
+        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def messages(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Message]:
+    """All messages of a topic as a reader sees them, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "test-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+    found: list[Message] = []
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        left = len(partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        while left:
+            for message in consumer.consume(10_000, 0.02):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left -= 1
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
 
 
 def _free_ports(count: int) -> list[int]:
