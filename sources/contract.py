@@ -148,6 +148,9 @@ class ChannelSource(DataSource):
     options: SourceOptions  # type: ignore[assignment]
     """The parsed options; annotate it with your class. (Spark's base class has the raw ones under this name.)"""
 
+    given: Mapping[str, str]
+    """The options as they were given, secrets among them: never to be shown."""
+
     requires_finalization: ClassVar[bool] = False
     """Whether the final checkpoint has to wait for `is_finalized`."""
 
@@ -156,6 +159,7 @@ class ChannelSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+        self.given = dict(options)
         self.options = self.options_type.parse(self.name(), options)
 
     # -- to be written ------------------------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ def spark(spark_of_process: SparkSession) -> Iterator[SparkSession]:
 
 
 # So that its assertions say what differs, as those of tests do.
-pytest.register_assert_rewrite("spark_ext.testing.sink_contract", "spark_ext.testing.sink_queries")
+pytest.register_assert_rewrite(
+    "spark_ext.testing.sink_contract",
+    "spark_ext.testing.sink_queries",
+    "spark_ext.testing.source_contract",
+    "spark_ext.testing.source_queries",
+)
 
 pytest_plugins = ["tests.jobs", "tests.servers.kafka"]

@@ -23,10 +23,8 @@ from pyspark.sql.types import StructType
 from spark_ext.offsets import Position, Range, SourceOffset, ranges
 from spark_ext.sources._planner import Planner, Requests
 from spark_ext.sources._reader import ReadTask
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.testing.ddl import columns
-
-SourceType = type[ChannelSource]
 
 
 class ContractViolation(AssertionError):
@@ -83,8 +81,111 @@ class LaggingLedger:
         return Requests()
 
 
+class SourceRun:
+    """A source as a query runs it, one epoch at a time: planned, logged, read.
+
+    Args:
+        kind: makes a source from options: its class, usually.
+        options: its options, `uid` among them.
+        schema: what a user would give to `.schema(...)`; None: what the source says.
+        rng: decides on splits, repeated reads and, where they are not given, limits.
+        limits: sets of options such as `{"max_rows_per_epoch": "7"}`, one of which each planner process gets;
+            the default chooses row limits, byte limits and numbers of readers at random.
+        lag: how many finishes the ledger is behind, which stay in the offset that long; None: 0 to 3, by chance.
+        available_now: whether the planners plan only what is there when they start.
+    """
+
+    def __init__(
+        self,
+        kind: Callable[[Mapping[str, str]], ChannelSource],
+        options: Mapping[str, str],
+        *,
+        schema: StructType | None = None,
+        rng: random.Random | None = None,
+        limits: Sequence[Mapping[str, str]] = (),
+        lag: int | None = None,
+        available_now: bool = False,
+    ) -> None:
+        self._kind, self._options, self._schema = kind, dict(options), schema
+        self._rng = rng or random.Random(0)
+        self._limits, self._lag, self._available_now = limits, lag, available_now
+        self._ledger = LaggingLedger()
+        self.trace = Trace()
+        self.planning = self._start(None)
+        self.offset = SourceOffset(self.planning.source.options.uid)
+        self.before = self.offset
+        """Where the last epoch began."""
+        self.trace.schema = self.planning.arrow
+
+    @property
+    def source(self) -> ChannelSource:
+        """The source in the planner process of now."""
+        return self.planning.source
+
+    def restart(self, limits: Mapping[str, str] | None = None) -> None:
+        """A new planner process, under other limits."""
+        self.trace.restarts += 1
+        self.planning = self._start(limits)
+
+    def _start(self, limits: Mapping[str, str] | None) -> _Planning:
+        if limits is None:
+            limits = self._rng.choice(self._limits) if self._limits else _random_limits(self._rng)
+        planning = _Planning(self._kind, {**self._options, **limits}, self._schema, self._ledger)
+        if self._available_now:
+            planning.planner.prepare_available_now()
+        return planning
+
+    def epoch(self, repeat: float = 0.0) -> bool:
+        """Plan the next epoch, log it and read it; False when the source has nothing to plan.
+
+        Args:
+            repeat: probability of a second read of a range, which has to give the same rows.
+
+        Raises:
+            ContractViolation: which rule was broken, with channel and positions.
+        """
+        planned = self.planning.planner.next(self.offset)
+        if planned is self.offset:
+            if self.source.bounded and not self.offset.ended:
+                raise ContractViolation(f"a bounded source stands still at {self.offset.to_json()}")
+            return False
+        end = SourceOffset.from_json(json.loads(json.dumps(planned.to_json())))
+        if end.to_json() != planned.to_json():
+            raise ContractViolation(f"a position or data does not survive JSON: {planned.to_json()}")
+        if self.trace.epochs:
+            # Spark's word that an epoch is safe comes once the next one has been planned.
+            self.source.on_epoch_committed(Committed.of(self.offset, final=False))
+        self.before, self.offset = self.offset, end
+        _read_epoch(self.planning, self.before, end, self.trace, self._rng, repeat)
+        known = {finish.channel for finish in self.before.finished}
+        self.trace.finished += [finish.channel for finish in end.finished if finish.channel not in known]
+        self._ledger.store(end, end.sequence - (self._rng.randint(0, 3) if self._lag is None else self._lag))
+        self.trace.epochs += 1
+        self.trace.ended = end.ended
+        return True
+
+    def plan_in_vain(self) -> None:
+        """A plan that never becomes an epoch, as when the driver dies before it is logged."""
+        self.planning.planner.next(self.offset)
+
+    def replay(self, limits: Mapping[str, str] | None = None) -> None:
+        """Lost before Spark's commit: a new process reads the last epoch again and must find the same rows.
+
+        Raises:
+            ContractViolation: it found others.
+        """
+        self.restart(limits)
+        again = Trace(schema=self.trace.schema)
+        # Positions are from the log: nothing is planned before they are read.
+        _read_epoch(self.planning, self.before, self.offset, again, self._rng, 0.0)
+        for name, batches in again.batches.items():
+            rows = sum(batch.num_rows for batch in batches)
+            before = self.trace.rows(name)
+            _same(before.slice(before.num_rows - rows), again.rows(name), f"replay of channel '{name}'")
+
+
 def drive(
-    kind: SourceType,
+    kind: Callable[[Mapping[str, str]], ChannelSource],
     options: Mapping[str, str],
     *,
     schema: StructType | None = None,
@@ -93,64 +194,40 @@ def drive(
     crash: float = 0.2,
     limits: Sequence[Mapping[str, str]] = (),
     between: Callable[[int], None] = lambda epoch: None,
+    lag: int | None = None,
+    available_now: bool = False,
 ) -> Trace:
     """Run a source to its end, or for a number of epochs.
 
     Args:
-        kind: the source's class.
+        kind: makes a source from options: its class, usually.
         options: its options, `uid` among them.
         schema: what a user would give to `.schema(...)`; None: what the source says.
         rng: decides on crashes, replays and limits.
         epochs: at most so many; a bounded source that has not ended by then breaks its contract.
         crash: probability of a new planner process before an epoch, and of a replay of the epoch.
-        limits: sets of options such as `{"max_rows_per_epoch": "7"}`, one of which each planner process gets;
-            the default chooses row limits, byte limits and numbers of readers at random.
+        limits: sets of options, one of which each planner process gets; see `SourceRun`.
         between: called with the number of the epoch before each; to change the world outside.
+        lag: how many finishes the ledger is behind; None: 0 to 3, by chance.
+        available_now: whether the planners plan only what is there when they start.
 
     Raises:
         ContractViolation: which rule was broken, with channel and positions.
     """
     rng = rng or random.Random(0)
-    ledger = LaggingLedger()
-    trace = Trace()
-    planning = _Planning(kind, options, schema, ledger, rng, limits)
-    trace.schema = planning.arrow
-    offset = SourceOffset(options["uid"])
-    while trace.epochs < epochs:
-        between(trace.epochs)
+    run = SourceRun(kind, options, schema=schema, rng=rng, limits=limits, lag=lag, available_now=available_now)
+    while run.trace.epochs < epochs and not run.offset.ended:
+        between(run.trace.epochs)
         if rng.random() < crash:
-            trace.restarts += 1
-            planning = _Planning(kind, options, schema, ledger, rng, limits)
-        planned = planning.planner.next(offset)
-        end = SourceOffset.from_json(json.loads(json.dumps(planned.to_json())))
-        if planned is offset:
-            if planning.source.bounded:
-                raise ContractViolation(f"a bounded source stands still at {offset.to_json()}")
+            run.restart()
+        if not run.epoch(repeat=crash):
             break
-        if end.to_json() != planned.to_json():
-            raise ContractViolation(f"a position or data does not survive JSON: {planned.to_json()}")
-        _read_epoch(planning, offset, end, trace, rng, crash)
         if rng.random() < crash:
-            # Lost before Spark's commit: a new process reads the same epoch and must find the same rows.
-            trace.restarts += 1
-            planning = _Planning(kind, options, schema, ledger, rng, limits)
-            again = Trace(schema=trace.schema)
-            _read_epoch(planning, offset, end, again, rng, 0.0)
-            for name, batches in again.batches.items():
-                rows = sum(batch.num_rows for batch in batches)
-                before = trace.rows(name)
-                _same(before.slice(before.num_rows - rows), again.rows(name), f"replay of channel '{name}'")
-        known = {finish.channel for finish in offset.finished}
-        trace.finished += [finish.channel for finish in end.finished if finish.channel not in known]
-        ledger.store(end, end.sequence - rng.randint(0, 3))
-        trace.epochs += 1
-        trace.ended = end.ended
-        offset = end
-        if end.ended:
-            break
+            run.replay()
+    trace = run.trace
     if len(trace.finished) != len(set(trace.finished)):
         raise ContractViolation(f"a channel finished twice: {trace.finished}")
-    if planning.source.bounded and not trace.ended:
+    if run.source.bounded and not trace.ended:
         raise ContractViolation(f"a bounded source has not ended after {trace.epochs} epochs")
     return trace
 
@@ -160,17 +237,14 @@ class _Planning:
 
     def __init__(
         self,
-        kind: SourceType,
+        kind: Callable[[Mapping[str, str]], ChannelSource],
         options: Mapping[str, str],
         schema: StructType | None,
         ledger: LaggingLedger,
-        rng: random.Random,
-        limits: Sequence[Mapping[str, str]],
     ) -> None:
         from spark_ext.sources._columns import arrow_schema
 
-        chosen = rng.choice(limits) if limits else _random_limits(rng)
-        self.source = kind({**options, **chosen})
+        self.source = kind(options)
         declared = schema or _struct(self.source.schema())
         self.arrow = arrow_schema(declared)
         self.shipped: bytes = cloudpickle.dumps(self.source.streamReader(declared))  # type: ignore[no-untyped-call]

@@ -1,0 +1,90 @@
+"""The lines of the sources' contract that need Spark: a real query, and a real job. For bounded sources.
+
+    class TestMySourceInSpark(SourceQueryContract):
+        @pytest.fixture
+        def world(self, tmp_path):
+            return MyWorld(tmp_path)
+
+A fixture `spark` has to give a session made by `spark_ext.session`. The source's module has to be importable in Spark's
+Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+import spark_ext as sx
+from spark_ext.offsets import SourceOffset
+from spark_ext.sources.contract import Committed
+from spark_ext.spark.spark_log import SparkLog
+from spark_ext.testing.source_contract import SourceWorld, as_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SourceQueryContract:
+    """Define the fixtures `world` and `spark`."""
+
+    def test_r2_spark_replays_an_epoch_and_it_has_the_same_rows(
+        self, world: SourceWorld, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """The last file of Spark's `commits` is taken away, as a crash leaves it."""
+        checkpoint = tmp_path / "checkpoint"
+
+        def query() -> dict[int, list[str]]:
+            """Runs to the end; the rows of each epoch that had some."""
+            seen: dict[int, list[str]] = {}
+
+            def see(rows: DataFrame, epoch: int) -> None:
+                seen[epoch] = sorted(repr(row) for row in rows.toLocalIterator())
+
+            stream = _stream(world, spark).writeStream.foreachBatch(see)
+            stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+            return {epoch: rows for epoch, rows in seen.items() if rows}
+
+        first = query()
+        assert len(first) > 1
+        assert sum(map(len, first.values())) == len(world.expected())
+        newest = max(first)
+        for file in (checkpoint / "commits").iterdir():
+            number = file.name.strip(".").removesuffix(".crc")
+            if number.isdigit() and int(number) >= newest:
+                file.unlink()
+        assert query() == {newest: first[newest]}
+
+    def test_f10_a_job_ends_acknowledges_the_last_epoch_and_reads_nothing_again(
+        self, world: SourceWorld, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """Each row is once in the output; a second run finds the job finished."""
+        target = tmp_path / "table"
+
+        def job() -> sx.Job:
+            made = sx.Job(spark, "contract", state=tmp_path / "state")
+            stream = _stream(world, spark).writeStream.format("delta_2pc")
+            made.add("q", stream.option("uid", "contract-out").option("path", str(target)))
+            return made
+
+        first = job()
+        assert first.run(progress=False).finished
+        rows: Any = DeltaTable(target).to_pyarrow_table()
+        assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, as_rows(rows.schema, world.expected())))
+        log = SparkLog(str(tmp_path / "state" / "queries" / "q" / "checkpoint"))
+        logged = log.offsets(log.newest_commit() or 0)
+        assert logged is not None
+        offset = next(raw for raw in logged.sources if raw.get("uid") == world.options["uid"])
+        assert offset["ended"]
+        world.check_acknowledged(Committed.of(SourceOffset.from_json(offset), final=True))
+        again = job().run(progress=False)
+        assert again.query("q").finished_before and again.query("q").rows == 0
+
+
+def _stream(world: SourceWorld, spark: SparkSession) -> DataFrame:
+    """The source's rows, in small epochs."""
+    source: Any = world.source(**world.small)
+    sx.register(spark, type(source))
+    reader = spark.readStream.format(source.name()).options(**source.given)
+    return (reader if world.schema is None else reader.schema(world.schema)).load()
