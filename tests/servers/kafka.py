@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -32,7 +31,7 @@ from confluent_kafka.admin import (
 )
 
 from spark_ext.spark._jars import package_jars
-from tests.servers.watchdog import Guarded
+from tests.servers.watchdog import Watched
 from tests.waiting import until
 
 PACKAGES: Final = "org.apache.kafka:kafka_2.13:4.3.1,org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
@@ -92,8 +91,9 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._watched = Watched(folder)
         self._numbers = itertools.count()
-        self._server: Guarded | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         self._port, controller = _free_ports(2)
         self._settings = folder / "server.properties"
         self._settings.write_text(_SETTINGS.format(port=self._port, controller=controller, folder=folder))
@@ -123,6 +123,7 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
         self.crash()
+        self._watched.close()
 
     # -- the process ----------------------------------------------------------------------------------------
 
@@ -139,16 +140,24 @@ class Broker:
 
     def start(self) -> None:
         """Start it, and wait until it answers. A running one is left alone."""
-        if self._server is not None and self._server.alive:
+        if self._server is not None and self._server.poll() is None:
             return
         with (self._folder / "server.log").open("ab") as log:
-            self._server = Guarded([*self._java, "kafka.Kafka", str(self._settings)], log)
+            self._server = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._watched.add(self._server.pid)
         until(self._answers, f"an answer from the broker at {self.bootstrap}")
 
     def crash(self) -> None:
         """`kill -9`. What it has acknowledged is on its disk."""
         if self._server is not None:
             self._server.kill()
+            self._server.wait()
 
     def restart(self) -> None:
         """`kill -9`, and start it again."""
@@ -157,17 +166,16 @@ class Broker:
 
     def freeze(self) -> None:
         """Stop its process: connections stay open and nothing is answered."""
-        assert self._server is not None
-        self._server.signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen one go on."""
         assert self._server is not None
-        self._server.signal(signal.SIGCONT)
+        self._server.send_signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
         assert self._server is not None
-        if not self._server.alive:
+        if self._server.poll() is not None:
             raise AssertionError((self._folder / "server.log").read_text(errors="replace")[-3000:])
         try:
             with socket.create_connection(("127.0.0.1", self._port), 1):
@@ -295,12 +303,8 @@ def _free_ports(count: int) -> list[int]:
 @pytest.fixture(scope="session")
 def kafka_of_process() -> Iterator[Broker]:
     """The one broker of a test process; tests ask for `kafka`."""
-    folder = Path(tempfile.mkdtemp(prefix="spark-ext-kafka-"))
-    try:
-        with Broker(folder) as broker:
-            yield broker
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with Broker(Path(tempfile.mkdtemp(prefix="spark-ext-kafka-"))) as broker:
+        yield broker
 
 
 @pytest.fixture

@@ -1,94 +1,85 @@
-"""Runs a server for as long as its owner lives: `python watchdog.py COMMAND...`, with a pipe of the owner's as stdin.
+"""Ends the servers of a test process that is gone, also when it was killed with SIGKILL.
 
-The owner holds the pipe's other end. However it ends, also by `kill -9`, the system closes that end, and the server is
-killed. Prints the server's process id first. Imports nothing but the standard library: it runs as a script.
+`python watchdog.py PID STARTED FOLDER`: waits for the end of process PID (started at STARTED, so that a number used
+again is not taken for it), then kills what FOLDER/pids lists, with all its children, and removes FOLDER. A server that
+ends by itself or by its fixture takes its line out of FOLDER/pids; the fixture ends the watchdog.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
-import signal
+import shutil
 import subprocess
 import sys
-import threading
-from contextlib import suppress
-from typing import IO
+import time
+from collections.abc import Iterable
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+import psutil
+
+PIDS = "pids"
+"""File of the folder: a line `pid started` for each process to end."""
 
 
-class Guarded:
-    """A server under a watchdog, as its owner sees it.
+class Watched:
+    """A folder whose servers do not outlive this process."""
 
-    Args:
-        command: what to run.
-        log: where its output goes.
-    """
-
-    def __init__(self, command: list[str], log: IO[bytes]) -> None:
-        self._watchdog = subprocess.Popen(
-            [sys.executable, __file__, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        me = psutil.Process()
+        self._guard = subprocess.Popen(
+            [sys.executable, __file__, str(me.pid), repr(me.create_time()), str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        assert self._watchdog.stdout is not None
-        said = self._watchdog.stdout.readline()
-        if not said:
-            raise OSError(f"{command[0]} could not be started")
-        self.pid = int(said)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the server runs."""
-        return self._watchdog.poll() is None
+    def add(self, pid: int) -> None:
+        """End this one too."""
+        with (self.folder / PIDS).open("a") as file:
+            file.write(f"{pid} {psutil.Process(pid).create_time()!r}\n")
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the server."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """`kill -9`, and wait until it is gone."""
-        self.signal(signal.SIGKILL)
-        self._ended(30)
-
-    def stop(self, seconds: float = 30) -> None:
-        """Ask it to end; kill it if it does not."""
-        self.signal(signal.SIGTERM)
-        self._ended(seconds)
-
-    def _ended(self, seconds: float) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            self._watchdog.wait(seconds)
-        for pipe in (self._watchdog.stdin, self._watchdog.stdout):
-            assert pipe is not None
-            pipe.close()  # the end of stdin is what the watchdog waits for
-        self._watchdog.wait()
+    def close(self) -> None:
+        """End what is left, remove the folder, and stop watching."""
+        self._guard.kill()
+        self._guard.wait()
+        clear(self.folder)
 
 
-def main(command: list[str]) -> None:
-    """Start the command, and end it when stdin ends."""
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+def trees(lines: Iterable[str]) -> list[psutil.Process]:
+    """The living processes that lines of a pid file name, and all their children."""
+    found = []
+    for line in lines:
+        pid, started = line.split()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(int(pid))
+            if process.create_time() == float(started):
+                found += [process, *process.children(recursive=True)]
+    return found
 
-    def die_with_watchdog() -> None:
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    server = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr, preexec_fn=die_with_watchdog
-    )
+def clear(folder: Path) -> None:
+    """Kill all that the folder's pid file names, and remove the folder."""
+    with contextlib.suppress(FileNotFoundError):
+        left = trees((folder / PIDS).read_text().splitlines())
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=30)
+    shutil.rmtree(folder, ignore_errors=True)
 
-    def owner_gone() -> None:
-        sys.stdin.buffer.read()
-        server.kill()
 
-    threading.Thread(target=owner_gone, daemon=True).start()
-    print(server.pid, flush=True)
-    os._exit(server.wait() & 0xFF)
+def main(pid: int, started: float, folder: Path) -> None:
+    """Wait for the end of a process, then clear."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        while process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.2)
+            process = psutil.Process(pid)
+    clear(folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    os.chdir("/")
+    main(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))
