@@ -20,6 +20,7 @@ SHIPPED: Final[tuple[str, ...]] = (
     "spark_ext.sources.end_of_input:EndOfInput",
     "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
     "spark_ext.sinks.files_2pc:FilesTwoPhaseCommit",
+    "spark_ext.sinks.kafka_2pc:KafkaTwoPhaseCommit",
     "spark_ext.sinks.http_2pc:HttpTwoPhaseCommit",
     "spark_ext.sinks.postgres_2pc:PostgresTwoPhaseCommit",
 )
