@@ -16,6 +16,7 @@ SHIPPED: Final[tuple[str, ...]] = (
     "spark_ext.sources.files:Files",
     "spark_ext.sources.delta_snapshot:DeltaSnapshot",
     "spark_ext.sources.datagen:DataGen",
+    "spark_ext.sources.postgres:Postgres",
     "spark_ext.sources.end_of_input:EndOfInput",
     "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
     "spark_ext.sinks.postgres_2pc:PostgresTwoPhaseCommit",
