@@ -10,18 +10,27 @@ import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
+from spark_ext.sinks._delta_files import owner_of
+from spark_ext.sinks._files_folder import Folder
+from spark_ext.sinks.files_2pc import committed_files
 from tests.chaos.scenario import ROOT, Scenario, Server
 from tests.chaos.sink_job import SCHEMA
 from tests.chaos.verify import Content, leftovers
 from tests.servers import receiver
+from tests.servers.kafka import Broker
+from tests.servers.postgres import PostgresServer
 
 UID = "copied"
 
@@ -99,6 +108,116 @@ class HttpOutlet(Outlet):
         )
 
 
+class FilesOutlet(Outlet):
+    name = "files_2pc"
+    starts = ("files.before_claim", "files.claimed", "files.cleaned")
+    commits = ("files.before_commit", "files.committed", "files.published")
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {"path": str(out / "files"), "format": "parquet"}
+
+    def rows(self, out: Path) -> pa.Table:
+        return pa.concat_tables([pq.read_table(file) for file in committed_files(out / "files")])
+
+    def left(self, out: Path) -> list[str]:
+        folder, newest = Folder(out / "files", "chaos"), newest_incarnation(out)
+        committed = {file["path"] for file in folder.committed()}
+        others = ((file, owner_of(file)) for file in folder.files.files() if file not in committed)
+        return [f"{file} was left" for file, owner in others if owner is None or owner[1] < newest]
+
+
+class PostgresOutlet(Outlet):
+    """A table for each round; small tasks send their rows along, or none do."""
+
+    name = "postgres_2pc"
+    starts = ("postgres.fenced", "postgres.cleaned")
+    commits = ("postgres.staged", "postgres.before_commit", "postgres.recorded", "postgres.committed")
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self._database = server.database()
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {**self._database.options, "table": _plain(out.name), "inline_size": "0"}
+
+    def rows(self, out: Path) -> pa.Table:
+        return pa.Table.from_pylist(self._database.table(_plain(out.name)), SCHEMA)
+
+    def left(self, out: Path) -> list[str]:
+        from spark_ext.sinks._postgres_prepare import pending, staging_tables
+        from spark_ext.sinks._postgres_record import Identity
+
+        newest = newest_incarnation(out)
+        mark = Identity(UID, f"public.{_plain(out.name)}").mark
+        with self._database.connect() as connection:
+            found = [*pending(connection, mark), *staging_tables(connection, mark)]
+        return [f"{name} was left" for name, origin in found if origin.incarnation < newest]
+
+
+class PreparedOutlet(PostgresOutlet):
+    """The same with prepared transactions."""
+
+    name = "postgres_2pc"
+    starts = PostgresOutlet.starts
+    commits = ("postgres.prepared", *PostgresOutlet.commits[1:], "postgres.part_committed")
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {**super().options(out), "prepared": "true"}
+
+
+class KafkaOutlet(Outlet):
+    """A topic for each round."""
+
+    name = "kafka_2pc"
+    starts = ("kafka.before_fence", "kafka.fenced", "kafka.cleaned")
+    commits = ("kafka.before_commit", "kafka.committed")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.server = _Crashing(broker)
+        self._topics: dict[str, str] = {}
+
+    def options(self, out: Path) -> dict[str, str]:
+        if out.name not in self._topics:
+            self._topics[out.name] = self._broker.topic(out.name, partitions=2)
+        return {
+            "bootstrap_servers": self._broker.bootstrap,
+            "topic": self._topics[out.name],
+            "staging": str(out / "staging"),
+        }
+
+    def rows(self, out: Path) -> pa.Table:
+        found = [json.loads(message.value() or b"") for message in self._broker.messages(self._topics[out.name])]
+        return pa.Table.from_pylist(found, SCHEMA)
+
+    def left(self, out: Path) -> list[str]:
+        newest = newest_incarnation(out)
+        files = (path.name for path in (out / "staging").rglob("*.arrow"))
+        return [f"{name} was left" for name in files if int(name[1:].partition("-")[0]) < newest]
+
+
+class _Crashing:
+    """A broker as a server that is killed."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def kill(self) -> None:
+        self._broker.crash()
+
+    def start(self) -> None:
+        self._broker.start()
+
+
+def newest_incarnation(out: Path) -> int:
+    """The newest one that has committed an epoch: it had claimed the target, and cleaned after all older ones."""
+    return max(row.incarnation for row in Ledger(str(out / "state")).table(EpochRow).rows())
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")
+
+
 @contextmanager
 def _delta(folder: Path) -> Iterator[Outlet]:
     yield DeltaOutlet()
@@ -110,7 +229,36 @@ def _http(folder: Path) -> Iterator[Outlet]:
         yield HttpOutlet(there)
 
 
-OUTLETS: Mapping[str, Callable[[Path], object]] = {"delta_2pc": _delta, "http_2pc": _http}
+@contextmanager
+def _files(folder: Path) -> Iterator[Outlet]:
+    yield FilesOutlet()
+
+
+@contextmanager
+def _postgres(folder: Path, kind: type[PostgresOutlet] = PostgresOutlet) -> Iterator[Outlet]:
+    server = PostgresServer()
+    try:
+        yield kind(server.create())
+    finally:
+        server.close()
+
+
+@contextmanager
+def _kafka(folder: Path) -> Iterator[Outlet]:
+    place = folder / "broker"
+    place.mkdir()
+    with Broker(place) as broker:
+        yield KafkaOutlet(broker)
+
+
+OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
+    "delta_2pc": _delta,
+    "files_2pc": _files,
+    "http_2pc": _http,
+    "postgres_2pc": _postgres,
+    "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet),
+    "kafka_2pc": _kafka,
+}
 """How to open the outlet of each sink, with its server, in a folder."""
 
 

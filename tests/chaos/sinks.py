@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE
 from tests.chaos.harness import (
@@ -35,9 +33,8 @@ EVERY_COMMIT = ("source.planned", "source.read", "sink.written", "sink.before_co
 
 def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = True, say: Say = print) -> list[Report]:
     """A sink under so many kills, those at named steps among them; a report for each series."""
-    opened = cast("AbstractContextManager[Outlet]", OUTLETS[sink](folder))
     reports: list[Report] = []
-    with opened as outlet:
+    with OUTLETS[sink](folder) as outlet:
         reference = Known(SinkScenario.of(outlet), {"copy": Content(expected())})
         if steps:
             reports.append(_processes_at_steps(reference, folder / "processes", outlet, say))
@@ -124,5 +121,5 @@ def _kind(sink: str, blow: Blow) -> str:
     step, at_a_step, action = blow.target.partition(" (")
     if not at_a_step:
         return "server" if step.startswith("server") else step
-    starts = next(kind.starts for kind in Outlet.__subclasses__() if kind.name == sink)
+    starts = next(kind.starts for kind in Outlet.__subclasses__() if sink.startswith(kind.name))
     return "driver" if step in (*EVERY_START, *starts) or action == "kill-driver)" else "worker"
