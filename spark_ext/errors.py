@@ -108,6 +108,18 @@ class StorageError(TransientError):
     code = "STORAGE"
 
 
+class PreparedLostError(SparkExtError):
+    """What an epoch's tasks had prepared is gone. The commit is not tried again; the epoch is, from its source."""
+
+    code = "PREPARED_LOST"
+
+
+class ReplayError(TerminalError):
+    """A replayed epoch would not give the rows it gave, because its input has been changed since."""
+
+    code = "REPLAY"
+
+
 class CommitError(TransientError):
     """A sink could not commit an epoch within its retries; whether it took effect is decided at the next attempt."""
 

@@ -1,0 +1,180 @@
+"""Spark's types as PostgreSQL stores them: what a new table gets, and which columns of a table take what. Pure.
+
+One rule, as in `delta_2pc`: a type fits when each of its values is a value of the column too. What depends on the
+single value (the length of a text, the form of a UUID) is checked when the rows are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import types as spark
+
+from spark_ext.errors import ConfigurationError
+
+_DIGITS: dict[type[spark.DataType], int] = {
+    spark.ByteType: 3,
+    spark.ShortType: 5,
+    spark.IntegerType: 10,
+    spark.LongType: 19,
+}
+"""Decimal digits that hold all values of a type."""
+
+_NEW: dict[type[spark.DataType], str] = {
+    spark.BooleanType: "boolean",
+    spark.ByteType: "smallint",
+    spark.ShortType: "smallint",
+    spark.IntegerType: "integer",
+    spark.LongType: "bigint",
+    spark.FloatType: "real",
+    spark.DoubleType: "double precision",
+    spark.StringType: "text",
+    spark.CharType: "text",
+    spark.VarcharType: "text",
+    spark.BinaryType: "bytea",
+    spark.DateType: "date",
+    spark.TimestampType: "timestamp with time zone",
+    spark.TimestampNTZType: "timestamp without time zone",
+}
+
+_TEXT = (spark.StringType, spark.CharType, spark.VarcharType)
+_SMALL = (spark.ByteType, spark.ShortType)
+_NESTED = (spark.StructType, spark.MapType, spark.ArrayType)
+
+_TAKES: dict[str, tuple[type[spark.DataType], ...]] = {
+    "bool": (spark.BooleanType,),
+    "int2": _SMALL,
+    "int4": (*_SMALL, spark.IntegerType),
+    "int8": (*_SMALL, spark.IntegerType, spark.LongType),
+    "float4": (*_SMALL, spark.FloatType),
+    "float8": (*_SMALL, spark.IntegerType, spark.FloatType, spark.DoubleType),
+    "text": _TEXT,
+    "varchar": _TEXT,
+    "bpchar": _TEXT,
+    "citext": _TEXT,
+    "xml": _TEXT,
+    "enum": _TEXT,
+    "json": (*_TEXT, *_NESTED),
+    "jsonb": (*_TEXT, *_NESTED),
+    "uuid": _TEXT,
+    "bytea": (spark.BinaryType,),
+    "date": (spark.DateType,),
+    "timestamp": (spark.TimestampNTZType,),
+    "timestamptz": (spark.TimestampType,),
+}
+"""A column's type, by its name in `pg_type`, to what it takes; `numeric` and arrays are decided in code."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, as the catalog has it."""
+
+    name: str
+    kind: str
+    """Name in `pg_type`, of the base type for a domain; `enum` for any enumeration."""
+    shown: str
+    """As SQL writes it, such as `numeric(10,2)`."""
+    element: str | None = None
+    """For an array: the element's name in `pg_type`."""
+    element_oid: int = 0
+    modifier: int = -1
+    """`atttypmod`: precision and scale of a numeric."""
+    required: bool = False
+    """Not null, without a default."""
+    nullable: bool = True
+    generated: bool = False
+    """Computed by the server: nothing can be written to it."""
+
+    @property
+    def numeric(self) -> tuple[int, int] | None:
+        """Precision and scale; None when the column takes any."""
+        if self.kind != "numeric" or self.modifier < 4:
+            return None
+        packed = self.modifier - 4
+        scale = packed & 0x7FF
+        return packed >> 16 & 0xFFFF, scale - 0x800 if scale & 0x400 else scale
+
+
+def new_type(kind: spark.DataType, path: str, who: str) -> str:
+    """The type of a column of a new table.
+
+    Raises:
+        ConfigurationError: PostgreSQL has none for it.
+    """
+    if isinstance(kind, spark.DecimalType):
+        return f"numeric({kind.precision},{kind.scale})"
+    if isinstance(kind, spark.ArrayType) and not isinstance(kind.elementType, _NESTED):
+        return new_type(kind.elementType, path, who) + "[]"
+    if isinstance(kind, _NESTED):
+        for inner_path, inner in _children(kind, path):
+            new_type(inner, inner_path, who)
+        return "jsonb"
+    found = _NEW.get(type(kind))
+    if found is None:
+        raise ConfigurationError(
+            f"column '{path}' has the type {kind.simpleString()}, which this sink does not write",
+            operator=who,
+            kept="nothing was written to the table",
+            do=f"cast '{path}' to another type, or drop it in the query",
+        )
+    return found
+
+
+def _children(kind: spark.DataType, path: str) -> list[tuple[str, spark.DataType]]:
+    if isinstance(kind, spark.StructType):
+        return [(f"{path}.{field.name}", field.dataType) for field in kind.fields]
+    if isinstance(kind, spark.MapType):
+        return [(f"{path}.key", kind.keyType), (f"{path}.value", kind.valueType)]
+    assert isinstance(kind, spark.ArrayType)
+    return [(f"{path}.element", kind.elementType)]
+
+
+def takes(column: Column, kind: spark.DataType) -> bool:
+    """Whether every value of a Spark type is one of the column, but for what depends on the single value."""
+    if column.element is not None:
+        inner = Column(column.name, column.element, column.shown, modifier=column.modifier)
+        return isinstance(kind, spark.ArrayType) and takes(inner, kind.elementType)
+    if column.kind == "numeric":
+        if isinstance(kind, spark.DecimalType):
+            digits, scale = kind.precision - kind.scale, kind.scale
+        elif type(kind) in _DIGITS:
+            digits, scale = _DIGITS[type(kind)], 0
+        else:
+            return False
+        limit = column.numeric
+        return limit is None or (scale <= limit[1] and digits <= limit[0] - limit[1])
+    return isinstance(kind, _TAKES.get(column.kind, ()))
+
+
+def check(schema: spark.StructType, columns: Sequence[Column], who: str) -> None:
+    """Refuse rows that the table cannot take, by the column's name and both types.
+
+    Raises:
+        ConfigurationError: a column is missing, has another type, or is not given and needed.
+    """
+    known = {column.name: column for column in columns}
+    for field in schema.fields:
+        column = known.get(field.name)
+        if column is None:
+            raise _refused(f"the table has no column '{field.name}'; it has: {', '.join(known)}", who)
+        if column.generated:
+            raise _refused(f"column '{field.name}' is computed by the server", who)
+        if not takes(column, field.dataType):
+            raise _refused(
+                f"column '{field.name}' has the type {column.shown} in the table, and "
+                f"{field.dataType.simpleString()} in the query",
+                who,
+            )
+    for column in columns:
+        if column.required and column.name not in schema.names:
+            raise _refused(f"column '{column.name}' may not be null in the table, and the query does not give it", who)
+
+
+def _refused(what: str, who: str) -> ConfigurationError:
+    return ConfigurationError(
+        what,
+        operator=who,
+        kept="nothing was written to the table",
+        do="select, rename or cast the columns in the query, or alter the table",
+    )

