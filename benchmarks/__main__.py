@@ -24,6 +24,7 @@ NAMES = (
     "channels",
     "files_throughput",
     "recovery",
+    "sustained",
 )
 
 app = typer.Typer(add_completion=False)

@@ -89,6 +89,18 @@ class Place:
             target.parent.mkdir(parents=True, exist_ok=True)
             return pa.OSFile(str(target), "wb")
 
+    def open(self, name: str) -> NativeFile:
+        """Open a file for reading, at any place.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if self.local is None:
+            return self._remote.open_input_file(name)
+        import pyarrow as pa
+
+        return pa.OSFile(str(self.local / name), "rb")
+
     def delete(self, name: str) -> None:
         """Remove a file; one that is not there is passed over.
 

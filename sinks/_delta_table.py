@@ -226,7 +226,7 @@ class Target:
                 reach("delta.before_create")
                 self._create(schema, fence)
                 return None
-            held = self._look(table, epoch.incarnation)
+            held = self.look(table, epoch.incarnation)
             done = table.transaction_version(epoch.application)
             if done is not None and done >= epoch.number:
                 if held < epoch.incarnation:
@@ -243,7 +243,7 @@ class Target:
             reach("delta.committed")
             return CommitOutcome.COMMITTED, table.version() + 1
 
-        settled: tuple[CommitOutcome, int] = self._until_settled(attempt, f"epoch {epoch.number}")
+        settled: tuple[CommitOutcome, int] = self.until_settled(attempt, f"epoch {epoch.number}")
         return settled
 
     def claim(self, claim: Claim, schema: StructType | None) -> DeltaTable | None:
@@ -271,19 +271,19 @@ class Target:
                 self._create(schema, mine)
                 return None
             self._refuse_other_owner(table, claim)
-            if self._look(table, claim.incarnation) < claim.incarnation:
+            if self.look(table, claim.incarnation) < claim.incarnation:
                 reach("delta.before_fence")
                 self._write(table, (), mine, {"spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}"})
                 return None
             return (table,)
 
-        settled: tuple[DeltaTable | None] = self._until_settled(attempt, f"the claim of {claim.incarnation}")
+        settled: tuple[DeltaTable | None] = self.until_settled(attempt, f"the claim of {claim.incarnation}")
         return settled[0]
 
     def _fence(self, incarnation: int) -> list[Transaction]:
         return [Transaction(f"fence:{self.uid}", incarnation)] if incarnation else []
 
-    def _look(self, table: DeltaTable, incarnation: int) -> int:
+    def look(self, table: DeltaTable, incarnation: int) -> int:
         """The incarnation that holds the table.
 
         Raises:
@@ -339,7 +339,17 @@ class Target:
             post_commithook_properties=_NO_HOOKS,
         )
 
-    def _until_settled(self, attempt: Callable[[], Any], what: str) -> Any:
+    def until_settled(self, attempt: Callable[[], Any], what: str) -> Any:
+        """Try until nobody else's commit came in between; what the attempt gives then.
+
+        Args:
+            attempt: looks at the table and writes through the same handle; None to be called again.
+            what: is tried, for messages.
+
+        Raises:
+            CommitError: others were faster, again and again.
+            StorageError: the log cannot be read or written.
+        """
         for round_ in range(ROUNDS):
             try:
                 settled = attempt()

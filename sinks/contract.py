@@ -69,6 +69,8 @@ class Claim:
     incarnation: int
     """Grows by one with each start; an older one is fenced off."""
     lineage: int
+    state: str = ""
+    """Path or URI of the job's state directory, for a sink that keeps something there."""
 
 
 @dataclass(frozen=True)

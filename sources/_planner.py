@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from spark_ext.offsets import Finished, Position, Running, SourceOffset
+from spark_ext.offsets import Finished, Json, Position, Running, SourceOffset
 from spark_ext.registry import Registration
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
 
@@ -112,6 +112,7 @@ class Planner:
         self._taken: list[tuple[Channel, int]] = []
         self._seen: set[str] = set()
         self._opened = False
+        self._stage: Json = None
         self._available_now = False
         self._targets: dict[str, Position] = {}
         self._discovered_at = 0.0
@@ -144,9 +145,15 @@ class Planner:
             return start
         if requests.drain:
             return self._stamped(start, replace(start, ended=True, drained=True), requests)
+        self._put_back(start)
+        if start.stage != self._stage:
+            self._enter(start.stage)
+        further = self._further_stage(start)
+        if further is not None:
+            # An epoch of its own, without rows: what comes next begins from what is in the log by then.
+            return self._stamped(start, replace(start, stage=further), requests)
         if not self._due():
             return start
-        self._put_back(start)
         self._discover_more(start)
         end = self._advance(start)
         if end is start:
@@ -174,17 +181,37 @@ class Planner:
         finished.update(finish.channel for finish in start.finished)
         known = [Channel(name, state.begin, state.data) for name, state in start.running.items()]
         known += [Channel(finish.channel, finish.begin, finish.data) for finish in start.finished]
+        self._stage = start.stage
+        if start.stage is not None:
+            self._source.enter(start.stage)
         self._source.resume(known, frozenset(finished))
         self._seen = finished | start.running.keys()
         self._opened = True
         if not start.ended:
-            self._discover()
+            # Before the offset was seen, nobody knew which stage the run is in.
+            self._discover(begins=start.stage is not None)
 
-    def _discover(self) -> None:
+    def _enter(self, stage: Json) -> None:
+        """The last epoch was the switch to another stage."""
+        self._stage = stage
+        self._source.enter(stage)
+        self._discover(begins=True)
+
+    def _further_stage(self, start: SourceOffset) -> Json:
+        """The stage to go on with when all channels of this one have ended; None: there is nothing to switch to."""
+        if start.running or self._pending or self._source.last_stage:
+            return None
+        return self._source.next_stage(self._seen)
+
+    def _discover(self, begins: bool = False) -> None:
+        """Let new channels wait for their start; where a stage begins, an AvailableNow run takes what is there then."""
         self._discovered_at = self._clock()
+        channels = list(self._source.discover())
         # A channel that appeared after an AvailableNow run had begun waits for the next run.
         closed = self._available_now and not self._source.bounded
-        for channel in self._source.discover():
+        if closed and begins:
+            self._targets = {channel.id: self._source.latest(channel) for channel in channels}
+        for channel in channels:
             if channel.id not in self._seen and not (closed and channel.id not in self._targets):
                 self._seen.add(channel.id)
                 self._pending.append(channel)
@@ -258,7 +285,7 @@ class Planner:
                 running[channel.id] = replace(state, at=step.end)
             if fresh:
                 self._taken.append((channel, sequence if step.finished else 0))
-        ended = self._source.bounded and not running and not self._pending
+        ended = self._source.bounded and self._source.last_stage and not running and not self._pending
         if not moved and not ended:
             return start
         return replace(start, running=running, finished=tuple(finished), sequence=sequence, ended=ended)

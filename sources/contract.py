@@ -49,14 +49,15 @@ The shape owes to bytewax's `inputs.py` (partitions, `next_batch`, `snapshot`) a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_ext.errors import ConfigurationError
 from spark_ext.offsets import Json, Position, SourceOffset
 from spark_ext.options import Bytes, Milliseconds, Options
 
@@ -133,6 +134,16 @@ class Committed:
         positions: dict[str, Position] = {name: state.at for name, state in offset.running.items()}
         positions.update({finish.channel: finish.at for finish in offset.finished})
         return cls(positions, tuple(finish.channel for finish in offset.finished), final)
+
+
+@dataclass(frozen=True)
+class Seam:
+    """Where a source ended, as another one that goes on from there has to know it; see the source `hybrid`."""
+
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    """The greatest offset by partition. A partition is named by its columns, joined by a colon; `""` without any."""
+    time: int | None = None
+    """The greatest event time, microseconds since 1970 UTC; None: not by time, or there was no row."""
 
 
 class ChannelSource(DataSource):
@@ -235,6 +246,39 @@ class ChannelSource(DataSource):
 
     def close(self) -> None:
         """The final checkpoint is complete and the query has stopped."""
+
+    # -- for sources that are used as, or made of, stages: see `hybrid` -----------------------------------------------
+
+    def follow(self, seam: Seam) -> None:
+        """Begin right behind where another source ended. Told before `resume` and `discover`, in each run.
+
+        What begins by offsets begins at the offset after the one given, and with a partition that is not named as it
+        would without a seam; what begins by time begins with the first row that is later.
+
+        Raises:
+            ConfigurationError: this source cannot begin like that.
+        """
+        raise ConfigurationError(
+            f"the source {self.name()} cannot begin where another one ended",
+            operator=f"source '{self.options.uid}'",
+            kept="nothing was read",
+            do="give the stage a start of its own, and take the option 'seam' away from the stage before",
+        )
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether no other stage comes once all channels that `discover` gives have ended."""
+        return True
+
+    def next_stage(self, ended: Set[str]) -> Json:
+        """All channels of this stage have ended: what `enter` has to know of the next one.
+
+        Asked only while `last_stage` is False. What is returned is stored before the stage is entered.
+        """
+        return None
+
+    def enter(self, stage: Json) -> None:
+        """Go on with a stage: at its beginning, and, before `resume`, in each later run."""
 
     # -- done by the base ---------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.offsets import Position
 from spark_ext.options import Milliseconds
 from spark_ext.sources._columns import arrow_schema, fits
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, Seam, SourceOptions
 
 BATCH_ROWS = 131_072
 """Rows of one batch."""
@@ -114,6 +114,7 @@ class DataGen(ChannelSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._started: int | None = None
+        self._after: Mapping[str, int] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -139,6 +140,10 @@ class DataGen(ChannelSource):
     def _paced(self) -> bool:
         return self.options.rows_per_second is not None
 
+    def follow(self, seam: Seam) -> None:
+        """Begin behind a row number (`seq`) of each channel."""
+        self._after = seam.offsets
+
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """Go on from the start that the first epoch fixed."""
         starts = [channel.data["start"] for channel in known if channel.data and "start" in channel.data]
@@ -149,7 +154,12 @@ class DataGen(ChannelSource):
         self._check_columns()
         if self._paced and self._started is None:
             self._started = int(self.clock() * 1000)
-        return [Channel(str(number), 0, self._data(number)) for number in range(self._channels)]
+        return [self._channel(number) for number in range(self._channels)]
+
+    def _channel(self, number: int) -> Channel:
+        data = self._data(number)
+        begin = self._after.get(str(number), -1) + 1
+        return Channel(str(number), min(begin, data.get("rows", begin)), data)
 
     def _check_columns(self) -> None:
         for field in self._wanted:

@@ -86,6 +86,8 @@ class SourceOffset:
     """The highest control sequence in force."""
     final: int = 0
     """How many empty epochs were made for operators that were not finalized at the end of input."""
+    stage: Json = None
+    """Of a source that has several stages: the one it is in, and where that begins. None: the first, or only one."""
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form; fields at their defaults are left out."""
@@ -100,6 +102,8 @@ class SourceOffset:
         for name in ("ended", "drained"):
             if getattr(self, name):
                 out[name] = True
+        if self.stage is not None:
+            out["stage"] = self.stage
         return out
 
     @classmethod
@@ -139,6 +143,7 @@ class SourceOffset:
             drained=raw.get("drained", False),
             control=raw.get("control", 0),
             final=raw.get("final", 0),
+            stage=raw.get("stage"),
         )
 
     def confirm(self, sequence: int) -> SourceOffset:

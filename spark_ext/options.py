@@ -109,12 +109,15 @@ class Options(BaseModel):
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            shown = "" if cls.is_secret(name) or first["type"] == "missing" else f" (given: {first['input']!r})"
+            # What concerns several options has no name of its own, and all of them as its input, secrets included.
+            hidden = not name or cls.is_secret(name) or first["type"] == "missing"
+            shown = "" if hidden else f" (given: {cls.shown(name, first['input'])!r})"
+            which = f"option '{name}'" if name else "options"
             raise ConfigurationError(
-                f"option '{name}': {first['msg']}{shown}",
+                f"{which}: {first['msg']}{shown}",
                 operator=who,
                 kept="nothing was read or written",
-                do=f"correct the option '{name}'",
+                do=f"correct the {which}",
             ) from None
 
     @classmethod

@@ -1,16 +1,14 @@
 """Bad input: a clear error that names the operator and says what to do; a good run afterwards ends, and is exact.
 
-Elsewhere: a checkpoint deleted by hand (`conformance/test_restore.py`), Java, Delta's jar and the workers' Python
-(`test_environment.py`, `test_sessions.py`), each table feature (`sinks/test_delta_features.py`).
+Elsewhere: disks (`test_bad_disk.py`), a checkpoint deleted by hand (`conformance/test_restore.py`), Java, Delta's jar
+and the workers' Python (`test_environment.py`, `test_sessions.py`), table features (`sinks/test_delta_features.py`).
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -27,38 +24,16 @@ from spark_ext.errors import (
     ConfigurationError,
     DataError,
     FencedError,
-    JobFailedError,
-    SparkExtError,
     StateError,
-    StorageError,
     UnsupportedTableError,
-    from_text,
 )
 from spark_ext.jobs.job import Job
-from spark_ext.spark.spark_log import SparkLog
 from tests.jobs import Lab, expected
 from tests.processes import Tree
+from tests.refusals import delta_job, delta_numbers, first_epoch, refused
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
-
-
-@contextmanager
-def refused(kind: type[SparkExtError], *words: str) -> Iterator[None]:
-    """What happens inside is refused by an error of that kind, which has all its parts and these words in it."""
-    with pytest.raises((SparkExtError, PySparkException)) as caught:
-        yield
-    error: BaseException | None = caught.value
-    if isinstance(error, PySparkException):
-        # What Spark itself called, such as `load()`, comes back in Spark's error, with ours in it.
-        error = from_text(str(error))
-    if isinstance(error, JobFailedError):
-        assert error.operator and error.kept and error.do, str(error)
-        error = error.__cause__
-    assert isinstance(error, kind), str(caught.value)
-    assert error.operator and error.kept and error.do, str(error)
-    for word in words:
-        assert word in str(error), str(error)
 
 
 def files(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
@@ -86,16 +61,6 @@ def held(column: str, after: int, gate: Path) -> Column:
 
     place = str(gate)
     return F.udf(passed, "boolean").asNondeterministic()(column)
-
-
-def first_epoch(lab: Lab) -> None:
-    """Wait until one epoch has been committed."""
-    until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
-
-
-def delta_numbers(path: Path) -> list[tuple[str, Any]]:
-    table = DeltaTable(path).to_pyarrow_table()
-    return sorted(zip(table["channel"].to_pylist(), table["n"].to_pylist(), strict=True))
 
 
 # -- uids and options -------------------------------------------------------------------------------------------------
@@ -228,14 +193,7 @@ def test_a_table_feature_that_is_not_written(lab: Lab) -> None:
     assert delta_numbers(lab.folder / "other") == expected(10)
 
 
-def delta_job(lab: Lab, frame: DataFrame, out: str = "out", **settings: Any) -> Job:
-    """A job of one query into a Delta table."""
-    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings)
-    writer = frame.writeStream.format("delta_2pc").option("uid", "q-out").option("path", str(lab.folder / out))
-    return job.add("q", writer)
-
-
-# -- the state directory and the disk ---------------------------------------------------------------------------------
+# -- the state directory -----------------------------------------------------------------------------------------------
 
 
 def test_the_state_directory_of_another_job(lab: Lab) -> None:
@@ -252,107 +210,6 @@ def test_the_state_directory_of_another_job(lab: Lab) -> None:
     assert not (lab.folder / "other").exists()
     assert lab.job(lab.source(**source)).run(progress=False).finished
     assert lab.numbers() == expected(100)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
-        yield place
-    finally:
-        # Lazily: what failed on a full disk may still hold a file open in the JVM.
-        subprocess.run(["umount", "-l", place], check=True)
-
-
-@pytest.fixture
-def on_disk(spark: SparkSession, disk: Path, tmp_path: Path) -> Lab:
-    """A job with state and output on the small disk, its event log elsewhere."""
-    lab = Lab(spark, disk)
-    lab.log = str(tmp_path / "events.jsonl")
-    return lab
-
-
-def remount(disk: Path, how: str) -> bool:
-    return subprocess.run(["mount", "-o", f"remount,{how}", disk], capture_output=True).returncode == 0
-
-
-def fill(disk: Path) -> Path:
-    """Take all room; returns the file to delete."""
-    filling = disk / "filling"
-    with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
-        while True:
-            out.write(b"x" * 4096)
-    return filling
-
-
-def test_a_read_only_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
-    first = on_disk.job(on_disk.source(**source)).start()
-    first_epoch(on_disk)
-    # Refused while a file is open for writing: the ledger may be in the middle of a commit.
-    until(lambda: remount(disk, "ro"), "the disk to be read-only")
-    gate.touch()
-    with refused(StateError, "job 'lab'", "ead-only file system", "writable"):
-        first.await_termination(60)
-    with refused(StateError, str(disk / "state"), "read-only", "mount it writable"):
-        on_disk.job(on_disk.source(**source)).start()
-    assert on_disk.numbers() == expected(20)
-    assert remount(disk, "rw")
-    assert on_disk.job(on_disk.source(**source)).run(progress=False).finished
-    assert on_disk.numbers() == expected(100)
-
-
-def test_a_read_only_disk_under_the_output(lab: Lab, disk: Path) -> None:
-    assert remount(disk, "ro")
-    frame = lab.source(counts="10").select("channel", "n")
-    with refused(StorageError, "sink 'q-out'", str(disk / "out"), "ead-only file system"):
-        delta_job(lab, frame, out="disk/out").start()
-    assert remount(disk, "rw")
-    assert delta_job(lab, frame, out="disk/out").run(progress=False).finished
-    assert delta_numbers(disk / "out") == expected(10)
-
-
-def test_a_full_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-
-    def job() -> Job:
-        frame = on_disk.source(counts="100", max_rows_per_epoch=20, gate=gate)
-        return on_disk.job(frame, restart_attempts=1, restart_backoff="10 ms")
-
-    running = job().start()
-    until(lambda: running.ledger.epochs().count() == 1, "the first epoch to be in the ledger")
-    filling = fill(disk)
-    gate.touch()
-    with refused(StorageError, "job 'lab'", "query 'q'", "o space left on", "make room"):
-        running.await_termination(60)
-    assert on_disk.numbers() == expected(20)
-    filling.unlink()
-    assert job().run(progress=False).finished
-    assert on_disk.numbers() == expected(100)
-
-
-def test_a_full_disk_under_the_output(lab: Lab, disk: Path) -> None:
-    gate = lab.folder / "gate"
-
-    def job() -> Job:
-        frame = lab.source(counts="100", max_rows_per_epoch=20, gate=gate).select("channel", "n")
-        return delta_job(lab, frame, out="disk/out", restart_attempts=0)
-
-    running = job().start()
-    first_epoch(lab)
-    filling = fill(disk)
-    gate.touch()
-    with refused(StorageError, "sink 'q-out'", "o space left on", "space"):
-        running.await_termination(60)
-    assert delta_numbers(disk / "out") == expected(20)
-    filling.unlink()
-    assert job().run(progress=False).finished
-    assert delta_numbers(disk / "out") == expected(100)
 
 
 # -- two drivers ------------------------------------------------------------------------------------------------------

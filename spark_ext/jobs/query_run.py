@@ -122,7 +122,8 @@ class QueryRun:
         sink = operators.sink(self.spec.sink.format, self.spec.sink.options)
         sink.validate(_jvm.writer_frame(self.spec.writer).schema)
         mine = self.context.incarnation
-        sink.claim(Claim(self.spec.sink.uid, self.context.job, self.context.job_id, mine.number, self.lineage))
+        uid, job, job_id, state = self.spec.sink.uid, self.context.job, self.context.job_id, self.context.state
+        sink.claim(Claim(uid, job, job_id, mine.number, self.lineage, state))
         reach("sink.claimed")
 
     def open(self) -> None:

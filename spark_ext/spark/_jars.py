@@ -1,10 +1,10 @@
-"""Delta's jars for a session: resolved once by Spark's own resolver, then found again as files.
+"""Delta's jars for a session, and any other packages: resolved once by Spark's own resolver, then found again as files.
 
 `spark.jars.packages` asks the resolver at every start: pages of output on the terminal, a second or more, and
 no start without a network when a snapshot or a settings file is in play. Here the resolver runs once, in a
 process of its own whose output is shown only if it fails. What it found is noted in the user's cache folder,
-and later sessions get the files by name. Jars that Spark brings itself are left out: they would only shadow
-the versions that Spark was built with.
+and later sessions get the files by name. Jars that Spark brings itself are left out of a session: they would only
+shadow the versions that Spark was built with.
 """
 
 from __future__ import annotations
@@ -58,16 +58,39 @@ def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
     Raises:
         EnvironmentProblem: they are not on this machine and could not be fetched.
     """
-    from pyspark.find_spark_home import _find_spark_home
+    return session_jars(delta_coordinate(), conf)
 
-    home = Path(_find_spark_home())
-    coordinate = delta_coordinate()
+
+def session_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
+    """Packages for the class path of a Spark session: without the jars that Spark brings itself.
+
+    Args:
+        coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
+        conf: the session's settings; those of `RESOLVER_KEYS` are obeyed.
+
+    Raises:
+        EnvironmentProblem: they are not on this machine and could not be fetched.
+    """
+    return _beyond_sparks_own(package_jars(coordinates, conf), _home())
+
+
+def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
+    """Packages and all that they need, as local files: enough for a JVM of their own.
+
+    Args:
+        coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
+        conf: settings; those of `RESOLVER_KEYS` are obeyed.
+
+    Raises:
+        EnvironmentProblem: they are not on this machine and could not be fetched.
+    """
+    home = _home()
     settings = {key: conf[key] for key in RESOLVER_KEYS if key in conf}
-    note = _note(coordinate, home, settings)
+    note = _note(coordinates, home, settings)
     noted = _noted(note)
     if noted:
         return noted
-    found = _beyond_sparks_own(_resolve(coordinate, home, settings), home)
+    found = _resolve(coordinates, home, settings)
     # Without the note the next start resolves again: slower, not wrong.
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +100,16 @@ def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
     return found
 
 
-def _note(coordinate: str, home: Path, settings: Mapping[str, str]) -> Path:
+def _home() -> Path:
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
+
+
+def _note(coordinates: str, home: Path, settings: Mapping[str, str]) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256(repr((str(home), sorted(settings.items()))).encode()).hexdigest()[:12]
-    return cache / "spark-ext" / f"{coordinate.replace(':', '_')}-{key}.jars"
+    return cache / "spark-ext" / f"{coordinates.replace(':', '_')}-{key}.jars"
 
 
 def _noted(note: Path) -> tuple[Path, ...]:
@@ -92,14 +121,14 @@ def _noted(note: Path) -> tuple[Path, ...]:
     return paths if all(path.is_file() for path in paths) else ()
 
 
-def _resolve(coordinate: str, home: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
+def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
     import tempfile
 
-    print(f"spark-ext: fetching {coordinate} (once)", file=sys.stderr, flush=True)
+    print(f"spark-ext: fetching {coordinates} (once)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder:
         script = Path(folder) / "print_jars.py"
         script.write_text(_PRINT_JARS)
-        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--packages", coordinate]
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--packages", coordinates]
         for key, value in settings.items():
             command += ["--conf", f"{key}={value}"]
         try:
@@ -117,9 +146,10 @@ def _resolve(coordinate: str, home: Path, settings: Mapping[str, str]) -> tuple[
             output = f"no answer within {_TIMEOUT_S} s"
     match = re.search(r"^jars=(?P<jars>\S*)$", output, re.MULTILINE)
     jars = tuple(Path(unquote(urlparse(jar).path)) for jar in match["jars"].split(",")) if match else ()
-    if not any(jar.is_file() and "delta-spark" in jar.name for jar in jars):
+    there = {_own_artifact(jar) for jar in jars if jar.is_file()}
+    if not all(coordinate.split(":")[1] in there for coordinate in coordinates.split(",")):
         raise EnvironmentProblem(
-            f"Delta's jar {coordinate} is not on this machine and could not be fetched: {_reason(output)}",
+            f"the jar of {coordinates} is not on this machine and could not be fetched: {_reason(output)}",
             operator="the Spark session",
             kept="nothing was started",
             do="check the network or proxy and try again; or name a mirror in "
@@ -138,8 +168,12 @@ def _reason(output: str) -> str:
 
 def _beyond_sparks_own(jars: tuple[Path, ...], home: Path) -> tuple[Path, ...]:
     own = {_artifact(path.name) for path in (home / "jars").glob("*.jar")}
-    # The resolver stores a jar as <organisation>_<artifact>-<version>.jar.
-    return tuple(jar for jar in jars if _artifact(jar.name.split("_", 1)[-1]) not in own)
+    return tuple(jar for jar in jars if _own_artifact(jar) not in own)
+
+
+def _own_artifact(jar: Path) -> str:
+    """The artifact of a resolved jar, which the resolver stores as <organisation>_<artifact>-<version>.jar."""
+    return _artifact(jar.name.split("_", 1)[-1])
 
 
 def _artifact(name: str) -> str:

@@ -1,0 +1,248 @@
+"""Phase one of `kafka_2pc`: tasks write their messages to Arrow files in a folder that driver and executors share.
+
+A file's name says whose it is: incarnation, query, epoch, partition, attempt. What dead incarnations left is found by
+it.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+from pyspark.sql import types as T
+
+from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.sinks.contract import Task
+
+HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+_TEXT: Final = (T.StringType, T.BinaryType)
+_COLUMNS: Final[dict[str, tuple[tuple[type[T.DataType], ...], pa.DataType]]] = {
+    "key": (_TEXT, pa.binary()),
+    "value": (_TEXT, pa.binary()),
+    "headers": ((T.ArrayType,), HEADERS),
+    "topic": ((T.StringType,), pa.string()),
+    "partition": ((T.IntegerType,), pa.int32()),
+    "timestamp": ((T.TimestampType,), pa.timestamp("ms", "UTC")),
+}
+"""Columns that a query may give, the types each may have, and how they are staged."""
+
+_HEADER_NAMES: Final = ["key", "value"]
+_NAME: Final = re.compile(r"i(?P<incarnation>\d+)-.*\.arrow")
+_KEPT: Final = "nothing of this epoch is visible; what was committed before is untouched"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What one task has prepared."""
+
+    path: str
+    """A local path or a URI."""
+    rows: int
+    topics: tuple[tuple[str, int], ...]
+    """Each topic in it, with the highest partition that is named; -1: none."""
+    host: str
+    """The machine that wrote it; for messages."""
+
+
+def check_columns(schema: T.StructType, topic: str | None, who: str) -> None:
+    """Refuse rows that are no messages.
+
+    Raises:
+        ConfigurationError: names the column and the types that it may have.
+    """
+    for column in schema:
+        types = _COLUMNS.get(column.name, ((), None))[0]
+        right = isinstance(column.dataType, types) if types else False
+        if column.name == "headers" and right:
+            right = _are_headers(column.dataType)
+        if not right:
+            wanted = "array<struct<key: string, value: binary>>" if column.name == "headers" else ""
+            wanted = wanted or " or ".join(kind().simpleString() for kind in types)
+            raise ConfigurationError(
+                f"column '{column.name}' has the type {column.dataType.simpleString()}"
+                + (f", it has to be {wanted}" if types else ", and is none that a message has"),
+                operator=who,
+                kept="nothing was written",
+                do=f"select the columns of a message: {', '.join(_COLUMNS)}; for example to_json(struct('*')) AS value",
+            )
+    missing = next((name for name in ("value",) if name not in schema.names), None)
+    if topic is None and "topic" not in schema.names:
+        missing = missing or "topic"
+    if missing is not None:
+        raise ConfigurationError(
+            f"there is no column '{missing}'" + (", and no option 'topic'" if missing == "topic" else ""),
+            operator=who,
+            kept="nothing was written",
+            do="select it" + (", or name the topic with the option 'topic'" if missing == "topic" else ""),
+        )
+
+
+def _are_headers(given: T.DataType) -> bool:
+    inner = given.elementType if isinstance(given, T.ArrayType) else None
+    if not isinstance(inner, T.StructType) or inner.names != _HEADER_NAMES:
+        return False
+    return isinstance(inner["key"].dataType, T.StringType) and isinstance(inner["value"].dataType, T.BinaryType)
+
+
+def place_of(folder: str) -> tuple[fs.FileSystem, str]:
+    """A folder's file system and its path there."""
+    if "://" in folder and not folder.startswith("file:"):
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(folder)
+        return found
+    local = folder.removeprefix("file://") if folder.startswith("file://") else folder.removeprefix("file:")
+    return fs.LocalFileSystem(), str(Path(local).expanduser().absolute())
+
+
+class Staging:
+    """The folder of one sink.
+
+    Args:
+        folder: a local path or a URI.
+        who: for messages.
+    """
+
+    def __init__(self, folder: str, who: str) -> None:
+        self._folder, self._who = folder.rstrip("/"), who
+
+    def write(self, batches: Iterator[pa.RecordBatch], task: Task, topic: str | None, max_bytes: int) -> Staged | None:
+        """A task's messages as a file; None when there are none.
+
+        Raises:
+            DataError: a message without a topic, or one that is too large.
+            StorageError: the file cannot be written.
+        """
+        name = f"i{task.incarnation}-{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}.arrow"
+        filesystem, folder = place_of(self._folder)
+        path, topics, rows = f"{folder}/{name}", dict[str, int](), 0
+        stream: pa.NativeFile | None = None
+        writer: pa.RecordBatchStreamWriter | None = None
+        try:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                messages = _messages(batch, topic)
+                self._check(messages, max_bytes, task)
+                _note_topics(messages, topic, topics)
+                if writer is None:
+                    filesystem.create_dir(folder, recursive=True)
+                    stream = filesystem.open_output_stream(path)
+                    writer = pa.ipc.new_stream(stream, messages.schema)
+                writer.write_batch(messages)
+                rows += messages.num_rows
+            if writer is None or stream is None:
+                return None
+            writer.close()
+            stream.close()
+        except OSError as problem:
+            raise StorageError(
+                f"the staged file '{path}' could not be written: {problem}",
+                operator=self._who,
+                kept=_KEPT,
+                do="see to the folder of the option 'staging' (space, permissions); the epoch is repeated",
+            ) from problem
+        return Staged(f"{self._folder}/{name}", rows, tuple(sorted(topics.items())), socket.gethostname())
+
+    def _check(self, messages: pa.RecordBatch, max_bytes: int, task: Task) -> None:
+        size = pc.fill_null(pc.binary_length(messages["value"]), 0)
+        if "key" in messages.schema.names:
+            size = pc.add(size, pc.fill_null(pc.binary_length(messages["key"]), 0))
+        largest = pc.max(size).as_py()
+        where = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
+        if largest > max_bytes:
+            raise DataError(
+                f"a message has {largest} bytes, more than the {max_bytes} of the option 'max_message_bytes'",
+                operator=where,
+                kept=_KEPT,
+                do="make the messages smaller, or raise max_message_bytes and the topic's max.message.bytes",
+            )
+        if "topic" in messages.schema.names and messages["topic"].null_count:
+            raise DataError(
+                "a row has no topic: its column 'topic' is null, and there is no option 'topic'",
+                operator=where,
+                kept=_KEPT,
+                do="filter such rows, or name the topic with the option 'topic'",
+            )
+
+    def read(self, staged: Staged) -> Iterator[pa.RecordBatch]:
+        """The messages of a task.
+
+        Raises:
+            ConfigurationError: the file is not there: the folder is not shared.
+        """
+        filesystem, path = place_of(staged.path)
+        try:
+            with filesystem.open_input_stream(path) as stream, pa.ipc.open_stream(stream) as reader:
+                yield from reader
+        except FileNotFoundError as problem:
+            raise ConfigurationError(
+                f"the staged file '{staged.path}', written on {staged.host}, is not there on {socket.gethostname()}",
+                operator=self._who,
+                kept=_KEPT,
+                do="give a folder that driver and executors share with the option 'staging'; if it is shared, find "
+                "out what deletes files in it",
+            ) from problem
+
+    def remove(self, staged: Sequence[Staged]) -> None:
+        """Forget what is committed. A file that stays is removed by the next claim."""
+        for one in staged:
+            filesystem, path = place_of(one.path)
+            try:
+                filesystem.delete_file(path)
+            except OSError:
+                continue
+
+    def clean(self, incarnation: int) -> None:
+        """Remove what incarnations before this one have left.
+
+        Raises:
+            StorageError: the folder cannot be read.
+        """
+        filesystem, folder = place_of(self._folder)
+        try:
+            for info in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+                found = _NAME.fullmatch(info.base_name)
+                if found is not None and int(found["incarnation"]) < incarnation:
+                    filesystem.delete_file(info.path)
+        except FileNotFoundError:
+            return
+        except OSError as problem:
+            raise StorageError(
+                f"the staging folder '{self._folder}' could not be cleaned: {problem}",
+                operator=self._who,
+                kept=_KEPT,
+                do="see to the folder's permissions and start again",
+            ) from problem
+
+
+def _messages(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
+    """A batch in the staged types; the option `topic` stands for the column."""
+    names = [name for name in batch.schema.names if not (name == "topic" and topic is not None)]
+    # A time between two milliseconds is cut, as Spark's own sink does it.
+    columns = [batch.column(name).cast(_COLUMNS[name][1], safe=name != "timestamp") for name in names]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _note_topics(messages: pa.RecordBatch, topic: str | None, topics: dict[str, int]) -> None:
+    if topic is None:
+        names = messages["topic"]
+    elif "partition" in messages.schema.names:
+        names = pa.repeat(topic, messages.num_rows)
+    else:
+        topics.setdefault(topic, -1)
+        return
+    if "partition" not in messages.schema.names:
+        for name in pc.unique(names).to_pylist():
+            topics.setdefault(name, -1)
+        return
+    table = pa.table({"topic": names, "partition": messages["partition"]})
+    for row in table.group_by("topic").aggregate([("partition", "max")]).to_pylist():
+        highest = -1 if row["partition_max"] is None else row["partition_max"]
+        topics[row["topic"]] = max(topics.get(row["topic"], -1), highest)

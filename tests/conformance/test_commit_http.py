@@ -1,0 +1,94 @@
+"""Conformance, "Commit", of `http_2pc`, against a receiver that obeys the page's contract with the least memory."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import types as T
+
+from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.http_2pc import HttpTwoPhaseCommit
+from spark_ext.testing.sink_contract import SinkContract
+from spark_ext.testing.sink_driver import SinkTarget
+from tests.servers import receiver
+from tests.servers.receiver import Receiver
+
+TOKEN = "a-token-that-nobody-sees"
+
+
+class HttpTarget(SinkTarget):
+    """A receiver and an outbox."""
+
+    brink = "delta.before_commit"
+    done = "http.settled"
+    points = (
+        "delta.before_fence",
+        "http.fenced",
+        "http.decided",
+        "http.before_request",
+        "http.answered",
+        "http.acknowledged",
+        "http.before_settle",
+    )
+    huge = 200_000
+    secrets = (TOKEN,)
+
+    def __init__(self, url: str, folder: Path, outbox: Path) -> None:
+        self.url, self.folder, self.outbox = url, folder, outbox
+
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        given = {"uid": uid, "url": self.url, "outbox": str(self.outbox), "token": TOKEN, "batch_rows": "2000"}
+        return HttpTwoPhaseCommit({**given, **options})
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [_values(row, self.types) for row in receiver.rows(self.folder)]
+
+    def leftovers(self) -> set[str]:
+        """An epoch leaves the outbox once all of it was acknowledged: what is there is not visible yet."""
+        return {str(file.relative_to(self.outbox)) for file in self.outbox.rglob("part-*.parquet")}
+
+    def damage(self) -> Callable[[], object]:
+        receiver.behave(self.url, {"status": 503, "text": f"Bearer {TOKEN} is not welcome now", "always": True})
+        return lambda: receiver.behave(self.url)
+
+
+def _values(row: dict[str, Any], schema: T.StructType) -> dict[str, Any]:
+    """A row of JSON as the Python values that were sent; a column of another schema as it is."""
+    kinds = {field.name: field.dataType for field in schema}
+    return {name: _value(kinds[name], value) if name in kinds else value for name, value in row.items()}
+
+
+def _value(kind: T.DataType, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, T.DecimalType):
+        return Decimal(value)
+    if isinstance(kind, T.BinaryType):
+        return base64.b64decode(value)
+    if isinstance(kind, T.DateType):
+        return datetime.date.fromisoformat(value)
+    if isinstance(kind, T.TimestampType):
+        assert value.endswith("Z"), value
+        return datetime.datetime.fromisoformat(value[:-1]).replace(tzinfo=datetime.timezone.utc)
+    if isinstance(kind, T.TimestampNTZType):
+        return datetime.datetime.fromisoformat(value)
+    if isinstance(kind, T.StructType):
+        return _values(value, kind)
+    if isinstance(kind, T.ArrayType):
+        return [_value(kind.elementType, element) for element in value]
+    if isinstance(kind, T.MapType):
+        return [(key, _value(kind.valueType, element)) for key, element in value.items()]
+    return value
+
+
+class TestHttp2pc(SinkContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Iterator[SinkTarget]:
+        with Receiver(tmp_path / "receiver", memory="newest") as there:
+            yield HttpTarget(there.url, there.folder, tmp_path / "outbox")

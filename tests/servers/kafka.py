@@ -1,0 +1,316 @@
+"""A real Kafka broker for tests: one node of Kafka 4 (KRaft) on loopback, that can be crashed, frozen and restarted.
+
+Its jars come from Spark's own resolver and stay in the user's cache: a machine needs Java and pip, nothing else. The
+broker's time-outs are shortened, so that it is back some 5 s after a `kill -9` instead of 17.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import pyspark
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+
+from spark_ext.spark._jars import package_jars
+from tests.servers.watchdog import Watched
+from tests.waiting import until
+
+PACKAGES: Final = "org.apache.kafka:kafka_2.13:4.3.1,org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
+
+_CLUSTER: Final = "5L6g3nShT-eMCtK--X86sw"
+
+_SETTINGS: Final = """
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder}/data
+num.partitions=1
+default.replication.factor=1
+min.insync.replicas=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+transaction.max.timeout.ms=900000
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=300
+controller.quorum.election.timeout.ms=200
+controller.quorum.election.backoff.max.ms=200
+controller.quorum.fetch.timeout.ms=500
+auto.create.topics.enable=false
+log.retention.check.interval.ms=1000
+log.cleaner.backoff.ms=200
+num.network.threads=2
+num.io.threads=2
+log.cleaner.dedupe.buffer.size=16777216
+message.max.bytes=10485760
+"""
+
+_LOGGING: Final = """
+status=error
+rootLogger.level=warn
+rootLogger.appenderRef.c.ref=C
+appender.c.type=Console
+appender.c.name=C
+appender.c.layout.type=PatternLayout
+appender.c.layout.pattern=%d %p %c{1}: %m%n
+"""
+
+
+class Broker:
+    """A broker with an empty folder of its own. Use it in a `with`: at its end nothing of it is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._watched = Watched(folder)
+        self._numbers = itertools.count()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._port, controller = _free_ports(2)
+        self._settings = folder / "server.properties"
+        self._settings.write_text(_SETTINGS.format(port=self._port, controller=controller, folder=folder))
+        logging = folder / "log4j2.properties"
+        logging.write_text(_LOGGING)
+        java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path("java")
+        # Spark's resolver leaves Scala out, because Spark brings it.
+        scala = next(Path(pyspark.__file__).with_name("jars").glob("scala-library-2.13.*.jar"))
+        class_path = os.pathsep.join(map(str, [*package_jars(PACKAGES, {}), scala]))
+        # The JVM lives for minutes: what the second compiler would gain, it costs several times over.
+        self._java = [str(java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-cp", class_path]
+        self._java.append(f"-Dlog4j2.configurationFile={logging}")
+        self._admin: AdminClient | None = None
+
+    def __enter__(self) -> Broker:
+        arguments = ["format", "--standalone", "-t", _CLUSTER, "-c", str(self._settings)]
+        done = subprocess.run(
+            [*self._java, "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.start()
+        # The first transaction of a broker makes its coordinator, which takes seconds.
+        self.send_in_transaction(self.topic("first"), ["-"])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.crash()
+        self._watched.close()
+
+    # -- the process ----------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address; the same after a restart."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of its JVM."""
+        assert self._server is not None
+        return self._server.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it answers. A running one is left alone."""
+        if self._server is not None and self._server.poll() is None:
+            return
+        with (self._folder / "server.log").open("ab") as log:
+            self._server = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._watched.add(self._server.pid)
+        until(self._answers, f"an answer from the broker at {self.bootstrap}")
+
+    def crash(self) -> None:
+        """`kill -9`. What it has acknowledged is on its disk."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+
+    def restart(self) -> None:
+        """`kill -9`, and start it again."""
+        self.crash()
+        self.start()
+
+    def freeze(self) -> None:
+        """Stop its process: connections stay open and nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen one go on."""
+        assert self._server is not None
+        self._server.send_signal(signal.SIGCONT)
+
+    def _answers(self) -> bool:
+        assert self._server is not None
+        if self._server.poll() is not None:
+            raise AssertionError((self._folder / "server.log").read_text(errors="replace")[-3000:])
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), 1):
+                pass
+            found = self.admin.list_topics(timeout=2)
+        except Exception:
+            return False
+        return bool(found.brokers)
+
+    # -- topics and messages --------------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> AdminClient:
+        """A client that lives as long as the broker."""
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return self._admin
+
+    def topic(self, name: str = "t", partitions: int = 1, **config: Any) -> str:
+        """A new topic of a name that no other test has; `cleanup_policy="compact"` sets `cleanup.policy`."""
+        unique = f"{name}-{next(self._numbers)}"
+        wanted = {key.replace("_", "."): str(value) for key, value in config.items()}
+        new = NewTopic(unique, num_partitions=partitions, replication_factor=1, config=wanted)
+        self.admin.create_topics([new])[unique].result(30)
+        until(lambda: self.partitions(unique) == partitions, f"the topic {unique}")
+        return unique
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+        until(lambda: self.partitions(topic) == partitions, f"{partitions} partitions of {topic}")
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has now; 0 without it."""
+        found = self.admin.list_topics(topic, timeout=10).topics[topic]
+        return 0 if found.error is not None else len(found.partitions)
+
+    def send(self, topic: str, values: Sequence[str | bytes | None], partition: int = 0, **message: Any) -> None:
+        """Messages without a transaction, in order, acknowledged."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
+        failed: list[KafkaError] = []
+        for value in values:
+            producer.produce(
+                topic,
+                value,
+                partition=partition,
+                on_delivery=lambda error, _: error and failed.append(error),
+                **message,
+            )
+            producer.poll(0)
+        assert producer.flush(60) == 0 and not failed, failed
+
+    def send_in_transaction(self, topic: str, values: Sequence[str], partition: int = 0, commit: bool = True) -> None:
+        """Messages in one transaction, which is committed or aborted; each leaves a marker, an offset without a row."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": f"test-{next(self._numbers)}"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, partition=partition)
+        producer.flush(30)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+    def set(self, topic: str, **config: Any) -> None:
+        """Change settings of a topic; `max_message_bytes=1` sets `max.message.bytes`."""
+        change(self.bootstrap, topic, **config)
+
+    def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
+        """All messages of a topic as a reader sees them, partition by partition."""
+        return messages(self.bootstrap, topic, isolation)
+
+
+def change(bootstrap: str, topic: str, **config: Any) -> None:
+    """Change settings of a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    entries = [
+        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def messages(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Message]:
+    """All messages of a topic as a reader sees them, partition by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "test-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+    found: list[Message] = []
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        left = len(partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        while left:
+            for message in consumer.consume(10_000, 0.02):
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    left -= 1
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_of_process() -> Iterator[Broker]:
+    """The one broker of a test process; tests ask for `kafka`."""
+    with Broker(Path(tempfile.mkdtemp(prefix="spark-ext-kafka-"))) as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka(kafka_of_process: Broker) -> Iterator[Broker]:
+    """A broker that runs; a test may crash or freeze it."""
+    kafka_of_process.start()
+    yield kafka_of_process
+    kafka_of_process.thaw()
+    kafka_of_process.start()

@@ -1,0 +1,289 @@
+"""A real HTTP receiver with a memory: rows and idempotency keys in one SQLite transaction. Killed and started at will.
+
+    with Receiver(folder) as receiver:
+        receiver.behave({"status": 503, "headers": {"Retry-After": "1"}}, {"cut": True})
+        ...
+        receiver.rows()
+
+It obeys the contract of `docs/http_2pc.md`: a key that it knows is answered with success and without effect, a request
+of an older incarnation with 412. With `memory="newest"` it keeps the keys of each sink's newest epoch only, as small as
+the page says a memory may be. What it does to the next requests is told by `behave`: `status` and `headers` answer
+without effect, `delay` waits seconds before the effect, `cut` has the effect and closes the connection instead of
+answering.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import sqlite3
+import sys
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS keys (
+    stream TEXT, epoch INTEGER, key TEXT, digest TEXT, repeats INTEGER DEFAULT 0, PRIMARY KEY (stream, key)
+);
+CREATE TABLE IF NOT EXISTS incarnations (stream TEXT PRIMARY KEY, newest INTEGER);
+CREATE TABLE IF NOT EXISTS rows (stream TEXT, epoch INTEGER, chunk INTEGER, path TEXT, row TEXT);
+CREATE TABLE IF NOT EXISTS requests (
+    key TEXT, status INTEGER, content_type TEXT, authorization TEXT, size INTEGER, last TEXT, other TEXT
+);
+"""
+
+
+# -- the server's side ------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """What it has taken, on disk."""
+
+    def __init__(self, path: str, memory: str) -> None:
+        self._lock = threading.Lock()
+        self._memory = memory
+        self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.executescript(TABLES)
+
+    def take(self, headers: Any, path: str, body: bytes) -> tuple[int, str]:
+        """A request's whole effect, in one transaction; the answer."""
+        stream = f"{headers['Spark-Ext-Sink']}/{headers['Spark-Ext-Lineage']}/{headers['Spark-Ext-Query']}"
+        key, incarnation = headers["Idempotency-Key"], int(headers["Spark-Ext-Incarnation"])
+        epoch, chunk = int(headers["Spark-Ext-Epoch"]), int(headers["Spark-Ext-Chunk"])
+        digest = hashlib.sha256(body).hexdigest()
+        with self._lock:
+            run = self._database.execute
+            run("BEGIN IMMEDIATE")
+            try:
+                newest = run("SELECT newest FROM incarnations WHERE stream = ?", (stream,)).fetchone()
+                if newest is not None and incarnation < newest[0]:
+                    return 412, f"incarnation {newest[0]} has been here"
+                run("INSERT OR REPLACE INTO incarnations VALUES (?, ?)", (stream, incarnation))
+                held = run("SELECT digest FROM keys WHERE stream = ? AND key = ?", (stream, key)).fetchone()
+                if held is not None:
+                    run("UPDATE keys SET repeats = repeats + 1 WHERE stream = ? AND key = ?", (stream, key))
+                    return (200, "taken before") if held[0] == digest else (422, "this key came with other rows")
+                if self._memory == "newest":
+                    last = run("SELECT max(epoch) FROM keys WHERE stream = ?", (stream,)).fetchone()[0]
+                    if last is not None and epoch < last:
+                        return 200, "an epoch that was complete"
+                    run("DELETE FROM keys WHERE stream = ? AND epoch < ?", (stream, epoch))
+                run("INSERT INTO keys (stream, epoch, key, digest) VALUES (?, ?, ?, ?)", (stream, epoch, key, digest))
+                lines = json.loads(body) if body[:1] == b"[" else [json.loads(line) for line in body.splitlines()]
+                self._database.executemany(
+                    "INSERT INTO rows VALUES (?, ?, ?, ?, ?)",
+                    [(stream, epoch, chunk, path, json.dumps(line)) for line in lines],
+                )
+                return 201, "taken"
+            finally:
+                run("COMMIT")
+
+    def note(self, status: int, headers: Any, size: int) -> None:
+        """What was asked, for the tests to look at."""
+        with self._lock:
+            self._database.execute(
+                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    headers["Idempotency-Key"],
+                    status,
+                    headers["Content-Type"],
+                    headers["Authorization"],
+                    size,
+                    headers["Spark-Ext-Last-Chunk"],
+                    headers["X-Other"],
+                ),
+            )
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    # Answers are small and in two parts: with Nagle's algorithm each would wait for the other side's acknowledgement.
+    disable_nagle_algorithm = True
+    store: Store
+    todo: list[dict[str, Any]] = []
+
+    def do_PUT(self) -> None:
+        """`/behaviour` is the tests'; everything else is a request."""
+        if self.path != "/behaviour":
+            self.do_POST()
+            return
+        self.todo[:] = json.loads(self._body())
+        self._answer(200, "so be it")
+
+    def do_POST(self) -> None:
+        body = self._body()
+        if self.headers["Content-Encoding"] == "gzip":
+            body = gzip.decompress(body)
+        do = self._next()
+        time.sleep(do.get("delay", 0))
+        if "status" in do:
+            self.store.note(do["status"], self.headers, len(body))
+            self._answer(do["status"], do.get("text", ""), do.get("headers", {}))
+            return
+        status, text = self.store.take(self.headers, self.path, body)
+        self.store.note(status, self.headers, len(body))
+        if do.get("cut"):
+            self.close_connection = True
+            return
+        self._answer(status, text)
+
+    do_PATCH = do_POST
+
+    def _next(self) -> dict[str, Any]:
+        if not self.todo:
+            return {}
+        return self.todo[0] if self.todo[0].get("always") else self.todo.pop(0)
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"] or 0))
+
+    def _answer(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        body = text.encode()
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Quiet."""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    # Many connections at once, as a thousand channels would make them.
+    request_queue_size = 128
+
+
+def serve(folder: Path, port: int, memory: str) -> None:
+    parent = os.getppid()
+    Handler.store = Store(str(folder / "receiver.sqlite"), memory)
+    server = Server(("127.0.0.1", port), Handler)
+    draft = folder / ".port"
+    draft.write_text(str(server.server_port))
+    draft.rename(folder / "port")
+
+    def end_with_parent() -> None:
+        """Nothing is left behind by a test process that was killed."""
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    server.serve_forever()
+
+
+# -- the tests' side --------------------------------------------------------------------------------------------------
+
+
+class Receiver:
+    """A receiver in a process of its own; at the end of the `with` it is gone, its folder stays.
+
+    Args:
+        folder: for what it has taken; a receiver that is started there again goes on with it.
+        memory: `all` keys, or those of each sink's `newest` epoch.
+    """
+
+    def __init__(self, folder: Path, memory: str = "all") -> None:
+        from tests.processes import Tree
+
+        self.folder, self._memory = folder, memory
+        self._tree_type = Tree
+        self._tree: Tree | None = None
+        self.port = 0
+
+    def __enter__(self) -> Receiver:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._tree is not None:
+            self._tree.kill_all()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/rows"
+
+    def start(self) -> None:
+        """Start it; again after a kill, on the same port."""
+        from tests.waiting import until
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        said = self.folder / "port"
+        said.unlink(missing_ok=True)
+        command = [
+            sys.executable,
+            __file__,
+            "--folder",
+            self.folder,
+            "--port",
+            str(self.port),
+            "--memory",
+            self._memory,
+        ]
+        tree = self._tree = self._tree_type(command, self.folder / "receiver.log")
+        until(lambda: said.exists() or tree.poll() is not None, "the receiver is up")
+        assert tree.poll() is None, tree.text()
+        self.port = int(said.read_text())
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        assert self._tree is not None
+        self._tree.kill_all()
+
+    def behave(self, *actions: dict[str, Any]) -> None:
+        """What happens to the next requests, one action each; one with `always` stays."""
+        behave(self.url, *actions)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows that it has taken, in the order of their arrival."""
+        return rows(self.folder)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """All requests that it has answered, or cut."""
+        return _select(self.folder, "SELECT * FROM requests ORDER BY rowid")
+
+    def repeats(self) -> int:
+        """Requests that it knew by their keys."""
+        return int(_select(self.folder, "SELECT coalesce(sum(repeats), 0) AS n FROM keys")[0]["n"])
+
+
+def behave(url: str, *actions: dict[str, Any]) -> None:
+    """As `Receiver.behave`, for whoever knows the address only."""
+    place = url.partition("/rows")[0] + "/behaviour"
+    request = urllib.request.Request(place, json.dumps(actions).encode(), method="PUT")
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def rows(folder: Path, path: str = "") -> list[dict[str, Any]]:
+    """As `Receiver.rows`, also while there is none; those that came to an address below `/rows`, if it is given."""
+    found = _select(folder, "SELECT path, row FROM rows ORDER BY rowid")
+    return [json.loads(one["row"]) for one in found if not path or one["path"] == f"/rows/{path}"]
+
+
+def _select(folder: Path, query: str) -> list[dict[str, Any]]:
+    database = sqlite3.connect(folder / "receiver.sqlite", timeout=30)
+    try:
+        database.row_factory = sqlite3.Row
+        return [dict(row) for row in database.execute(query)]
+    finally:
+        database.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--memory", choices=["all", "newest"], default="all")
+    given = parser.parse_args()
+    serve(given.folder, given.port, given.memory)
