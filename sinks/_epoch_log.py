@@ -269,14 +269,15 @@ def put_if_absent(file: Path, text: str, writer: str) -> bool:
     """
     draft = file.with_name(f".draft-{writer}-{secrets.token_hex(8)}")
     try:
-        draft.write_text(text, encoding="utf-8")
-    except FileNotFoundError:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-    try:
+        try:
+            draft.write_text(text, encoding="utf-8")
+        except FileNotFoundError:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text, encoding="utf-8")
         os.link(draft, file)
         return True
     except FileExistsError:
         return False
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what made it fail is told; `sweep` finds the draft
+            draft.unlink(missing_ok=True)

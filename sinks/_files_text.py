@@ -192,6 +192,8 @@ def read_options(form: str, header: bool, separator: str) -> dict[str, str]:
             "quote": '"',
             "escape": '"',
             "multiLine": "true",
+            # Otherwise Spark takes a quoted empty text for null too. What stands for null is never in a file.
+            "nullValue": "\x00null\x00",
             "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSX",
             "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
             "nanValue": "nan",

@@ -17,6 +17,8 @@ SHIPPED: Final[tuple[str, ...]] = (
     "spark_ext.sources.delta_snapshot:DeltaSnapshot",
     "spark_ext.sources.datagen:DataGen",
     "spark_ext.sources.hybrid:Hybrid",
+    "spark_ext.sources.kafka_range:KafkaRange",
+    "spark_ext.sources.postgres:Postgres",
     "spark_ext.sources.end_of_input:EndOfInput",
     "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
     "spark_ext.sinks.files_2pc:FilesTwoPhaseCommit",

@@ -1,0 +1,208 @@
+"""Where `kafka_range` begins and ends in each partition: what the options say, and which offsets that is now."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Final, Literal
+
+from spark_ext.errors import ConfigurationError, DataError
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""As in the options of Spark's own Kafka source."""
+
+KEPT: Final = "nothing was read"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One end of a range: one word for all partitions, or an offset or a time for each."""
+
+    word: Literal["earliest", "latest", "none"] | None = None
+    offsets: Mapping[Place, int] | None = None
+    time: int | None = None
+    """Of all partitions, milliseconds since 1970 UTC."""
+    times: Mapping[Place, int] | None = None
+
+    @classmethod
+    def of(cls, text: str, words: tuple[str, ...]) -> Bound:
+        """From an option: one of the words, or `{"topic": {"0": 23}}`.
+
+        Raises:
+            ValueError: neither.
+        """
+        if text in words:
+            return cls(word=text)  # type: ignore[arg-type]
+        return cls(offsets=_by_place(text, _offset, f"{', '.join(words)} or offsets"))
+
+    @classmethod
+    def at(cls, text: str) -> Bound:
+        """From an option: a time for all partitions, or `{"topic": {"0": "2024-01-01"}}`.
+
+        Raises:
+            ValueError: neither.
+        """
+        if text.lstrip().startswith("{"):
+            return cls(times=_by_place(text, milliseconds, "a time or times"))
+        return cls(time=milliseconds(text))
+
+    @property
+    def newest(self) -> int | None:
+        """The greatest time in it."""
+        return max(self.times.values(), default=None) if self.times is not None else self.time
+
+
+def milliseconds(value: object) -> int:
+    """An ISO 8601 time, or milliseconds since 1970 UTC. Without a zone it is UTC.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    text = str(value).strip()
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise ValueError(f"{text!r} is no time such as '2024-01-31T12:00:00' or 1706702400000") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return round(moment.timestamp() * 1000)
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+        raise ValueError(f"{value!r} is no offset")
+    return value
+
+
+def _by_place(text: str, of: Callable[[object], int], wanted: str) -> dict[Place, int]:
+    try:
+        found = json.loads(text)
+        return {(topic, int(number)): of(value) for topic, parts in found.items() for number, value in parts.items()}
+    except (json.JSONDecodeError, AttributeError, TypeError):
+        raise ValueError(f'give {wanted} by partition, such as {{"topic": {{"0": 23}}}}') from None
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What the brokers say of partitions."""
+
+    earliest: Mapping[Place, int]
+    latest: Mapping[Place, int]
+    """Of what a `read_committed` reader sees."""
+
+
+Ask = Callable[[Mapping[Place, int]], Mapping[Place, int]]
+"""The first offset at or after a time, ms, by partition; -1: none."""
+
+
+def begins(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str, *, accept: bool) -> dict[Place, int]:
+    """Where partitions begin.
+
+    Args:
+        bound: what the options say.
+        places: partitions.
+        ends: of these.
+        ask: looks up times.
+        who: for messages.
+        accept: whether what retention has removed is passed over.
+
+    Raises:
+        ConfigurationError: a partition is not named, or an offset lies beyond its end.
+        DataError: retention has removed the beginning.
+    """
+    out = {}
+    for place, found in _resolved(bound, list(places), ends, ask, who, "starting").items():
+        low, high = ends.earliest[place], ends.latest[place]
+        if found > high:
+            raise refused(
+                f"{name(place)} ends at offset {high}, before the offset {found} of the option 'starting'",
+                who,
+                "correct the option, or read with starting=latest",
+            )
+        if found < low and not accept:
+            raise lost(place, found, low, who)
+        out[place] = max(found, low)
+    return out
+
+
+def finishes(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str) -> dict[Place, int | None]:
+    """Where partitions end; None: never.
+
+    Raises:
+        ConfigurationError: a partition is not named, or a time lies in the future.
+    """
+    if bound.word == "none":
+        return dict.fromkeys(places)
+    if bound.newest is not None and bound.newest > time.time() * 1000:
+        raise refused(
+            "the time of the option 'ending_time' lies in the future, so where it is in the log is not known yet",
+            who,
+            "start when it has passed; or read with ending=none and drain the job then",
+        )
+    return dict(_resolved(bound, list(places), ends, ask, who, "ending"))
+
+
+def _resolved(bound: Bound, places: list[Place], ends: Ends, ask: Ask, who: str, option: str) -> dict[Place, int]:
+    if bound.word is not None:
+        chosen = ends.earliest if bound.word == "earliest" else ends.latest
+        return {place: chosen[place] for place in places}
+    given = bound.offsets if bound.offsets is not None else bound.times
+    if given is None:
+        assert bound.time is not None
+        given = dict.fromkeys(places, bound.time)
+    option += "" if bound.offsets is not None else "_time"
+    for place in places:
+        if place not in given:
+            raise refused(f"the option '{option}' does not name {name(place)}", who, "name each partition in it")
+    for place in given:
+        if place not in places:
+            raise refused(f"the option '{option}' names {name(place)}, which is not there", who, "take it away")
+    if bound.offsets is not None:
+        special = {EARLIEST: ends.earliest, LATEST: ends.latest}
+        return {place: special[given[place]][place] if given[place] < 0 else given[place] for place in places}
+    found = ask({place: given[place] for place in places})
+    return {place: ends.latest[place] if found[place] < 0 else found[place] for place in places}
+
+
+def name(place: Place) -> str:
+    """A partition, for messages."""
+    return f"partition {place[1]} of topic '{place[0]}'"
+
+
+def refused(what: str, who: str, do: str) -> ConfigurationError:
+    """A range that cannot be read."""
+    return ConfigurationError(what, operator=who, kept=KEPT, do=do)
+
+
+def lost(place: Place, wanted: int, low: int, who: str) -> DataError:
+    """What was to be read has been deleted."""
+    return DataError(
+        f"offsets {wanted} to {low - 1} of {name(place)} are no longer there: retention has removed them",
+        operator=who,
+        kept="all that was committed; nothing of this epoch was read",
+        do="raise the topic's retention; to go on without them set the option lost_records=accept",
+    )
+
+
+def options_of(given: Mapping[str, Any]) -> tuple[Bound, Bound]:
+    """Both bounds, from the options by name.
+
+    Raises:
+        ValueError: one is not understood, or there are two for one end.
+    """
+    for end in ("starting", "ending"):
+        if given[end] is not None and given[f"{end}_time"] is not None:
+            raise ValueError(f"{end} and {end}_time exclude each other")
+    start, stop = given["starting_time"], given["ending_time"]
+    return (
+        Bound.at(start) if start is not None else Bound.of(given["starting"] or "earliest", ("earliest", "latest")),
+        Bound.at(stop) if stop is not None else Bound.of(given["ending"] or "latest", ("latest", "none")),
+    )

@@ -1,0 +1,215 @@
+"""Reads a range of a partition's offsets as Arrow batches; runs on executors.
+
+Offsets have gaps: markers of transactions, aborted messages, what compaction has removed. So a range ends where a
+message behind it comes, or where the consumer says that the log ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from spark_ext.errors import DataError, SparkExtError, StorageError
+from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, refused_settings, told
+from spark_ext.sources._kafka_bounds import Place, lost, name
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+BATCH: Final = 10_000
+"""Most messages of a batch."""
+
+KEPT: Final = "all that was committed; nothing of this epoch was read"
+
+HEADERS: Final = T.StructField(
+    "headers", T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
+)
+COLUMNS: Final = T.StructType(
+    [
+        T.StructField("key", T.BinaryType()),
+        T.StructField("value", T.BinaryType()),
+        T.StructField("topic", T.StringType()),
+        T.StructField("partition", T.IntegerType()),
+        T.StructField("offset", T.LongType()),
+        T.StructField("timestamp", T.TimestampType()),
+        T.StructField("timestampType", T.IntegerType()),
+        HEADERS,
+    ]
+)
+"""Those of Spark's own Kafka source, in its order."""
+
+_HEADER: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+_build: Final[Mapping[str, Callable[[Sequence[Message], Place], pa.Array]]] = {
+    "key": lambda messages, _: pa.array([one.key() for one in messages], pa.binary()),
+    "value": lambda messages, _: pa.array([one.value() for one in messages], pa.binary()),
+    "topic": lambda messages, place: pa.repeat(pa.scalar(place[0]), len(messages)),
+    "partition": lambda messages, place: pa.repeat(pa.scalar(place[1], pa.int32()), len(messages)),
+    "offset": lambda messages, _: pa.array([one.offset() for one in messages], pa.int64()),
+    "timestamp": lambda messages, _: pa.array([one.timestamp()[1] for one in messages], pa.timestamp("ms", "UTC")).cast(
+        pa.timestamp("us", "UTC")
+    ),
+    # The library counts from 1, with 0 for a message without a time; Kafka and Spark from 0.
+    "timestampType": lambda messages, _: pa.array([one.timestamp()[0] - 1 for one in messages], pa.int32()),
+    "headers": lambda messages, _: pa.array([_headers(one) for one in messages], _HEADER),
+}
+
+
+def _headers(message: Message) -> list[dict[str, Any]] | None:
+    found: Any = message.headers()
+    return [{"key": key, "value": value} for key, value in found] if found else None
+
+
+_consumers: dict[tuple[str, str], Any] = {}
+"""Of this process, by brokers and settings: a connection costs more than a small range."""
+
+
+def _consumer(options: KafkaOptions, who: str) -> Any:
+    key = (options.bootstrap_servers, repr(sorted(options.client_options.items())))
+    if key not in _consumers:
+        kafka = library(who)
+        own = options.client(
+            who,
+            group_id="spark-ext",  # asked for by the library; nothing is ever committed under it
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            enable_partition_eof=True,
+            isolation_level="read_committed",
+            auto_offset_reset="error",
+        )
+        defaults = {
+            "fetch.wait.max.ms": 10,  # how long the end of the log is waited for
+            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            "queued.max.messages.kbytes": 64 * 1024,
+            "queued.min.messages": 1_000_000,
+        }
+        try:
+            _consumers[key] = kafka.Consumer({**defaults, **own})
+        except (kafka.KafkaException, TypeError, ValueError) as problem:
+            raise refused_settings(problem, who) from problem
+    return _consumers[key]
+
+
+def _forget(consumer: Any) -> None:
+    for key, kept in list(_consumers.items()):
+        if kept is consumer:
+            del _consumers[key]
+    consumer.close()
+
+
+def read(
+    options: KafkaOptions,
+    place: Place,
+    start: int,
+    end: int,
+    names: Sequence[str],
+    who: str,
+    *,
+    accept: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The committed messages of the offsets [start, end), in order.
+
+    Args:
+        options: how to reach the brokers.
+        place: topic and partition.
+        start: the first offset.
+        end: behind the last one.
+        names: which columns of `COLUMNS`.
+        who: for messages.
+        accept: whether what retention has removed is passed over.
+
+    Raises:
+        DataError: retention has removed the range, or the topic is another one of the same name.
+        StorageError: no answer.
+    """
+    kafka = library(who)
+    consumer = _consumer(options, who)
+    seconds = options.request_timeout / 1000
+    done = False
+    try:
+        consumer.assign([kafka.TopicPartition(*place, start)])
+        at, limit = start, time.monotonic() + seconds
+        while at < end:
+            messages = consumer.consume(1, 0.5)
+            if messages:
+                # The rest of what has arrived, without waiting for a full batch.
+                messages += consumer.consume(min(BATCH, max(1, end - at)) - 1, 0) if end - at > 1 else []
+                limit = time.monotonic() + seconds
+            elif time.monotonic() > limit:
+                raise StorageError(
+                    f"{name(place)} gave no answer for {seconds:g} s at offset {at}, before {end}",
+                    operator=who,
+                    kept=KEPT,
+                    do="see to the brokers and the network; the epoch is repeated",
+                )
+            good, at, problem = _sorted(messages, at, end)
+            if good:
+                yield pa.RecordBatch.from_arrays([_build[column](good, place) for column in names], names=list(names))
+            if problem is not None:
+                if problem.name() not in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
+                    raise told(problem, f"{name(place)} could not be read", who, KEPT)
+                at = _where_it_goes_on(options, place, at, who, accept=accept)
+                consumer.assign([kafka.TopicPartition(*place, at)])
+        done = True
+    except kafka.KafkaException as problem:
+        raise told(problem.args[0], f"{name(place)} could not be read", who, KEPT) from problem
+    finally:
+        if done:
+            consumer.unassign()
+        else:
+            _forget(consumer)
+
+
+def _sorted(messages: Sequence[Message], at: int, end: int) -> tuple[list[Message], int, Any]:
+    """The messages of the range, where reading stands then, and an error that is none of the log's end."""
+    if messages and messages[-1].error() is None and messages[0].error() is None:
+        last = messages[-1].offset()
+        if last is not None and last < end and not any(one.error() for one in messages):
+            return list(messages), last + 1, None
+    good: list[Message] = []
+    for one in messages:
+        error, offset = one.error(), one.offset() or 0
+        if error is not None and error.name() != "_PARTITION_EOF":
+            return good, at, error
+        if offset >= end:
+            return good, end, None
+        at = offset if error is not None else offset + 1
+        if error is None:
+            good.append(one)
+    return good, at, None
+
+
+def _where_it_goes_on(options: KafkaOptions, place: Place, at: int, who: str, *, accept: bool) -> int:
+    kafka = library(who)
+    client = admin(options, who)
+    seconds = options.request_timeout / 1000
+    try:
+        low = offsets(client, {place: kafka.admin.OffsetSpec.earliest()}, seconds)[place]
+        high = offsets(client, {place: kafka.admin.OffsetSpec.latest()}, seconds)[place]
+    except TimeoutError as problem:
+        raise unanswered(who, seconds) from problem
+    if low <= at:
+        raise DataError(
+            f"{name(place)} has the offsets {low} to {high - 1}, and {at} is to be read: it is not the topic that was "
+            "read before",
+            operator=who,
+            kept=KEPT,
+            do="a topic that was deleted and created anew is read by a source with a new uid",
+        )
+    if not accept:
+        raise lost(place, at, low, who)
+    return low
+
+
+def unanswered(who: str, seconds: float) -> SparkExtError:
+    """The brokers are silent."""
+    return StorageError(
+        f"the brokers gave no answer within {seconds:g} s",
+        operator=who,
+        kept=KEPT,
+        do="see to the brokers and the network; it is tried again with back-off",
+    )
