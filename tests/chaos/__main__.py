@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos import history
 from tests.chaos.harness import Reference, Report, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact, flights
@@ -35,7 +36,7 @@ def main(
         "driver,worker,executor"
     ),
     seed: Annotated[int, typer.Option(help="another seed, another order of events")] = 1,
-    job: Annotated[str, typer.Option(help="flights or compact")] = "flights",
+    job: Annotated[str, typer.Option(help="flights, compact or history")] = "flights",
     sink: Annotated[str, typer.Option(help="instead of a job: a small one into this sink, several, or 'all'")] = "",
     steps: Annotated[bool, typer.Option(help="kill at each named step too")] = True,
     data: Annotated[Path, typer.Option(help="prepared input of the flights job")] = Path("data"),
@@ -45,12 +46,15 @@ def main(
     if sink:
         _sinks(sink, kills, seed, steps, keep)
         return
+    if job == "history":
+        _history(kills, seed, keep)
+        return
     chosen = [cast(Target, target.strip()) for target in targets.split(",") if target.strip()]
     unknown = [target for target in chosen if target not in KINDS]
     if unknown or not chosen:
         raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose of {', '.join(KINDS)}")
     if job not in ("flights", "compact"):
-        raise typer.BadParameter(f"there is no job '{job}'; choose flights or compact")
+        raise typer.BadParameter(f"there is no job '{job}'; choose flights, compact or history")
     scenario = flights(data.resolve()) if job == "flights" else compact()
     console = Console()
     folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
@@ -87,6 +91,19 @@ def main(
     for report in reports:
         show(report, console)
     if any(report.problems for report in reports):
+        raise typer.Exit(1)
+
+
+def _history(kills: int, seed: int, keep: Path | None) -> None:
+    console = Console()
+    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
+    try:
+        report = history.chaos(folder, kills=kills, seed=seed, say=lambda what: console.print(what, markup=False))
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    show(report, console)
+    if report.problems:
         raise typer.Exit(1)
 
 

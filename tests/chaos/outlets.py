@@ -136,19 +136,19 @@ class PostgresOutlet(Outlet):
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
-        self._database = server.database()
+        self.database = server.database()
 
     def options(self, out: Path) -> dict[str, str]:
-        return {**self._database.options, "table": _plain(out.name), "inline_size": "0"}
+        return {**self.database.options, "table": _plain(out.name), "inline_size": "0"}
 
     def rows(self, out: Path) -> pa.Table:
-        return pa.Table.from_pylist(self._database.table(_plain(out.name)), SCHEMA)
+        return pa.Table.from_pylist(self.database.table(_plain(out.name)), SCHEMA)
 
     def left(self, out: Path) -> list[str]:
         from spark_ext.sinks._postgres_prepare import Origin
 
         newest = newest_incarnation(out)
-        names = self._database.column(LEFT)
+        names = self.database.column(LEFT)
         return [f"{name} was left" for name in names if (origin := Origin.of(name)) and origin.incarnation < newest]
 
 
@@ -171,21 +171,21 @@ class KafkaOutlet(Outlet):
     commits = ("kafka.before_commit", "kafka.committed")
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self.broker = broker
         self.server = _Crashing(broker)
-        self._topics: dict[str, str] = {}
+        self.topics: dict[str, str] = {}
 
     def options(self, out: Path) -> dict[str, str]:
-        if out.name not in self._topics:
-            self._topics[out.name] = self._broker.topic(out.name, partitions=2)
+        if out.name not in self.topics:
+            self.topics[out.name] = self.broker.topic(out.name, partitions=2)
         return {
-            "bootstrap_servers": self._broker.bootstrap,
-            "topic": self._topics[out.name],
+            "bootstrap_servers": self.broker.bootstrap,
+            "topic": self.topics[out.name],
             "staging": str(out / "staging"),
         }
 
     def rows(self, out: Path) -> pa.Table:
-        found = [json.loads(message.value() or b"") for message in self._broker.messages(self._topics[out.name])]
+        found = [json.loads(message.value() or b"") for message in self.broker.messages(self.topics[out.name])]
         return pa.Table.from_pylist(found, SCHEMA)
 
     def left(self, out: Path) -> list[str]:

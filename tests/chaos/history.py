@@ -1,0 +1,265 @@
+"""The job of `history_job`, its servers and kills: a PostgreSQL table, and a Kafka topic that is fed while it runs.
+
+The topic holds all events; the table holds the first ones of each partition. A feeder goes on sending while things die;
+what it has sent with the last time and later is not the job's to read. Every row is known beforehand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, Message, Producer
+
+from tests.chaos.harness import Known, Report, Say, Target, random_kills
+from tests.chaos.outlets import KafkaOutlet, PostgresOutlet
+from tests.chaos.scenario import ROOT, Scenario
+from tests.chaos.sinks import LOCAL
+from tests.chaos.verify import Content
+from tests.servers.kafka import Broker
+from tests.servers.postgres import PostgresServer
+
+EVENTS = (2_400, 1_500, 300)
+"""Events of each partition before the end."""
+IN_THE_TABLE = (900, 600, 0)
+"""How many of them are history, in the table."""
+SENT_BEFORE = (1_200, 600, 10)
+"""How many are in the topic when the job is first started; the others come while it runs."""
+LATER = 20
+"""Messages of each partition at the last time and after it."""
+PER_SECOND = 40
+"""What the feeder sends, over all partitions: it takes about a minute."""
+SECONDS = 45.0
+"""From a round's first start to the time at which the job ends."""
+
+SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
+
+
+def value(partition: int, offset: int) -> str:
+    return f"event {offset} of {partition}"
+
+
+def expected() -> pa.Table:
+    """All events before the end."""
+    rows = [
+        {"partition": partition, "offset": offset, "value": value(partition, offset)}
+        for partition, count in enumerate(EVENTS)
+        for offset in range(count)
+    ]
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+class Feeder:
+    """Sends the topic's messages, in order and once each, through whatever happens to the broker."""
+
+    def __init__(self, bootstrap: str, topic: str, end: int) -> None:
+        self._topic, self._end = topic, end
+        self._failed: list[KafkaError] = []
+        self._stopped = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "delivery.timeout.ms": 900_000,
+                "retry.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        for partition, count in enumerate(SENT_BEFORE):
+            for offset in range(count):
+                self._send(partition, offset)
+        if self._producer.flush(60):
+            raise AssertionError("the topic could not be filled")
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+
+    def start(self) -> None:
+        """Go on in a thread."""
+        self._thread.start()
+
+    def stop(self) -> list[str]:
+        """End it; returns what it could not send."""
+        self._stopped.set()
+        self._thread.join(120)
+        left = len(self._producer)
+        return [str(error) for error in self._failed] + ([f"{left} messages were not sent"] if left else [])
+
+    def _feed(self) -> None:
+        places = [
+            (offset / count, partition, offset)
+            for partition, count in enumerate(EVENTS)
+            for offset in range(SENT_BEFORE[partition], count)
+        ]
+        for _, partition, offset in sorted(places):
+            if self._stopped.wait(1 / PER_SECOND):
+                return
+            self._send(partition, offset)
+        for partition, count in enumerate(EVENTS):
+            for offset in range(count, count + LATER):
+                self._send(partition, offset)
+        self._producer.flush(600)
+
+    def _send(self, partition: int, offset: int) -> None:
+        before = offset < EVENTS[partition]
+        now = int(time.time() * 1000)
+        self._producer.produce(
+            self._topic,
+            value(partition, offset),
+            partition=partition,
+            timestamp=min(now, self._end - 1) if before else max(now, self._end),
+            on_delivery=self._delivered,
+        )
+        self._producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+
+class World:
+    """Both servers, and for each round a table, a topic, their feeder and the job's two targets."""
+
+    def __init__(self, postgres: PostgresServer, kafka: Broker) -> None:
+        self.postgres, self.kafka = postgres, kafka
+        self.table, self.topic = PostgresOutlet(postgres), KafkaOutlet(kafka)
+        self.killed: Counter[str] = Counter()
+        self._feeders: dict[Path, Feeder] = {}
+        self._given: dict[Path, str] = {}
+
+    # -- the servers, killed in turns ---------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """`kill -9` of the one that was not killed last, with all its processes."""
+        if self.killed["PostgreSQL"] > self.killed["Kafka"]:
+            self.killed["Kafka"] += 1
+            self.kafka.crash()
+        else:
+            self.killed["PostgreSQL"] += 1
+            self.postgres.kill()
+
+    def start(self) -> None:
+        """Start it again."""
+        if self.killed["PostgreSQL"] > self.killed["Kafka"]:
+            self.postgres.start()
+        else:
+            self.kafka.start()
+
+    # -- a round ------------------------------------------------------------------------------------------------------
+
+    def given(self, out: Path) -> str:
+        """What the job is given; the first time the round's table and topic are made, and the feeder is started."""
+        if out not in self._given:
+            self._given[out] = json.dumps(self._begin(out))
+        return self._given[out]
+
+    def _begin(self, out: Path) -> dict[str, dict[str, str]]:
+        target = self.table.options(out)
+        history, log = self._fill(f"history_{target['table']}"), self.kafka.topic(f"log-{out.name}", len(EVENTS))
+        end = int((time.time() + SECONDS) * 1000)
+        self._feeders[out] = Feeder(self.kafka.bootstrap, log, end)
+        self._feeders[out].start()
+        return {
+            "history": {
+                **self.table.database.options,
+                "format": "postgres",
+                "table": history,
+                "rows_per_channel": "400",
+                "select": "part as partition, offset, value",
+            },
+            "live": {
+                "format": "kafka_range",
+                "bootstrap_servers": self.kafka.bootstrap,
+                "topics": log,
+                "ending_time": str(end),
+                "ending_grace": "1 h",
+                "select": "partition, offset, value",
+            },
+            "table": target,
+            "topic": self.topic.options(out),
+        }
+
+    def _fill(self, name: str) -> str:
+        self.table.database.run(
+            f'CREATE TABLE {name} (id bigserial PRIMARY KEY, part int, "offset" bigint, value bytea)'
+        )
+        with self.table.database.connect() as connection:
+            with connection.cursor() as cursor, cursor.copy(f'COPY {name} (part, "offset", value) FROM STDIN') as copy:
+                for partition, count in enumerate(IN_THE_TABLE):
+                    for offset in range(count):
+                        copy.write_row((partition, offset, value(partition, offset).encode()))
+            connection.execute(f"ANALYZE {name}")
+        return name
+
+    def content(self, out: Path) -> dict[str, Content]:
+        """What readers of both targets see."""
+        messages = []
+        for message in self.kafka.messages(self.topic.topics[out.name]):
+            partition, _, offset = (message.key() or b"").decode().partition(":")
+            text = (message.value() or b"").decode()
+            messages.append({"partition": int(partition), "offset": int(offset), "value": text})
+        table = self.table.database.table(self.table.options(out)["table"])
+        return {
+            name: Content(pa.Table.from_pylist(rows, SCHEMA)) for name, rows in (("table", table), ("topic", messages))
+        }
+
+    def left(self, out: Path) -> list[str]:
+        """What is prepared or staged, and what the feeder could not send."""
+        failed = [f"feeder: {problem}" for problem in self._feeders[out].stop()]
+        return [*failed, *self.table.left(out), *self.topic.left(out)]
+
+
+@dataclass(frozen=True)
+class HistoryScenario(Scenario):
+    """The job in its world."""
+
+    world: World | None = None
+
+    @classmethod
+    def of(cls, world: World) -> HistoryScenario:
+        """In this one."""
+        script, tables = ROOT / "tests" / "chaos" / "history_job.py", {"table": "copied", "topic": "copied-topic"}
+        return cls("history", script, None, tables, ("table", "topic"), server=world, world=world)
+
+    def _world(self) -> World:
+        assert self.world is not None
+        return self.world
+
+    def command(self, out: Path) -> list[str]:
+        return [sys.executable, str(self.script), "--out", str(out), "--given", self._world().given(out)]
+
+    def content(self, out: Path) -> dict[str, Content]:
+        return self._world().content(out)
+
+    def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
+        return self._world().left(out)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[World]:
+    """Both servers; gone at the end."""
+    place = folder / "broker"
+    place.mkdir(parents=True)
+    server = PostgresServer()
+    try:
+        with Broker(place) as broker:
+            yield World(server.create(), broker)
+    finally:
+        server.close()
+
+
+def chaos(folder: Path, *, kills: int, seed: int = 1, say: Say = print) -> Report:
+    """The job under so many kills of driver, workers and both servers, over as many rounds as that takes."""
+    with opened(folder) as world:
+        rows = Content(expected())
+        reference = Known(HistoryScenario.of(world), {"table": rows, "topic": rows})
+        targets: list[Target] = ["worker", "server", "driver", "server"]
+        report = random_kills(reference, folder, kills=kills, targets=targets, seed=seed, env=LOCAL, say=say)
+        say(f"of the servers {', '.join(f'{name} {count}' for name, count in world.killed.items())}")
+        return report

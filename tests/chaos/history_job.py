@@ -1,0 +1,68 @@
+"""A job that reads a PostgreSQL table, then the Kafka topic that it was filled from, up to a time still to come.
+
+It writes into PostgreSQL and into Kafka at once.
+
+    python tests/chaos/history_job.py --out DIR --given '{"history": {}, "live": {}, "table": {}, "topic": {}}'
+
+Run it again until it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EPOCH_ROWS = 150
+
+
+def events(spark: SparkSession, uid: str, given: dict[str, dict[str, str]]) -> DataFrame:
+    """History and what came after it, as one stream; each query has its own."""
+    stages = {f"{stage}.{name}": value for stage in ("history", "live") for name, value in given[stage].items()}
+    return (
+        spark.readStream.format("hybrid")
+        .options(**{"uid": uid, "stages": "history,live", "history.seam": "part:offset", **stages})
+        .option("max_rows_per_epoch", EPOCH_ROWS)
+        .load()
+    )
+
+
+def job(out: Path, given: dict[str, dict[str, str]]) -> sx.Job:
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
+    spark = sx.session("chaos-history", conf=conf)
+    made = sx.Job(
+        spark, "history", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
+    )
+    text = F.col("value").cast("string").alias("value")
+    rows = events(spark, "events-for-table", given).select("partition", "offset", text)
+    made.add("table", rows.writeStream.format("postgres_2pc").options(uid="copied", **given["table"]))
+    messages = events(spark, "events-for-topic", given).select(
+        F.concat_ws(":", "partition", "offset").alias("key"), text
+    )
+    made.add("topic", messages.writeStream.format("kafka_2pc").options(uid="copied-topic", **given["topic"]))
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--given", type=json.loads, required=True)
+    asked = parser.parse_args()
+    result = job(asked.out.resolve(), asked.given).run(progress=False)
+    print(result)
+    if result.finished and all(query.finished_before for query in result.queries):
+        print(f"finished: the job had ended before, {result.rows} rows read")
+    return 0 if result.finished else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
