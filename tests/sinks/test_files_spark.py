@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,28 @@ def test_spark_reads_back_partition_values(spark: SparkSession, tmp_path: Path, 
     if kind == "parquet":
         linked = spark.read.schema(schema).parquet(str(tmp_path / "t")).select("id", "x", "day", "v").collect()
         assert sorted((row.asDict() for row in linked), key=lambda row: row["id"]) == rows
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_partition_values_of_other_types(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """A moment among them, whose folder does not depend on a session's zone."""
+    schema = columns("id bigint, x bigint, at timestamp, flag boolean, amount decimal(9,2), local timestamp_ntz")
+    rows = [
+        {
+            "id": n,
+            "x": n,
+            "at": every_type.moment(2024) + timedelta(hours=n % 2),
+            "flag": n % 3 == 0,
+            "amount": None if n == 4 else Decimal(n).scaleb(-2),
+            "local": datetime(2024, 1, 31, 5, n),
+        }
+        for n in range(6)
+    ]
+    written(tmp_path / "t", kind, schema, rows, partition_by="at,flag,amount,local")
+    for zone in ("UTC", "Asia/Kathmandu"):
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        frame = read(spark, tmp_path / "t").withColumn("at", F.unix_micros("at")).orderBy("id")
+        assert [row.asDict() for row in frame.collect()] == [{**row, "at": micros(row["at"])} for row in rows]
 
 
 def test_moments_are_moments_in_any_session_zone(spark: SparkSession, tmp_path: Path) -> None:
