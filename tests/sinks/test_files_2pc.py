@@ -21,8 +21,10 @@ from spark_ext.errors import CommitError, ConfigurationError, DataError, Storage
 from spark_ext.sinks._epoch_log import SPAN
 from spark_ext.sinks._files_text import hive_folder
 from spark_ext.sinks.files_2pc import FilesTwoPhaseCommit, committed_files
+from spark_ext.sources.files import Files
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
+from spark_ext.testing.source_kit import drive
 from tests.sinks.files_target import FilesTarget, links
 
 DAYS = columns("id bigint, day date, name string")
@@ -108,6 +110,14 @@ def test_links_are_made_for_committed_files_only_and_can_be_left_out(tmp_path: P
     assert sorted(pq.read_table(tmp_path / "a").column("id").to_pylist()) == list(range(5)), "any reader finds them"
     driver(tmp_path / "b", publish="false").run(0, numbered(0, 5))
     assert links(tmp_path / "b") == set()
+
+
+def test_the_source_of_this_project_reads_what_is_committed(tmp_path: Path) -> None:
+    made = driver(tmp_path / "t", schema=DAYS, partition_by="day")
+    made.run(0, days(0, 10))
+    made.write(1, days(90, 95))
+    trace = drive(Files, {"uid": "in", "path": str(tmp_path / "t")}, schema=DAYS)
+    assert sorted(trace.all_rows().to_pylist(), key=lambda row: row["id"]) == days(0, 10)
 
 
 def test_links_that_a_crash_prevented_are_made_when_the_epoch_is_repeated(
