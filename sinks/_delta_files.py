@@ -80,9 +80,6 @@ def _spelled(uid: str) -> str:
 class OpenFile(Protocol):
     """One open file of one partition value."""
 
-    path: str
-    """Relative to the table's root."""
-
     def write(self, table: pa.Table) -> int:
         """Write some rows; returns the file's size so far."""
 
@@ -99,19 +96,17 @@ class _File:
     def __init__(
         self,
         place: Place,
-        folder: str,
+        path: str,
         schema: pa.Schema,
         leaves: tuple[Leaf, ...],
         named: list[str],
-        task: Task,
         layout: Layout,
     ) -> None:
         from pyarrow.parquet import ParquetWriter
 
         from spark_ext.sinks._delta_stats import Statistics
 
-        suffix = "" if layout.compression == "none" else f".{layout.compression}"
-        self.path = folder + file_name(task, f"{suffix}.parquet")
+        self.path = path
         self._statistics = Statistics(leaves)
         self._footer: list[FileMetaData] = []
         self._stream = place.create(self.path)
@@ -192,6 +187,7 @@ class TaskFiles:
         self._groups: dict[tuple[str | None, ...], _Group] = {}
         self._waiting = 0
         self._done: list[DataFile] = []
+        self._begun: list[str] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take some rows.
@@ -220,8 +216,13 @@ class TaskFiles:
 
         return folder(name, value, self._place.escape)
 
-    def _open(self, folder: str) -> OpenFile:
-        return _File(self._place, folder, self._file_schema, self._leaves, self._named, self._task, self._layout)
+    @property
+    def _suffix(self) -> str:
+        compression = self._layout.compression
+        return ".parquet" if compression == "none" else f".{compression}.parquet"
+
+    def _open(self, path: str) -> OpenFile:
+        return _File(self._place, path, self._file_schema, self._leaves, self._named, self._layout)
 
     def _collect(self, key: tuple[str | None, ...], partition: Mapping[str, str | None], batch: pa.RecordBatch) -> None:
         group = self._groups.get(key)
@@ -244,7 +245,9 @@ class TaskFiles:
         table = pa.Table.from_batches(group.batches).select(self._kept).cast(self._file_schema)
         if group.file is None:
             self._make_room()
-            group.file = self._open(group.folder)
+            path = group.folder + file_name(self._task, self._suffix)
+            self._begun.append(path)  # before it is there: a full disk may leave an empty file
+            group.file = self._open(path)
         size = group.file.write(table)
         self._waiting -= group.size
         group.batches, group.rows, group.size = [], 0, 0
@@ -286,11 +289,9 @@ class TaskFiles:
         for group in self._groups.values():
             if group.file is not None:
                 group.file.drop()
-                with contextlib.suppress(OSError):
-                    self._place.delete(group.file.path)
-        for file in self._done:
+        for path in self._begun:
             with contextlib.suppress(OSError):
-                self._place.delete(file.path)
+                self._place.delete(path)
 
 
 def _pieces(batch: pa.RecordBatch, first: int, most: int) -> Iterator[pa.RecordBatch]:

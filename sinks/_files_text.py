@@ -8,18 +8,15 @@ number of JSON is a double to most readers; bytes in base64; NaN and infinities 
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
-import math
 import time
-from collections.abc import Callable, Mapping
-from datetime import timezone
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as spark
 
-from spark_ext.sinks._delta_files import DataFile, TaskFiles, file_name
+from spark_ext.sinks._delta_files import DataFile, TaskFiles
+from spark_ext.sinks._files_json import json_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,9 +26,10 @@ if TYPE_CHECKING:
     from spark_ext.sinks.contract import Task
 
 ROWS_AT_ONCE: Final = 20_000
-"""Rows that are Python objects at a time, when json is written."""
+"""Rows that are text at a time, when json is written."""
 
-Convert = Callable[[Any], Any]
+_YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The years 1 to 9999 as microseconds since 1970: what the text forms of times hold."""
 
 
 class HivePaths(TaskFiles):
@@ -58,12 +56,14 @@ class TextFiles(HivePaths):
         self._form, self._header, self._separator = form, header, separator
         self._columns = spark.StructType([field for field in schema.fields if field.name not in layout.partition_by])
 
-    def _open(self, folder: str) -> OpenFile:
-        suffix = f".{self._form}" + (".gz" if self._layout.compression == "gzip" else "")
-        file = folder + file_name(self._task, suffix)
+    @property
+    def _suffix(self) -> str:
+        return f".{self._form}" + (".gz" if self._layout.compression == "gzip" else "")
+
+    def _open(self, path: str) -> OpenFile:
         if self._form == "csv":
-            return CsvFile(self._place, file, self._file_schema, self._header, self._separator)
-        return JsonFile(self._place, file, self._columns)
+            return CsvFile(self._place, path, self._file_schema, self._header, self._separator)
+        return JsonFile(self._place, path, self._columns)
 
 
 class _TextFile:
@@ -78,7 +78,12 @@ class _TextFile:
         self._out = pa.CompressedOutputStream(self._raw, "gzip") if path.endswith(".gz") else self._raw
 
     def write(self, table: pa.Table) -> int:
-        """Write some rows; returns the file's size so far."""
+        """Write some rows; returns the file's size so far.
+
+        Raises:
+            ValueError: a time has no text form.
+        """
+        _refuse_far_times(table)
         self._rows += table.num_rows
         self._write(table)
         return int(self._raw.tell())
@@ -98,6 +103,19 @@ class _TextFile:
         for stream in (self._out, self._raw):
             with contextlib.suppress(OSError, ValueError):
                 stream.close()
+
+
+def _refuse_far_times(table: pa.Table) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+            days = pa.types.is_date(column.type)
+            bounds = pc.min_max(column.cast(pa.int32()).cast(pa.int64()) if days else column.cast(pa.int64())).as_py()
+            least, most = (bound // 86_400_000_000 if days else bound for bound in _YEARS)
+            if bounds["min"] is not None and (bounds["min"] < least or bounds["max"] > most):
+                raise ValueError(f"column '{name}' has a time outside the years 1 to 9999")
 
 
 class CsvFile(_TextFile):
@@ -124,62 +142,11 @@ class JsonFile(_TextFile):
 
     def __init__(self, place: Place, path: str, schema: spark.StructType) -> None:
         super().__init__(place, path)
-        self._converts = [(field.name, converter(field.dataType)) for field in schema.fields]
+        self._schema = schema
 
     def _write(self, table: pa.Table) -> None:
-        encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
         for start in range(0, table.num_rows, ROWS_AT_ONCE):
-            part = table.slice(start, ROWS_AT_ONCE)
-            columns = [
-                part.column(name).to_pylist() if convert is None else list(map(convert, part.column(name).to_pylist()))
-                for name, convert in self._converts
-            ]
-            names = [name for name, _ in self._converts]
-            lines = (encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
-            self._out.write(("\n".join(lines) + "\n").encode())
-
-
-def converter(kind: spark.DataType) -> Convert | None:
-    """What makes a value of a type one of JSON; None: nothing has to be done."""
-    made = _convert_value(kind)
-    return None if made is None else (lambda value: None if value is None else made(value))
-
-
-def _convert_value(kind: spark.DataType) -> Convert | None:
-    if isinstance(kind, spark.DecimalType):
-        return lambda value: format(value, "f")
-    if isinstance(kind, spark.BinaryType):
-        return lambda value: base64.b64encode(value).decode()
-    if isinstance(kind, spark.DateType):
-        return lambda value: value.isoformat()
-    if isinstance(kind, spark.TimestampType):
-        return lambda value: (
-            value.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-        )
-    if isinstance(kind, spark.TimestampNTZType):
-        return lambda value: value.isoformat(timespec="microseconds")
-    if isinstance(kind, (spark.FloatType, spark.DoubleType)):
-        return _finite
-    if isinstance(kind, spark.ArrayType):
-        element = converter(kind.elementType)
-        return None if element is None else (lambda value: [element(item) for item in value])
-    if isinstance(kind, spark.MapType):
-        inner = converter(kind.valueType) or _same
-        return lambda value: {key: inner(item) for key, item in value}
-    if isinstance(kind, spark.StructType):
-        fields = [(field.name, converter(field.dataType) or _same) for field in kind.fields]
-        return lambda value: {name: convert(value[name]) for name, convert in fields}
-    return None
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _finite(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            self._out.write(json_lines(table.slice(start, ROWS_AT_ONCE), self._schema))
 
 
 def read_options(form: str, header: bool, separator: str) -> dict[str, str]:

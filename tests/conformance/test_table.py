@@ -73,10 +73,12 @@ def test_each_row_is_read() -> None:
 
 
 def test_each_test_of_a_line_is_listed_under_it() -> None:
-    kit = (ROOT / "spark_ext" / "testing").glob("*.py")
+    kit = sorted((ROOT / "spark_ext" / "testing").glob("*.py"))
+    of_kit = {name for path in kit for name in functions(str(path.relative_to(ROOT)))}
     for path in sorted([*(ROOT / "tests" / "conformance").glob("test_*.py"), *kit]):
         relative = str(path.relative_to(ROOT))
-        for name in functions(relative):
+        # A connector that gives a test of the kit a form of its own shows the same line.
+        for name in functions(relative) - (frozenset() if path in kit else of_kit):
             found = re.match(r"test_([a-z]\d+)_", name)
             if found:
                 assert (relative, name) in listed(ROWS[found[1].upper()]), f"{relative}::{name} is not in the table"

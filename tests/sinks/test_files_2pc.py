@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import types as T
 
 from spark_ext import registry
-from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.errors import CommitError, ConfigurationError, DataError, StorageError
 from spark_ext.sinks._epoch_log import SPAN
 from spark_ext.sinks._files_text import hive_folder
 from spark_ext.sinks.files_2pc import FilesTwoPhaseCommit, committed_files
+from spark_ext.sources.files import Files
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
+from spark_ext.testing.source_kit import drive
 from tests.sinks.files_target import FilesTarget, links
 
 DAYS = columns("id bigint, day date, name string")
@@ -105,6 +110,14 @@ def test_links_are_made_for_committed_files_only_and_can_be_left_out(tmp_path: P
     assert sorted(pq.read_table(tmp_path / "a").column("id").to_pylist()) == list(range(5)), "any reader finds them"
     driver(tmp_path / "b", publish="false").run(0, numbered(0, 5))
     assert links(tmp_path / "b") == set()
+
+
+def test_the_source_of_this_project_reads_what_is_committed(tmp_path: Path) -> None:
+    made = driver(tmp_path / "t", schema=DAYS, partition_by="day")
+    made.run(0, days(0, 10))
+    made.write(1, days(90, 95))
+    trace = drive(Files, {"uid": "in", "path": str(tmp_path / "t")}, schema=DAYS)
+    assert sorted(trace.all_rows().to_pylist(), key=lambda row: row["id"]) == days(0, 10)
 
 
 def test_links_that_a_crash_prevented_are_made_when_the_epoch_is_repeated(
@@ -232,12 +245,58 @@ def test_after_an_error_the_attempts_files_are_gone(tmp_path: Path) -> None:
     assert made.target.leftovers() == set()
 
 
-def test_a_value_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    made = driver(tmp_path, "json", columns("id bigint, day date"))
-    far = pa.record_batch({"id": pa.array([1]), "day": pa.array([5_000_000], pa.int32()).cast(pa.date32())})
-    with pytest.raises(DataError, match="a value cannot be written as json") as problem:
-        made.write_batches(0, iter([far]))
-    assert "partition 0" in problem.value.operator
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_time_that_has_no_text_form_is_named(tmp_path: Path, kind: str) -> None:
+    made = driver(tmp_path, kind, columns("id bigint, day date, at timestamp"))
+    for day, at in ((5_000_000, 0), (-1_000_000, 0), (0, 2**62)):
+        days = pa.array([day], pa.int32()).cast(pa.date32())
+        far = pa.record_batch({"id": [1], "day": days, "at": pa.array([at], pa.timestamp("us", "UTC"))})
+        with pytest.raises(DataError, match="has a time outside the years 1 to 9999") as problem:
+            made.write_batches(0, iter([far]))
+        assert "partition 0" in problem.value.operator
     assert made.target.leftovers() == set()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(disk: Path) -> None:
+    """Full while a task writes, and full when the epoch is committed."""
+    made = driver(disk / "out", commit_attempts="1")
+    made.run(0, numbered(0, 5))
+    ready = made.write(1, numbered(5, 10))
+    filling = disk / "filling"
+    with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
+        while True:
+            out.write(b"x" * 4096)
+    with pytest.raises(StorageError, match="No space left") as full:
+        made.write(2, numbered(10, 20_000))
+    assert "epoch 2, partition 0" in full.value.operator
+    with pytest.raises(CommitError, match="No space left"):
+        made.commit([ready], 1)
+    assert made.target.ids() == list(range(5))
+    filling.unlink()
+    made.commit([ready], 1)
+    assert made.target.ids() == list(range(10))
+    assert made.target.leftovers() == set(), "the task has removed what it had begun"
+    assert not list((disk / "out").rglob(".draft-*"))
+
+
+def test_a_read_only_disk_is_told_at_the_start(disk: Path) -> None:
+    driver(disk / "out").run(0, numbered(0, 5))
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    second = Driver(FilesTarget(disk / "out", "parquet"), incarnation=2)
+    with pytest.raises(StorageError, match="Read-only file system") as told:
+        second.claim()
+    assert "permissions" in told.value.do
+    assert second.target.ids() == list(range(5)), "it can be read"
