@@ -211,6 +211,8 @@ class Committer:
 
 def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
     """Begin a transaction that waits for locks so long, ms, and does not hold its own for ever if we freeze."""
+    # A snapshot for each statement, whatever the database's default: what is read after the lock is as it is then.
     connection.execute(
-        f"BEGIN; SET LOCAL lock_timeout = {int(lock_timeout)}; SET LOCAL idle_in_transaction_session_timeout = 60000"
+        f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {int(lock_timeout)}; "
+        "SET LOCAL idle_in_transaction_session_timeout = 60000"
     )
