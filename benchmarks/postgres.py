@@ -2,8 +2,8 @@
 
 The rows (two whole numbers, a time, a double) come from Spark's own `rate-micro-batch`. The JDBC writer runs in
 `foreachBatch` with its rewritten batch inserts on; it is not exactly once. The bare COPY sends a stream that was encoded
-before through one connection: what the server takes when nobody makes the rows. The time is that of whole epochs;
-the first one, in which workers start, does not count.
+before through one connection: what the server takes when nobody makes the rows. The time is that of whole
+epochs; the first one, in which workers start, does not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     rates: dict[str, list[float]] = {way: [] for way in (*WAYS, "COPY")}
     small: dict[str, list[float]] = {way: [] for way in WAYS}
     jars = ":".join(map(str, session_jars(DRIVER, {})))
-    with session("postgres", {"spark.driver.extraClassPath": jars}) as spark, _server() as server:
+    # The JDBC driver's message of a batch that is stopped holds the whole batch, for which Spark's regex needs the stack.
+    conf = {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": "-Xss64m"}
+    with session("postgres", conf) as spark, _server() as server:
         for round_ in range(rounds):
             rates["COPY"].append(_bare_copy(server))
             for way in WAYS:

@@ -176,6 +176,30 @@ def test_staged_rows_that_a_crash_of_the_server_emptied_are_noticed(database: Da
     assert one.target.ids() == list(range(10))
 
 
+def test_a_staging_table_that_is_gone_is_noticed(database: Database) -> None:
+    one = driver(database)
+    one.claim()
+    messages = [one.write(0, numbered(0, 5))]
+    (name,) = one.target.leftovers()
+    database.run(f"DROP TABLE spark_ext.{name}")
+    with pytest.raises(PreparedLostError, match=name):
+        one.commit(messages, 0)
+
+
+def test_rows_that_a_trigger_keeps_out_are_not_lost_ones(database: Database) -> None:
+    """The table's own business: the epoch is committed."""
+    database.run(
+        "CREATE TABLE out (id bigint, name text)",
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER skip BEFORE INSERT ON out FOR EACH ROW EXECUTE FUNCTION skip()",
+    )
+    one = driver(database)
+    one.claim()
+    one.run(0, numbered(0, 5))
+    assert one.target.ids() == [0, 1, 3, 4]
+
+
 def test_prepared_rows_survive_a_crash_of_the_server(database: Database) -> None:
     one = driver(database, prepared="true")
     one.claim()
