@@ -1,9 +1,9 @@
 """`postgres_2pc` against Spark's JDBC writer and a bare binary COPY, into one private server on loopback.
 
 The rows (two whole numbers, a time, a double) come from Spark's own `rate-micro-batch`. The JDBC writer runs in
-`foreachBatch` with its rewritten batch inserts on; it is not exactly once. The bare COPY sends a stream that was encoded
-before through one connection: what the server takes when nobody makes the rows. The time is that of whole
-epochs; the first one, in which workers start, does not count.
+`foreachBatch` with its rewritten batch inserts on; it is not exactly once. The bare COPY sends a stream that was made
+before through one connection: what the server takes when nobody makes the rows. The time is that of whole epochs; the
+first one, in which workers start, does not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
     rates: dict[str, list[float]] = {way: [] for way in (*WAYS, "COPY")}
     small: dict[str, list[float]] = {way: [] for way in WAYS}
     jars = ":".join(map(str, session_jars(DRIVER, {})))
-    # The JDBC driver's message of a batch that is stopped holds the whole batch, for which Spark's regex needs the stack.
+    # The JDBC driver's message of a batch that was stopped holds all of it: Spark's regex then needs the stack.
     conf = {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": "-Xss64m"}
     with session("postgres", conf) as spark, _server() as server:
         for round_ in range(rounds):
