@@ -31,6 +31,7 @@ from tests.chaos.verify import Content, leftovers
 from tests.servers import receiver
 from tests.servers.kafka import Broker
 from tests.servers.postgres import PostgresServer
+from tests.sinks.postgres_kit import LEFT
 
 UID = "copied"
 
@@ -144,14 +145,11 @@ class PostgresOutlet(Outlet):
         return pa.Table.from_pylist(self._database.table(_plain(out.name)), SCHEMA)
 
     def left(self, out: Path) -> list[str]:
-        from spark_ext.sinks._postgres_prepare import pending, staging_tables
-        from spark_ext.sinks._postgres_record import Identity
+        from spark_ext.sinks._postgres_prepare import Origin
 
         newest = newest_incarnation(out)
-        mark = Identity(UID, f"public.{_plain(out.name)}").mark
-        with self._database.connect() as connection:
-            found = [*pending(connection, mark), *staging_tables(connection, mark)]
-        return [f"{name} was left" for name, origin in found if origin.incarnation < newest]
+        names = self._database.column(LEFT)
+        return [f"{name} was left" for name in names if (origin := Origin.of(name)) and origin.incarnation < newest]
 
 
 class PreparedOutlet(PostgresOutlet):

@@ -35,17 +35,22 @@ def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = T
     """A sink under so many kills, those at named steps among them; a report for each series."""
     reports: list[Report] = []
     with OUTLETS[sink](folder) as outlet:
-        reference = Known(SinkScenario.of(outlet), {"copy": Content(expected())})
+        reference = known(outlet)
         if steps:
-            reports.append(_processes_at_steps(reference, folder / "processes", outlet, say))
+            reports.append(processes_at_steps(reference, folder / "processes", outlet, say))
             if outlet.server is not None:
-                reports.append(_server_at_steps(reference, folder / "server", outlet, say))
+                reports.append(server_at_steps(reference, folder / "server", outlet, say))
         left = kills - sum(len(report.blows) for report in reports)
         if left > 0 and not any(report.problems for report in reports):
             reports.append(
                 random_kills(reference, folder, kills=left, targets=_targets(outlet), seed=seed, env=LOCAL, say=say)
             )
     return reports
+
+
+def known(outlet: Outlet) -> Reference:
+    """What is expected: the generated rows, each once."""
+    return Known(SinkScenario.of(outlet), {"copy": Content(expected())})
 
 
 def _targets(outlet: Outlet) -> list[Target]:
@@ -55,7 +60,7 @@ def _targets(outlet: Outlet) -> list[Target]:
     return ["worker", "server", "worker", "server", "driver"]
 
 
-def _processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
+def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
     """At each step of a start the driver dies; at each of an epoch the worker that passes it, and twice the driver."""
     steps = dict.fromkeys((*EVERY_START, *outlet.starts), "kill")
     steps |= dict.fromkeys((*EVERY_COMMIT, *outlet.commits), "kill")
@@ -64,7 +69,7 @@ def _processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say:
     return report
 
 
-def _server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
+def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
     """At each step of an epoch the server dies, and is there again when the worker goes on."""
     assert outlet.server is not None
     steps = (*EVERY_COMMIT[2:], *outlet.commits)
