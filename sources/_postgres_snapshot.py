@@ -26,7 +26,7 @@ APPLICATION = "spark_ext source"
 _OPEN = """
 SELECT l.pid || ':' || l.virtualxid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'virtualxid' AND l.granted AND a.datname = current_database() AND l.pid <> pg_backend_pid()
-  AND a.application_name NOT LIKE %s
+  AND a.application_name NOT LIKE %s AND coalesce(a.backend_type, '') <> 'autovacuum worker'
 UNION ALL SELECT 'gid:' || gid FROM pg_prepared_xacts WHERE database = current_database()
 """
 
