@@ -79,9 +79,15 @@ class View:
 
     def release(self) -> None:
         """Give the snapshot up, so that the server may clean up behind it."""
+        import psycopg
+
         self._seen = None
         if self._connection is not None and not self._connection.closed:
-            self._connection.execute("ROLLBACK")
+            try:
+                self._connection.execute("ROLLBACK")
+            except psycopg.OperationalError:
+                # The server has ended the connection, and the snapshot with it.
+                self._connection.close()
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
