@@ -25,6 +25,7 @@ NAMES = (
     "files_throughput",
     "recovery",
     "sustained",
+    "postgres",
 )
 
 app = typer.Typer(add_completion=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,9 @@ CONF = {
 
 
 @contextmanager
-def session(name: str) -> Iterator[SparkSession]:
-    """A local session of two cores with the benchmarks' operators."""
-    spark = sx.session(f"benchmark {name}", master="local[2]", conf=CONF)
+def session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A local session of two cores with the benchmarks' operators, and further settings."""
+    spark = sx.session(f"benchmark {name}", master="local[2]", conf={**CONF, **(conf or {})})
     _operators.register(spark)
     # Queries are stopped in the middle of an epoch, which Spark logs as errors; real ones are raised here.
     spark.sparkContext.setLogLevel("OFF")

@@ -83,7 +83,8 @@ def _end_older(committer: Committer, incarnation: int, mark: str) -> None:
     prefix = application(mark, 0).removesuffix("0")
     committer.connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-        "AND usename = current_user AND pid <> pg_backend_pid() AND application_name ~ %s "
-        "AND split_part(application_name, ':', 3)::bigint < %s",
+        "AND usename = current_user AND pid <> pg_backend_pid() "
+        # CASE, because AND may look at either side first, and other names have no number.
+        "AND CASE WHEN application_name ~ %s THEN split_part(application_name, ':', 3)::bigint < %s ELSE false END",
         (f"^{prefix}[0-9]+$", incarnation),
     )

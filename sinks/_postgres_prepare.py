@@ -111,13 +111,15 @@ def stage(
     batches: Iterator[pa.RecordBatch],
     origin: Origin,
     teller: Teller,
+    lock_timeout: int,
 ) -> Staged:
-    """Copy rows into a new staging table, which is there with all of them or not at all."""
+    """Copy rows into a new staging table, which is there with all of them or not at all; waits for locks, ms."""
     from psycopg import sql
 
     name = origin.new_table()
     into = sql.Identifier(SCHEMA, name)
     with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout)}")
         # The target's own types, so that a value that does not fit is found here, with its row.
         connection.execute(
             sql.SQL(

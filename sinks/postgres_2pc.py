@@ -200,7 +200,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             identity = Identity(task.sink, str(table.name))
             origin = Origin.task(identity, task)
             if not self.options.prepared:
-                return stage(connection, table, schema.names, every, origin, teller)
+                return stage(connection, table, schema.names, every, origin, teller, self.options.lock_timeout)
             self._make_way(connection, identity, origin, who)
             return prepare(connection, table, schema.names, every, origin, teller)
 

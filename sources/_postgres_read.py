@@ -8,7 +8,6 @@ since cannot be read again and is refused.
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,7 @@ class Plan:
     snapshot: str
 
 
-_connections: dict[tuple[int, str], Connection] = {}
+_connections: dict[tuple[object, ...], Connection] = {}
 """Idle connections of this process."""
 
 _MOST_IDLE = 4
@@ -56,7 +55,7 @@ def _close() -> None:
 def _keep(server: Server, connection: Connection) -> None:
     while len(_connections) >= _MOST_IDLE:
         _connections.pop(next(iter(_connections))).close()
-    _connections[os.getpid(), server.conninfo] = connection
+    _connections[server.here] = connection
 
 
 def read(server: Server, statement: str, wanted: pa.Schema, plan: Plan, who: str) -> Iterator[pa.RecordBatch]:
@@ -111,7 +110,7 @@ def read(server: Server, statement: str, wanted: pa.Schema, plan: Plan, who: str
 def _connected(server: Server, who: str) -> Connection:
     """A connection inside no transaction; a kept one if it still answers."""
     dbapi = load("adbc_driver_postgresql.dbapi", who)
-    kept: Connection | None = _connections.pop((os.getpid(), server.conninfo), None)
+    kept: Connection | None = _connections.pop(server.here, None)
     if kept is not None:
         try:
             with kept.cursor() as cursor:

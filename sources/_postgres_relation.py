@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     import psycopg
 
 # A 32-bit xmin lies at most 2^32 back from the next id; ids below 3 are PostgreSQL's own.
-XID = (
-    "(SELECT m - ((m - greatest(t.xmin::text::bigint, 3)) & 4294967295) "
-    "FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS m) s)"
-)
+_NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
+XID = f"({_NEXT} - (({_NEXT} - greatest(t.xmin::text::bigint, 3)) & 4294967295))"
 """The transaction that wrote a row of `t`, 64 bits."""
 
 HASH_COLUMN = "_spark_ext_hash"

@@ -26,7 +26,7 @@ APPLICATION = "spark_ext source"
 _OPEN = """
 SELECT l.pid || ':' || l.virtualxid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'virtualxid' AND l.granted AND a.datname = current_database() AND l.pid <> pg_backend_pid()
-  AND a.application_name NOT LIKE %s
+  AND a.application_name NOT LIKE %s AND coalesce(a.backend_type, '') <> 'autovacuum worker'
 UNION ALL SELECT 'gid:' || gid FROM pg_prepared_xacts WHERE database = current_database()
 """
 
@@ -79,9 +79,15 @@ class View:
 
     def release(self) -> None:
         """Give the snapshot up, so that the server may clean up behind it."""
+        import psycopg
+
         self._seen = None
         if self._connection is not None and not self._connection.closed:
-            self._connection.execute("ROLLBACK")
+            try:
+                self._connection.execute("ROLLBACK")
+            except psycopg.OperationalError:
+                # The server has ended the connection, and the snapshot with it.
+                self._connection.close()
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:

@@ -26,7 +26,7 @@ from spark_ext.sources._postgres_ranges import MOST, KeyRange, advance, cut, par
 from spark_ext.sources._postgres_relation import Relation, check_declared, look_up, refused
 from spark_ext.sources._postgres_slice import Slice, of_increment, of_range
 from spark_ext.sources._postgres_snapshot import View, ours
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,6 +96,9 @@ class Postgres(ChannelSource):
         self._known: tuple[Channel, ...] = ()
         self._finished: frozenset[str] = frozenset()
         self._unfinished: set[str] = set()
+        """Ranges that are not planned to their end."""
+        self._unsafe: set[str] = set()
+        """Ranges whose last epoch is not known to be committed."""
 
     @classmethod
     def name(cls) -> str:
@@ -205,7 +208,11 @@ class Postgres(ChannelSource):
             )
         self._view.look()
         ranges = cut(self._view.connection, relation, self.options.rows_per_channel, [done for _, done in started])
-        return [Channel(found.id(relation.key), {}, self._data(found)) for found in ranges]
+        channels = [Channel(found.id(relation.key), {}, self._data(found)) for found in ranges]
+        self._unsafe = {channel.id for channel in (*channels, *self._known)} - self._finished
+        if not self._unsafe:
+            self._view.release()
+        return channels
 
     def _ranges_of_plan(self) -> list[Channel]:
         if not self._resumed:
@@ -260,6 +267,13 @@ class Postgres(ChannelSource):
                 # An epoch of its own: the ranges before it are read in the snapshot that the next look gives up.
                 return Advance({**start, "open": True}, rows=0)
             return self._increments.advance(self._view, self._relation, start, limit)
+
+    def on_epoch_committed(self, epoch: Committed) -> None:
+        """Give the run's snapshot up once the rows of all ranges are safe; other sources of the query may go on."""
+        if self.bounded and self._unsafe:
+            self._unsafe.difference_update(epoch.finished)
+            if not self._unsafe:
+                self._view.release()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,11 @@ class Server:
             ) from None
         return cls(conninfo, _shown({**parsed, **given}))
 
+    @property
+    def here(self) -> tuple[object, ...]:
+        """What tells connections of this process apart: also what libpq takes from the environment."""
+        return (os.getpid(), self.conninfo, *sorted(item for item in os.environ.items() if item[0].startswith("PG")))
+
     def connect(self, application: str) -> psycopg.Connection[Any]:
         """A new connection, in autocommit.
 
@@ -139,10 +144,10 @@ def load(module: str, who: str) -> Any:
 
 
 class _Kept(threading.local):
-    """Connections of this thread by (process, conninfo, application): operators are built anew for each epoch."""
+    """Connections of this thread by server and application: operators are built anew for each epoch."""
 
     def __init__(self) -> None:
-        self.connections: dict[tuple[int, str, str], psycopg.Connection[Any]] = {}
+        self.connections: dict[tuple[object, ...], psycopg.Connection[Any]] = {}
 
 
 _kept = _Kept()
@@ -169,7 +174,7 @@ def session(
     import psycopg
 
     fresh = False
-    key = (os.getpid(), server.conninfo, application)
+    key = (*server.here, application)
     connection = _kept.connections.pop(key, None)
     if connection is not None and not _lives(connection):
         connection = None

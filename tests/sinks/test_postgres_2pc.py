@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 import types
 import uuid
 from decimal import Decimal
@@ -13,12 +14,15 @@ import pytest
 from pyspark.sql import types as T
 
 from spark_ext import failpoints
-from spark_ext.errors import CommitError, FencedError, PreparedLostError, StateError
+from spark_ext.errors import CommitError, ConfigurationError, FencedError, PreparedLostError, StateError
 from spark_ext.postgres import connection as pg_connection
 from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.sinks.postgres_2pc import PostgresTwoPhaseCommit
+from spark_ext.sources.postgres import Postgres
 from spark_ext.testing.children import frozen
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import Driver, numbered, run_epoch
+from spark_ext.testing.source_kit import drive
 from tests.servers.postgres import Database
 from tests.sinks.postgres_kit import PostgresTarget
 
@@ -116,6 +120,38 @@ def test_large_batches_are_cut(database: Database) -> None:
     assert database.rows("SELECT count(*), sum(length(name)), count(DISTINCT name) FROM out") == [(80, 80_000_000, 26)]
 
 
+# -- where the server is --------------------------------------------------------------------------------------------
+
+
+def test_the_server_may_be_named_by_the_environment(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As libpq has it; the sink that travels to an executor takes it from there."""
+    for name, value in database.environment().items():
+        monkeypatch.setenv(name, value)
+    sink = PostgresTwoPhaseCommit({"uid": "out", "table": "out"})
+    sink.validate(PAIRS)
+    assert f"{database.server.port}/{database.name}" in sink._who
+    sent = pickle.loads(pickle.dumps(sink))
+    monkeypatch.setenv("PGDATABASE", "nowhere")
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        sent.validate(PAIRS)
+
+
+def test_the_server_may_be_named_by_a_service_file(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the sink, by psycopg, and for the source, by ADBC as well."""
+    lines = "".join(f"{name}={value}\n" for name, value in database.options.items())
+    (tmp_path / "services").write_text(f"[shop]\n{lines}")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    sink = PostgresTwoPhaseCommit({"uid": "out", "table": "out", "service": "shop"})
+    sink.validate(PAIRS)
+    database.run("CREATE TABLE out (id bigint PRIMARY KEY)", "INSERT INTO out VALUES (1), (2)")
+    trace = drive(Postgres, {"uid": "in", "table": "out", "service": "shop"})
+    assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == [1, 2]
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        PostgresTwoPhaseCommit({"uid": "out", "table": "out", "service": "nowhere"}).validate(PAIRS)
+
+
 # -- upsert ------------------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +210,30 @@ def test_staged_rows_that_a_crash_of_the_server_emptied_are_noticed(database: Da
     assert one.target.ids() == list(range(5))
     one.run(1, numbered(5, 10))
     assert one.target.ids() == list(range(10))
+
+
+def test_a_staging_table_that_is_gone_is_noticed(database: Database) -> None:
+    one = driver(database)
+    one.claim()
+    messages = [one.write(0, numbered(0, 5))]
+    (name,) = one.target.leftovers()
+    database.run(f"DROP TABLE spark_ext.{name}")
+    with pytest.raises(PreparedLostError, match=name):
+        one.commit(messages, 0)
+
+
+def test_rows_that_a_trigger_keeps_out_are_not_lost_ones(database: Database) -> None:
+    """The table's own business: the epoch is committed."""
+    database.run(
+        "CREATE TABLE out (id bigint, name text)",
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER skip BEFORE INSERT ON out FOR EACH ROW EXECUTE FUNCTION skip()",
+    )
+    one = driver(database)
+    one.claim()
+    one.run(0, numbered(0, 5))
+    assert one.target.ids() == [0, 1, 3, 4]
 
 
 def test_prepared_rows_survive_a_crash_of_the_server(database: Database) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from spark_ext.sinks.postgres_2pc import PostgresSinkOptions
 from spark_ext.sources.contract import SourceOptions
@@ -22,12 +23,14 @@ def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
 
 
-def run_example(name: str, folder: Path, database: Database) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", page(name), re.DOTALL | re.MULTILINE)
-    (folder / "page.py").write_text(block, encoding="utf-8")
+def test_the_examples_run_as_printed(tmp_path: Path, database: Database) -> None:
+    """One after the other in one process: the source reads the table that the sink has made."""
+    text = page("postgres_2pc.md") + page("postgres.md")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "page.py"],
-        cwd=folder,
+        cwd=tmp_path,
         env={**os.environ, "POSTGRES_DSN": database.dsn},
         capture_output=True,
         text=True,
@@ -35,15 +38,8 @@ def run_example(name: str, folder: Path, database: Database) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_the_examples_run_as_printed(tmp_path: Path, database: Database) -> None:
-    """One after the other: the source reads the table that the sink has made."""
-    (tmp_path / "sink").mkdir()
-    (tmp_path / "source").mkdir()
-    run_example("postgres_2pc.md", tmp_path / "sink", database)
     assert database.rows("SELECT count(*), sum(amount) FROM orders") == [(2500, 2499 * 2500 / 8)]
-    run_example("postgres.md", tmp_path / "source", database)
+    assert len(DeltaTable(tmp_path / "out" / "orders").to_pyarrow_table()) == 2500
 
 
 @pytest.mark.parametrize(

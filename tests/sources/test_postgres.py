@@ -15,7 +15,7 @@ from spark_ext.errors import ConfigurationError, DataError, ReplayError, Storage
 from spark_ext.offsets import SourceOffset
 from spark_ext.sources._postgres_ranges import KeyRange, cut, parse
 from spark_ext.sources._postgres_relation import look_up
-from spark_ext.sources.contract import Channel
+from spark_ext.sources.contract import Channel, Committed
 from spark_ext.sources.postgres import Postgres
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.source_kit import SourceRun, drive
@@ -64,6 +64,16 @@ def test_a_run_reads_the_table_as_it_was_at_its_beginning(table: Database) -> No
     to_rest(found)
     assert found.offset.ended
     assert sorted(row["word"] for row in found.trace.all_rows().to_pylist()) == sorted(f"w{n}" for n in range(1, 21))
+
+
+def test_the_snapshot_is_given_up_once_all_rows_are_safe(table: Database) -> None:
+    """So that the server can clean up, however long the query's other sources go on."""
+    found = run(table, limit=12, rows_per_channel="5")
+    held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()"
+    to_rest(found)
+    assert table.column(held) == [1], "the last epoch may still be read"
+    found.source.on_epoch_committed(Committed.of(found.offset, final=False))
+    assert table.column(held) == [0]
 
 
 def test_a_replay_after_a_crash_gives_the_same_rows_beside_new_ones(table: Database) -> None:
