@@ -1,4 +1,4 @@
-"""`hybrid` over a Delta table and the Kafka topic that it was filled from: each message once, whatever happens where."""
+"""`hybrid` over a Delta table and the Kafka topic that it was filled from: each message once, whatever happens."""
 
 from __future__ import annotations
 
