@@ -280,6 +280,7 @@ def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, incarnat
     if key in _open and _open[key][0] == incarnation:
         return _open[key][1]
     forget(options, epochs)
+    epochs.ensure()
     check(epochs.look(settled=False))
     fresh = Session(options, epochs, limits)
     try:

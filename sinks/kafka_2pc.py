@@ -198,7 +198,6 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         options = self.options
         self._place(claim.state)
         reach("kafka.before_fence")
-        self._epochs.ensure()
         forget(options, self._epochs)
         try:
             held = session(

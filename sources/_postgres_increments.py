@@ -65,13 +65,13 @@ class Increments(ABC):
         """The next step; `start` itself while there is nothing."""
         now = time.monotonic()
         if limit.upto is None and now - self._looked < self._poll_interval:
-            return Advance(start)
+            return Advance(start, rows=0)
         end = self._end(view, relation, start, limit)
         count, hashed = (0, 0) if end is None else digest(view, self.slice(relation, start, end))
         if end is None or not count:
             self._looked = now
             view.release()
-            return Advance(start)
+            return Advance(start, rows=0)
         most = rows_of(limit, relation)
         if most is not None and count > most:
             end = self._cut(view, relation, start, end, most)

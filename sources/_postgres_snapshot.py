@@ -31,6 +31,9 @@ UNION ALL SELECT 'gid:' || gid FROM pg_prepared_xacts WHERE database = current_d
 """
 
 
+_PREPARED = "gid:"
+
+
 @dataclass(frozen=True)
 class Seen:
     """A snapshot."""
@@ -126,7 +129,7 @@ class View:
             return None
         greatest, open_then = self._candidate
         if open_then:
-            open_then &= self._transactions()
+            open_then = still_open(open_then, self._transactions())
             self._candidate = (greatest, open_then)
         if open_then:
             self.release()
@@ -164,6 +167,16 @@ class View:
     def _transactions(self) -> frozenset[str]:
         found = self.connection.execute(_OPEN, (f"{APPLICATION}%",)).fetchall()
         return frozenset(row[0] for row in found)
+
+
+def still_open(before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
+    """Which of the transactions that were open are open still.
+
+    One that has ended may live on, prepared under a name: whatever is prepared then is waited for too.
+    """
+    left = before & now
+    prepared = frozenset(name for name in now if name.startswith(_PREPARED))
+    return left | prepared if any(not name.startswith(_PREPARED) for name in before - left) else left
 
 
 def ours(error: Exception, who: str) -> SparkExtError:

@@ -244,7 +244,8 @@ class Postgres(ChannelSource):
         if channel.id != INCREMENT:
             return None
         with self._asking():
-            return self._increments.latest(self._view, self._relation)
+            # Never equal to a position: the planner would pass a channel over that is at its target already.
+            return {**self._increments.latest(self._view, self._relation), "target": True}
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Counts and hashes the rows of the step on the server."""
@@ -254,7 +255,7 @@ class Postgres(ChannelSource):
                 (self._unfinished.discard if step.finished else self._unfinished.add)(channel.id)
                 return step
             if self._unfinished:
-                return Advance(start)
+                return Advance(start, rows=0)
             if "open" not in start:
                 # An epoch of its own: the ranges before it are read in the snapshot that the next look gives up.
                 return Advance({**start, "open": True}, rows=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
+from spark_ext.testing.source_queries import SourceQueryContract
 from tests.servers.postgres import Database
 from tests.sources.postgres_kit import PostgresWorld
 
@@ -31,3 +32,9 @@ class TestPostgresByColumn(SourceContract):
     @pytest.fixture
     def world(self, database: Database) -> SourceWorld:
         return PostgresWorld(database, incremental="column", incremental_column="at")
+
+
+class TestPostgresInSpark(SourceQueryContract):
+    @pytest.fixture
+    def world(self, database: Database) -> SourceWorld:
+        return PostgresWorld(database)

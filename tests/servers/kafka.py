@@ -197,11 +197,15 @@ class Broker:
     def topic(self, name: str = "t", partitions: int = 1, **config: Any) -> str:
         """A new topic of a name that no other test has; `cleanup_policy="compact"` sets `cleanup.policy`."""
         unique = f"{name}-{next(self._numbers)}"
-        wanted = {key.replace("_", "."): str(value) for key, value in config.items()}
-        new = NewTopic(unique, num_partitions=partitions, replication_factor=1, config=wanted)
-        self.admin.create_topics([new])[unique].result(30)
-        until(lambda: self.partitions(unique) == partitions, f"the topic {unique}")
+        self.make(unique, partitions, **config)
         return unique
+
+    def make(self, name: str, partitions: int = 1, **config: Any) -> None:
+        """A new topic of exactly this name."""
+        wanted = {key.replace("_", "."): str(value) for key, value in config.items()}
+        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=wanted)
+        self.admin.create_topics([new])[name].result(30)
+        until(lambda: self.partitions(name) == partitions, f"the topic {name}")
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""

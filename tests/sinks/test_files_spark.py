@@ -63,9 +63,8 @@ def test_spark_reads_back_every_type(spark: SparkSession, tmp_path: Path, kind: 
     assert frame.schema.simpleString() == schema.simpleString()
     # As Spark's own text of each value, which knows no session zone but UTC here.
     wanted = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
-    same = frame.selectExpr("to_json(struct(*)) AS j").exceptAll(wanted.selectExpr("to_json(struct(*)) AS j"))
-    assert same.collect() == []
-    assert frame.count() == len(rows)
+    texts = [[row["j"] for row in rows.selectExpr("to_json(struct(*)) AS j").collect()] for rows in (frame, wanted)]
+    assert sorted(texts[0]) == sorted(texts[1])
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])

@@ -1,0 +1,345 @@
+"""`kafka_2pc` beyond the contract kit: columns, refusals, what Kafka refuses, and a broker that dies, without Spark."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from spark_ext import failpoints
+from spark_ext.errors import (
+    CommitError,
+    ConfigurationError,
+    DataError,
+    FencedError,
+    SparkExtError,
+    StorageError,
+    TransientError,
+)
+from spark_ext.sinks._kafka_epochs import PARTITIONS, EpochRecord
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
+from spark_ext.sinks.kafka_2pc import KafkaTwoPhaseCommit
+from spark_ext.testing.ddl import columns
+from tests.servers.kafka import Broker
+
+QUERY = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
+VALUE = columns("value string")
+EVERY_COLUMN = columns(
+    "key string, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
+    "timestamp timestamp"
+)
+
+
+class Sink:
+    """A sink in the hands of one incarnation."""
+
+    def __init__(self, kafka: Broker, folder: Path, schema: Any = VALUE, incarnation: int = 0, **options: str) -> None:
+        self.schema, self.incarnation = schema, incarnation
+        self.given = {
+            "uid": "out",
+            "bootstrap_servers": kafka.bootstrap,
+            "staging": str(folder / "staging"),
+            "request_timeout": "20 s",
+            **options,
+        }
+
+    def sink(self) -> KafkaTwoPhaseCommit:
+        return KafkaTwoPhaseCommit(self.given)
+
+    def claim(self) -> None:
+        self.sink().claim(Claim("out", "job", "job-1", self.incarnation, 0))
+
+    def write(self, epoch: int, rows: Sequence[dict[str, Any]], partition: int = 0) -> Any:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        batches = pa.Table.from_pylist(list(rows), schema=arrow).to_batches()
+        return self.sink().write(self.schema, iter(batches), Task("out", QUERY, epoch, partition, 0, 0, 0))
+
+    def commit(self, epoch: int, *prepared: Any) -> CommitOutcome:
+        return self.sink().commit(self.schema, Epoch("out", 0, QUERY, epoch, self.incarnation), prepared)
+
+    def run(self, epoch: int, *values: str) -> CommitOutcome:
+        return self.commit(epoch, self.write(epoch, [{"value": value} for value in values]))
+
+
+def values(kafka: Broker, topic: str) -> list[str]:
+    return [(message.value() or b"").decode() for message in kafka.messages(topic)]
+
+
+def test_every_column_arrives_as_it_was_given(kafka: Broker, tmp_path: Path) -> None:
+    one, two = kafka.topic("one", partitions=3), kafka.topic("two")
+    at = datetime.datetime(2024, 1, 31, 12, 0, 0, 5000, datetime.timezone.utc)
+    rows: list[dict[str, Any]] = [
+        {"key": "k", "value": b"\x00v", "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]},
+        {"key": None, "value": None, "partition": None},
+        {"key": "", "value": b"", "timestamp": at, "partition": 2},
+    ]
+    sink = Sink(kafka, tmp_path, EVERY_COLUMN)
+    sink.commit(0, sink.write(0, [{"topic": one, **row} for row in rows] + [{"topic": two, "value": b"other"}]))
+    found = {message.value(): message for message in kafka.messages(one)}
+    assert len(found) == 3
+    first = found[b"\x00v"]
+    assert (first.key(), first.headers()) == (b"k", [("h", b"1"), ("h", None)])
+    assert (found[None].key(), found[None].headers()) == (None, None)
+    last = found[b""]
+    assert (last.key(), last.partition(), last.timestamp()[1]) == (b"", 2, round(at.timestamp() * 1000))
+    assert values(kafka, two) == ["other"]
+
+
+def test_the_option_topic_wins_over_the_column(kafka: Broker, tmp_path: Path) -> None:
+    topic, other = kafka.topic(), kafka.topic()
+    sink = Sink(kafka, tmp_path, columns("topic string, value string"), topic=topic)
+    sink.commit(0, sink.write(0, [{"topic": other, "value": "a"}, {"topic": None, "value": "b"}]))
+    assert sorted(values(kafka, topic)) == ["a", "b"]
+    assert values(kafka, other) == []
+
+
+def test_a_key_goes_to_the_partition_that_kafkas_java_clients_choose(kafka: Broker, tmp_path: Path) -> None:
+    """Murmur2, so that a topic may be written by this sink and by others."""
+    topic = kafka.topic(partitions=8)
+    sink = Sink(kafka, tmp_path, columns("key string, value string"), topic=topic)
+    sink.commit(0, sink.write(0, [{"key": f"key-{number}", "value": "v"} for number in range(40)]))
+    for message in kafka.messages(topic):
+        assert message.partition() == (_murmur2(message.key() or b"") & 0x7FFFFFFF) % 8
+
+
+def _murmur2(data: bytes) -> int:
+    """As in org.apache.kafka.common.utils.Utils."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        h = h * m & mask ^ (k ^ k >> 24) * m & mask
+    tail = data[whole:]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic)
+    wanted = [f"{epoch}-{number}" for epoch in range(3) for number in range(3000)]
+    for epoch in range(3):
+        sink.run(epoch, *wanted[epoch * 3000 : epoch * 3000 + 3000])
+    assert values(kafka, topic) == wanted
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("value bigint", "column 'value' has the type bigint, it has to be string or binary"),
+        ("value string, id bigint", "column 'id' has the type bigint, and is none that a message has"),
+        ("key string", "there is no column 'value'"),
+        ("value string, headers array<string>", "array<struct<key: string, value: binary>>"),
+        ("value string, partition bigint", "column 'partition' has the type bigint, it has to be int"),
+    ],
+)
+def test_rows_that_are_no_messages_are_refused(kafka: Broker, tmp_path: Path, schema: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Sink(kafka, tmp_path, topic="t").sink().validate(columns(schema))
+
+
+def test_without_a_topic_the_rows_have_to_say_it(kafka: Broker, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no column 'topic', and no option 'topic'"):
+        Sink(kafka, tmp_path).sink().validate(VALUE)
+    sink = Sink(kafka, tmp_path, columns("topic string, value string"))
+    with pytest.raises(DataError, match="its column 'topic' is null"):
+        sink.write(0, [{"topic": None, "value": "a"}])
+
+
+def test_a_topic_or_partition_that_is_not_there_is_refused(kafka: Broker, tmp_path: Path) -> None:
+    """The one of the option before the query starts, those of rows before a transaction begins."""
+    with pytest.raises(ConfigurationError, match="'nowhere' cannot be written"):
+        Sink(kafka, tmp_path, topic="nowhere").sink().validate(VALUE)
+    topic = kafka.topic(partitions=2)
+    sink = Sink(kafka, tmp_path, columns("topic string, partition int, value string"))
+    good = {"topic": topic, "partition": 1, "value": "a"}
+    with pytest.raises(ConfigurationError, match="there is no topic 'nowhere'"):
+        sink.commit(0, sink.write(0, [good, {**good, "topic": "nowhere"}]))
+    with pytest.raises(ConfigurationError, match="has 2 partitions, and a row is for partition 2"):
+        sink.commit(0, sink.write(0, [good, {**good, "partition": 2}]))
+    assert values(kafka, topic) == []
+    kafka.grow(topic, 3)
+    sink.commit(0, sink.write(0, [good, {**good, "partition": 2, "value": "b"}]))
+    assert sorted(values(kafka, topic)) == ["a", "b"]
+
+
+def test_a_message_that_is_too_large_is_refused_in_the_task(kafka: Broker, tmp_path: Path) -> None:
+    sink = Sink(kafka, tmp_path, topic=kafka.topic(), max_message_bytes="1k")
+    with pytest.raises(DataError, match="a message has 1025 bytes, more than the 1024"):
+        sink.run(0, "a", "x" * 1025)
+
+
+def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tmp_path: Path) -> None:
+    """The cause is told, not that the rest was thrown away; the topic is left readable, and takes the next epoch."""
+    topic = kafka.topic(max_message_bytes=2000)
+    sink = Sink(kafka, tmp_path, topic=topic)
+    with pytest.raises(DataError, match="MSG_SIZE_TOO_LARGE"):
+        sink.run(0, "a", "x" * 5000, *("b" * 50))
+    assert values(kafka, topic) == []
+    sink.run(0, "a")
+    assert values(kafka, topic) == ["a"]
+
+
+def test_an_epoch_goes_into_many_topics_in_one_step(kafka: Broker, tmp_path: Path, monkeypatch: Any) -> None:
+    """A commit that fails at the last moment shows nothing in any of them."""
+    topics = [kafka.topic() for _ in range(3)]
+    sink = Sink(kafka, tmp_path, columns("topic string, value string"))
+    rows = [{"topic": topic, "value": "a"} for topic in topics]
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, "kafka.before_commit=raise")
+    prepared = sink.write(0, rows)
+    with pytest.raises(OSError, match="fail point"):
+        sink.commit(0, prepared)
+    assert [values(kafka, topic) for topic in topics] == [[], [], []]
+    assert sink.commit(0, prepared) is CommitOutcome.COMMITTED
+    assert [values(kafka, topic) for topic in topics] == [["a"], ["a"], ["a"]]
+
+
+def test_a_producer_that_took_the_transactional_id_is_found_out(kafka: Broker, tmp_path: Path) -> None:
+    """A stranger under the same id is no newer incarnation: the next attempt takes the id back, and commits once."""
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic)
+    sink.run(0, "a")
+    stranger = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"spark-ext.{topic}.out"})
+    stranger.init_transactions(30)
+    prepared = sink.write(1, [{"value": "b"}])
+    with pytest.raises(TransientError, match="was taken by another producer"):
+        sink.commit(1, prepared)
+    assert sink.commit(1, prepared) is CommitOutcome.COMMITTED
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_outside_a_job_nothing_commits_once_a_job_has_claimed_it(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic()
+    plain, job = Sink(kafka, tmp_path, topic=topic), Sink(kafka, tmp_path, topic=topic, incarnation=1)
+    plain.run(0, "a")
+    job.claim()
+    with pytest.raises(FencedError, match="incarnation 1 of job 'job'"):
+        plain.run(1, "b")
+    job.run(1, "b")
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_epochs_only_grow(kafka: Broker, tmp_path: Path) -> None:
+    """One that is older than the last is taken to be committed, also by a process that has just started."""
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic)
+    sink.run(5, "five")
+    for fresh in (False, True):
+        if fresh:
+            kafka.restart()
+        assert sink.run(4, "four") is CommitOutcome.ALREADY_COMMITTED
+        assert sink.run(5, "five") is CommitOutcome.ALREADY_COMMITTED
+    assert sink.run(6, "six") is CommitOutcome.COMMITTED
+    assert values(kafka, topic) == ["five", "six"]
+
+
+def test_a_broker_that_is_down_is_told_and_one_that_comes_back_is_used(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic, request_timeout="2 s")
+    sink.run(0, "a")
+    prepared = sink.write(1, [{"value": "b"}])
+    kafka.crash()
+    with pytest.raises(StorageError) as told:
+        sink.commit(1, prepared)
+    assert "it is tried again" in told.value.do
+    kafka.start()
+    patient = Sink(kafka, tmp_path, topic=topic)
+    assert patient.commit(1, prepared) is CommitOutcome.COMMITTED
+    assert values(kafka, topic) == ["a", "b"]
+
+
+def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafka: Broker, tmp_path: Path) -> None:
+    sink = Sink(kafka, tmp_path, topic=kafka.topic())
+    prepared = sink.write(0, [{"value": "a"}])
+    Path(prepared.path).unlink()
+    with pytest.raises(ConfigurationError, match="is not there on") as told:
+        sink.commit(0, prepared)
+    assert "'staging'" in told.value.do
+
+
+def test_without_a_folder_to_stage_in_the_sink_says_so(kafka: Broker, tmp_path: Path) -> None:
+    sink = Sink(kafka, tmp_path, topic="t")
+    del sink.given["staging"]
+    with pytest.raises(ConfigurationError, match="no folder in which tasks can stage"):
+        sink.write(0, [{"value": "a"}])
+    sink.given["checkpointLocation"] = str(tmp_path / "checkpoint")
+    assert sink.write(0, [{"value": "a"}]).path.startswith(str(tmp_path / "checkpoint" / "staging"))
+
+
+def test_a_topic_of_epochs_that_would_forget_is_refused(kafka: Broker, tmp_path: Path) -> None:
+    forgetful = kafka.topic("epochs", partitions=PARTITIONS)
+    with pytest.raises(ConfigurationError, match=r"cleanup\.policy=delete, so it would forget"):
+        Sink(kafka, tmp_path, topic=kafka.topic(), epochs_topic=forgetful, incarnation=1).claim()
+    small = kafka.topic("epochs", partitions=1, cleanup_policy="compact")
+    with pytest.raises(ConfigurationError, match=f"has 1 partitions instead of {PARTITIONS}"):
+        Sink(kafka, tmp_path, topic=kafka.topic(), epochs_topic=small, incarnation=1).claim()
+
+
+def test_the_last_record_is_found_behind_many_of_others(kafka: Broker, tmp_path: Path) -> None:
+    """In the same partition, further back than the first look goes."""
+    topic, epochs = kafka.topic(), kafka.topic("epochs", partitions=PARTITIONS, cleanup_policy="compact")
+    sink = Sink(kafka, tmp_path, topic=topic, epochs_topic=epochs)
+    sink.run(3, "a")
+    (record,) = kafka.messages(epochs)
+    kafka.send(epochs, [EpochRecord().to_bytes()] * 700, partition=record.partition(), key="another")
+    assert sink.sink()._epochs.look() == EpochRecord(epochs={f"spark_ext:out:0:{QUERY}": 3})
+
+
+def test_a_record_of_a_newer_release_is_refused(kafka: Broker, tmp_path: Path) -> None:
+    topic, epochs = kafka.topic(), kafka.topic("epochs", partitions=PARTITIONS, cleanup_policy="compact")
+    sink = Sink(kafka, tmp_path, topic=topic, epochs_topic=epochs)
+    held = sink.sink()._epochs
+    kafka.send(epochs, [json.dumps({"version": 2})], partition=held.partition, key=held.key)
+    with pytest.raises(ConfigurationError, match="a record that this release does not know"):
+        sink.run(0, "a")
+
+
+def test_a_record_keeps_the_last_queries_and_not_all() -> None:
+    record = EpochRecord()
+    for number in range(250):
+        record = record.with_epoch(Epoch("out", 0, f"query-{number}", number, 0))
+    assert len(record.epochs) == 100
+    assert record.holds(Epoch("out", 0, "query-249", 249, 0)) and record.holds(Epoch("out", 0, "query-150", 150, 0))
+    assert not record.holds(Epoch("out", 0, "query-149", 149, 0))
+    assert EpochRecord.from_bytes(record.to_bytes(), "") == record
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"client_options": '{"transactional.id": "x"}'}, "'transactional.id' is set by the connector"),
+        ({"client_options": "compression=lz4"}, "this is not a JSON object"),
+        ({"client_options": '{"sasl.password": "${NO_SUCH}"}'}, "names the variable NO_SUCH"),
+        ({"client_options": '{"no.such.setting": "1"}'}, "No such configuration property"),
+        ({"transaction_timeout": "20 min"}, "INVALID_TRANSACTION_TIMEOUT"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(kafka: Broker, tmp_path: Path, options: dict[str, str], said: str) -> None:
+    with pytest.raises(SparkExtError, match=said) as told:
+        Sink(kafka, tmp_path, topic=kafka.topic(), **options).run(0, "a")
+    assert not isinstance(told.value, CommitError | TransientError), "repeating it would not help"
+
+
+def test_no_secret_is_shown(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that is given nor one from the environment."""
+    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret-2")
+    given = '{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": "me", %s}'
+    for secret in ('"sasl.password": "s3cret-1"', '"sasl.password": "${KAFKA_PASSWORD}"'):
+        sink = Sink(kafka, tmp_path, topic="t", client_options=given % secret, request_timeout="1 s")
+        with pytest.raises(SparkExtError) as told:
+            sink.sink().validate(VALUE)
+        shown = f"{told.value} {sink.sink().options!r} {sink.sink().options.public()}"
+        assert "s3cret" not in shown
