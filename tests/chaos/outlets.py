@@ -87,6 +87,7 @@ class HttpOutlet(Outlet):
         "http.answered",
         "http.acknowledged",
         "http.before_settle",
+        "http.recorded",
         "http.settled",
     )
 
