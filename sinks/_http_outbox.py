@@ -21,7 +21,7 @@ from pyspark.sql import types as spark
 
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
-from spark_ext.sinks._delta_files import DataFile, Layout, TaskFiles
+from spark_ext.sinks._delta_files import DataFile, Layout, TaskFiles, owner_of
 from spark_ext.sinks._delta_store import Place
 from spark_ext.sinks._http_chunks import Chunk, Cut, Piece, chunks, pieces
 from spark_ext.sinks._http_rows import JsonRows
@@ -162,9 +162,25 @@ class Outbox:
         reach("http.fenced")
         assert table is not None, "with a schema the claim makes the table"
         clean(self.place, table, claim, self._who)
-        # Files of epochs that were acknowledged, whose removal from the storage was interrupted. Nobody reads them:
-        # who still might has just been fenced off.
-        table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        self._finish_removals(table)
+
+    def _finish_removals(self, table: DeltaTable) -> None:
+        """Files of epochs that were acknowledged, whose removal a crash has prevented.
+
+        Nobody reads them any more: who still might has just been fenced off.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            removed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+            self._remove([name for name in removed if owner_of(name) is not None])
+        except (DeltaError, OSError) as problem:
+            raise StorageError(
+                f"what an earlier start has left in the outbox could not be looked at: {problem}",
+                operator=self._who,
+                kept="all that was decided",
+                do="see to the outbox's storage, and start again",
+            ) from problem
 
     def decide(self, epoch: Epoch, files: Sequence[DataFile]) -> bool:
         """Make these files the epoch, unless it was decided before.
@@ -264,6 +280,7 @@ class Outbox:
             return table.version(), names
 
         version, names = self._target.until_settled(attempt, f"the acknowledgement of epoch {epoch.number}")
+        reach("http.recorded")
         self._remove(names)
         keep_up(self.place, version, LOG_CHECKPOINT_EVERY)
 

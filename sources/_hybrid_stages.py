@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
@@ -157,11 +158,20 @@ class Stage:
             [StructField(name, whole[column].dataType, whole[column].nullable) for name, column in self.select.items()]
         )
 
-    def seam_schema(self) -> StructType:
-        """The columns of its seam, by what the user has declared as far as that goes."""
+    @cached_property
+    def seam_reader(self) -> ChannelSource:
+        """Its source with the columns of the seam alone, by what the user has declared as far as that goes."""
         declared = self.source.declared
         known = declared is not None and set(self.seam) <= set(declared.names)
-        return check_columns(declared if declared is not None and known else self._whole(), self.seam, self._who)
+        reader = self.fresh()
+        reader.declared = check_columns(
+            declared if declared is not None and known else self._whole(), self.seam, self._who
+        )
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without the second source."""
+        return {key: value for key, value in self.__dict__.items() if key != "seam_reader"}
 
     def check(self, wanted: StructType, other: str) -> None:
         """Refuse columns that are not those of another stage; their order does not matter.

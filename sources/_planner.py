@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from spark_ext.offsets import Finished, Json, Position, Running, SourceOffset
+from spark_ext.offsets import Finished, Json, Position, Running, SourceOffset, ranges
 from spark_ext.registry import Registration
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
 
@@ -83,6 +83,11 @@ class _Budget:
         return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
 
 
+def _number(stage: Json) -> int:
+    """Which stage it is."""
+    return 0 if stage is None else int(stage["number"])
+
+
 def _share(left: int | None, among: int) -> int | None:
     return None if left is None else max(1, -(-left // max(1, among)))
 
@@ -112,7 +117,7 @@ class Planner:
         self._taken: list[tuple[Channel, int]] = []
         self._seen: set[str] = set()
         self._opened = False
-        self._stage: Json = None
+        self._stage = 0
         self._available_now = False
         self._targets: dict[str, Position] = {}
         self._discovered_at = 0.0
@@ -146,7 +151,7 @@ class Planner:
         if requests.drain:
             return self._stamped(start, replace(start, ended=True, drained=True), requests)
         self._put_back(start)
-        if start.stage != self._stage:
+        if _number(start.stage) != self._stage:
             self._enter(start.stage)
         further = self._further_stage(start)
         if further is not None:
@@ -158,6 +163,8 @@ class Planner:
         end = self._advance(start)
         if end is start:
             return start
+        if not self._source.last_stage:
+            end = replace(end, stage=self._source.planned(start.stage, ranges(start, end)))
         self._epoch_at = self._clock()
         return self._stamped(start, end, requests)
 
@@ -181,7 +188,7 @@ class Planner:
         finished.update(finish.channel for finish in start.finished)
         known = [Channel(name, state.begin, state.data) for name, state in start.running.items()]
         known += [Channel(finish.channel, finish.begin, finish.data) for finish in start.finished]
-        self._stage = start.stage
+        self._stage = _number(start.stage)
         if start.stage is not None:
             self._source.enter(start.stage)
         self._source.resume(known, frozenset(finished))
@@ -193,7 +200,7 @@ class Planner:
 
     def _enter(self, stage: Json) -> None:
         """The last epoch was the switch to another stage."""
-        self._stage = stage
+        self._stage = _number(stage)
         self._source.enter(stage)
         self._discover(begins=True)
 
@@ -201,7 +208,7 @@ class Planner:
         """The stage to go on with when all channels of this one have ended; None: there is nothing to switch to."""
         if start.running or self._pending or self._source.last_stage:
             return None
-        return self._source.next_stage(self._seen)
+        return self._source.next_stage(start.stage)
 
     def _discover(self, begins: bool = False) -> None:
         """Let new channels wait for their start; where a stage begins, an AvailableNow run takes what is there then."""

@@ -49,7 +49,7 @@ The shape owes to bytewax's `inputs.py` (partitions, `next_batch`, `snapshot`) a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -58,7 +58,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.offsets import Json, Position, SourceOffset
+from spark_ext.offsets import Json, Position, Range, SourceOffset
 from spark_ext.options import Bytes, Milliseconds, Options
 
 if TYPE_CHECKING:
@@ -270,8 +270,17 @@ class ChannelSource(DataSource):
         """Whether no other stage comes once all channels that `discover` gives have ended."""
         return True
 
-    def next_stage(self, ended: Set[str]) -> Json:
-        """All channels of this stage have ended: what `enter` has to know of the next one.
+    def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
+        """An epoch is about to read these pieces: what the stage has to remember from now on, stored with the epoch.
+
+        Args:
+            stage: what it remembered so far, an object with at least the stage's `number`; None: nothing, in the first.
+            pieces: of this stage.
+        """
+        return stage
+
+    def next_stage(self, stage: Json) -> Json:
+        """All channels of this stage have ended: what `enter` has to know of the next one, its `number` among it.
 
         Asked only while `last_stage` is False. What is returned is stored before the stage is entered.
         """

@@ -7,12 +7,12 @@
 
 Each stage is a source with options of its own. When all channels of one have ended the next begins, and with `seam` it
 begins right behind the last row that the one before has given. The stage, and the seam, are part of the offset: a
-replay or a restart goes on where it was, and a stage that has ended is never opened again.
+replay or a restart goes on where it was, and a stage that has ended is not read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import reach
-from spark_ext.offsets import Json, Position
+from spark_ext.offsets import Json, Position, Range
 from spark_ext.sources._hybrid_stages import HybridOptions, Stage, rename
-from spark_ext.sources._seam import seam_of
+from spark_ext.sources._seam import extended
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, Seam
 
 if TYPE_CHECKING:
@@ -96,22 +96,27 @@ class Hybrid(ChannelSource):
         """Whether the last one is being read."""
         return self._at == len(self._stages) - 1
 
-    def next_stage(self, ended: Set[str]) -> Json:
-        """The next stage's name, and the seam.
+    def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
+        """Where this stage would end now: the seam so far, and what this epoch adds to it."""
+        here = self._stage
+        if not here.seam:
+            return stage
+        kept = stage or {"number": self._at, "name": here.name, "begin": None}
+        seen = Seam(**kept["seen"]) if "seen" in kept else Seam()
+        self._prepared(here)
+        for piece in pieces:
+            channel = Channel(_inner(piece.channel), None, piece.data)
+            seen = extended(seen, here.seam_reader.read(channel, piece.start, piece.end), here.seam)
+        return {**kept, "seen": asdict(seen)}
 
-        Raises:
-            DataError: what was read is no longer there to be looked at.
-        """
-        here, following = self._stage, self._stages[self._at + 1]
-        seam = None
-        mine = {_inner(id) for id in ended if _stage_name(id) == here.name}
-        if here.seam and mine:
-            self._prepared(here)
-            fresh = here.fresh()
-            fresh.declared = here.seam_schema()
-            seam = asdict(seam_of(fresh, mine, here.seam))
+    def next_stage(self, stage: Json) -> Json:
+        """The next stage's number and name, and the seam at which it begins."""
         reach("hybrid.before_switch")
-        return {"name": following.name, "seam": seam}
+        return {
+            "number": self._at + 1,
+            "name": self._stages[self._at + 1].name,
+            "begin": (stage or {}).get("seen") if self._stage.seam else None,
+        }
 
     def enter(self, stage: Json) -> None:
         """Begin, or go on with, a stage.
@@ -119,17 +124,17 @@ class Hybrid(ChannelSource):
         Raises:
             ConfigurationError: the option `stages` no longer has it, or its source cannot begin at a seam.
         """
-        names = [one.name for one in self._stages]
-        if stage["name"] not in names:
+        number = stage["number"]
+        if number >= len(self._stages) or self._stages[number].name != stage["name"]:
             raise ConfigurationError(
-                f"this source has begun with stage '{stage['name']}', which is not in 'stages' any more",
+                f"this source is in stage '{stage['name']}', its stage {number + 1}, which is not what 'stages' says",
                 operator=f"source '{self.options.uid}'",
                 kept="all that was committed; nothing was read",
-                do=f"put '{stage['name']}' back into the option 'stages'",
+                do=f"put the names in 'stages' back as they were when '{stage['name']}' was begun",
             )
-        self._at = names.index(stage["name"])
-        if stage["seam"] is not None:
-            self._current.follow(Seam(**stage["seam"]))
+        self._at = number
+        if stage["begin"] is not None:
+            self._current.follow(Seam(**stage["begin"]))
         if self._opened:
             # In the run in which it begins; in a later one `resume` comes next.
             self._current.resume((), frozenset())

@@ -87,7 +87,7 @@ class SourceOffset:
     final: int = 0
     """How many empty epochs were made for operators that were not finalized at the end of input."""
     stage: Json = None
-    """Of a source that has several stages: the one it is in, and where that begins. None: the first, or only one."""
+    """Of a source that has several stages: the number of the one it is in, from 0, and what that has to remember."""
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form; fields at their defaults are left out."""

@@ -87,6 +87,7 @@ class HttpOutlet(Outlet):
         "http.answered",
         "http.acknowledged",
         "http.before_settle",
+        "http.recorded",
         "http.settled",
     )
 
@@ -146,9 +147,12 @@ class PostgresOutlet(Outlet):
 
     def left(self, out: Path) -> list[str]:
         from spark_ext.sinks._postgres_prepare import Origin
+        from spark_ext.sinks._postgres_record import Identity
 
         newest = newest_incarnation(out)
-        names = self.database.column(LEFT)
+        # Other rounds have tables of their own in this database.
+        mark = Identity(UID, f"public.{_plain(out.name)}").mark
+        names = [name for name in self.database.column(LEFT) if mark in name]
         return [f"{name} was left" for name in names if (origin := Origin.of(name)) and origin.incarnation < newest]
 
 

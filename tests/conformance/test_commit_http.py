@@ -36,6 +36,7 @@ class HttpTarget(SinkTarget):
         "http.answered",
         "http.acknowledged",
         "http.before_settle",
+        "http.recorded",
     )
     huge = 200_000
     secrets = (TOKEN,)

@@ -318,6 +318,21 @@ def test_a_zombie_that_wakes_behind_its_decision_repeats_nothing(
     assert target.leftovers() == set()
 
 
+def test_files_that_a_crash_kept_from_being_removed_go_with_the_next_start(
+    target: HttpTarget, receiver: Receiver
+) -> None:
+    """The epoch is known to be sent; its file is still on the disk."""
+    Driver(target).claim()
+    killed_at("http.recorded", run_epoch, target, 1, 0, 0, 5)
+    assert len(target.leftovers()) == 1
+    second = Driver(target, 2)
+    second.claim()
+    assert target.leftovers() == set()
+    second.run(0, numbered(0, 5))
+    second.run(1, numbered(5, 6))
+    assert numbers(receiver) == list(range(6)) and receiver.repeats() == 0
+
+
 def test_an_epoch_that_the_outbox_has_lost_is_told(target: HttpTarget, receiver: Receiver) -> None:
     driver = started(target)
     receiver.kill()

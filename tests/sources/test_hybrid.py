@@ -14,12 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.errors import ConfigurationError
 from spark_ext.sources._hybrid_stages import OWN, HybridOptions
-from spark_ext.sources._seam import seam_of
+from spark_ext.sources._seam import extended
 from spark_ext.sources.contract import ChannelSource, Committed, Seam
 from spark_ext.sources.datagen import SCHEMA, DataGen
-from spark_ext.sources.files import Files
 from spark_ext.sources.hybrid import Hybrid
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
@@ -152,27 +151,20 @@ def test_a_file_that_appears_behind_the_last_look_moves_no_seam(tmp_path: Path) 
 
 
 def test_the_seam_is_the_logged_one_whatever_has_become_of_the_history(tmp_path: Path) -> None:
-    """Once the switch is in the offset nobody looks at the history again, in no later run."""
+    """Nobody looks at the history again once it is read, in no later run."""
     world = LogWorld(tmp_path / "in")
     run = SourceRun(lambda given: world.source(**given), {}, schema=SPARK, limits=[{"max_rows_per_epoch": "8"}], lag=0)
-    while run.offset.stage is None:
+    while len(run.trace.finished) < 5:
         assert run.epoch()
-    assert run.offset.stage == {"name": "live", "seam": {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None}}
     for file in (tmp_path / "in").iterdir():
         file.unlink()
-    while run.epoch():
+    while True:
         run.restart({"max_rows_per_epoch": "8"})
+        if not run.epoch():
+            break
+    seam = {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None}
+    assert run.offset.stage == {"number": 1, "name": "live", "begin": seam}
     assert rows(run) == sorted(row["id"] for row in log())
-
-
-def test_a_history_that_is_gone_before_its_seam_is_known_is_refused(tmp_path: Path) -> None:
-    world = LogWorld(tmp_path / "in")
-    run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "100"}])
-    assert run.epoch() and len(run.trace.finished) == 5
-    (tmp_path / "in" / "2.parquet").unlink()
-    run.restart()
-    with pytest.raises(DataError, match=r"'2\.parquet' was read and is no longer there"):
-        run.epoch()
 
 
 def test_an_empty_history_moves_nothing(tmp_path: Path) -> None:
@@ -198,10 +190,10 @@ def test_seams_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist([row], schema), tmp_path / f"{number}.parquet")
 
     def seam(*names: str) -> Seam:
-        source = Files({"uid": "f", "path": str(tmp_path)})
-        found = source.schema()
-        source.declared = columns(", ".join(f"{name} {found[name].dataType.simpleString()}" for name in names))
-        return seam_of(source, {f"{number}.parquet" for number in range(4)}, names)
+        seen = Seam()
+        for number in (3, 1, 0, 2):
+            seen = extended(seen, pq.read_table(tmp_path / f"{number}.parquet").to_batches(), names)
+        return seen
 
     assert seam("topic", "p", "o") == Seam({"a:0": 7, "b:0": 9})
     assert seam("p", "o") == Seam({"0": 9})
@@ -321,13 +313,19 @@ def test_columns_that_do_not_agree_are_refused_at_load(tmp_path: Path, options: 
 
 def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp_path: Path) -> None:
     world = LogWorld(tmp_path / "in")
-    run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "100"}])
-    assert run.epoch()
-    world.given["stages"] = "live,history"
-    del world.given["history.seam"]
-    with pytest.raises(ConfigurationError, match="has read channels of stage 'history', which does not come before"):
-        run.restart()
-        run.epoch()
+    for told in (
+        "in stage 'history', its stage 1, which is not what 'stages' says",
+        "has read channels of stage 'hist",
+    ):
+        run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "100"}])
+        assert run.epoch()
+        seam = world.given.pop("history.seam", "")
+        world.given["stages"] = "live,history"
+        with pytest.raises(ConfigurationError, match=told):
+            run.restart()
+            run.epoch()
+        world.given["stages"] = "history,live"
+    assert seam == "", "the second time without a seam"
     both = {**world.given, "stages": "history,live", "live.format": "files", "live.path": world.given["history.path"]}
     del both["live.rows_of"]
     with pytest.raises(ConfigurationError, match="the source files cannot begin where another one ended"):
