@@ -10,7 +10,7 @@ help:
 	@echo "make run     the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
 	@echo "make test    the tests; ARGS='tests/test_x.py -k y' for some of them"
 	@echo "make bench   ratios against plain Spark, measured side by side in one run"
-	@echo "make chaos   the flights job killed at random moments and at each named step"
+	@echo "make chaos   every sink, and the flights job, killed at random moments and at each named step"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make clean   removes outputs and caches; .venv stays"
 
@@ -24,7 +24,8 @@ bench: .venv/.test java
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 chaos: .venv/.test java
-	@$(BIN)/python -m tests.chaos $(ARGS)
+	@$(BIN)/python -m tests.chaos $(or $(ARGS),--sink all --kills 40)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos)
 
 lint: .venv/.dev
 	@$(BIN)/ruff check .

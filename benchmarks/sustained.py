@@ -33,7 +33,7 @@ def run(rounds: int = 1) -> list[Figure]:
 
 
 def _figure(spark: SparkSession, name: str, target: Target, rounds: int) -> Figure:
-    epochs = [epoch for _ in range(rounds) for epoch in _epochs(spark, name, target)]
+    epochs = [epoch for _ in range(rounds) for epoch in _epochs(spark, target)]
     whole = Sample.of([epoch["triggerExecution"] for epoch in epochs], "ms")
     batch = Sample.of([epoch["addBatch"] for epoch in epochs], "ms")
     return Figure(
@@ -55,11 +55,11 @@ def _percentile(sample: Sample, percent: float) -> float:
     return float(np.percentile(sample.values, percent))
 
 
-def _epochs(spark: SparkSession, name: str, target: Target) -> list[dict[str, float]]:
+def _epochs(spark: SparkSession, target: Target) -> list[dict[str, float]]:
     """Spark's durations of each epoch with rows but the first ones, ms."""
     with workplace() as folder, target.open(folder) as options:
         rows = spark.readStream.format("datagen").options(uid="in", rows=ROWS * SECONDS, rows_per_second=ROWS).load()
-        writer = rows.selectExpr(*target.columns).writeStream.format(name).options(uid="out", **options)
+        writer = rows.selectExpr(*target.columns).writeStream.format(target.sink).options(uid="out", **options)
         job = sx.Job(spark, "sustained", state=folder / "state", interval="1 s").add("q", writer).start()
         (query,) = spark.streams.active
         job.await_termination()

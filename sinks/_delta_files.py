@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.sinks.contract import Task
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_OPEN_FILES = 64
 """Files that one task keeps open at a time; with more partition values some are closed early."""
 
-_NAME = re.compile(r"part-(?P<uid>.+)-i(?P<incarnation>\d+)-e(?P<epoch>\d+)-p\d+-a\d+-[0-9a-f]{16}(\.\w+)?\.parquet")
+_NAME = re.compile(r"part-(?P<uid>.+)-i(?P<incarnation>\d+)-e(?P<epoch>\d+)-p\d+-a\d+-[0-9a-f]{16}(\.\w+){1,2}")
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,11 @@ class Layout:
     statistics_columns: int = 32
 
 
-def file_name(task: Task, compression: str) -> str:
+def file_name(task: Task, suffix: str) -> str:
     """A name that no other attempt at any epoch has, and that tells whose file it is."""
-    suffix = "" if compression == "none" else f".{compression}"
     return (
         f"part-{_spelled(task.sink)}-i{task.incarnation}-e{task.epoch}-p{task.partition}-a{task.attempt}"
-        f"-{secrets.token_hex(8)}{suffix}.parquet"
+        f"-{secrets.token_hex(8)}{suffix}"
     )
 
 
@@ -78,8 +77,24 @@ def _spelled(uid: str) -> str:
     return uid.replace("~", "=")
 
 
-class _File:
+class OpenFile(Protocol):
     """One open file of one partition value."""
+
+    path: str
+    """Relative to the table's root."""
+
+    def write(self, table: pa.Table) -> int:
+        """Write some rows; returns the file's size so far."""
+
+    def close(self, partition: Mapping[str, str | None]) -> DataFile:
+        """Finish the file."""
+
+    def drop(self) -> None:
+        """Give up the open handles, whatever state they are in."""
+
+
+class _File:
+    """A Parquet file with statistics."""
 
     def __init__(
         self,
@@ -95,7 +110,8 @@ class _File:
 
         from spark_ext.sinks._delta_stats import Statistics
 
-        self.path = folder + file_name(task, layout.compression)
+        suffix = "" if layout.compression == "none" else f".{layout.compression}"
+        self.path = folder + file_name(task, f"{suffix}.parquet")
         self._statistics = Statistics(leaves)
         self._footer: list[FileMetaData] = []
         self._stream = place.create(self.path)
@@ -153,7 +169,7 @@ class _Group:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     size: int = 0
-    file: _File | None = None
+    file: OpenFile | None = None
 
 
 class TaskFiles:
@@ -199,12 +215,18 @@ class TaskFiles:
         while self._waiting >= self._layout.row_group_bytes:
             self._write(max(self._groups.values(), key=lambda group: group.size))
 
+    def _folder(self, name: str, value: str | None) -> str:
+        from spark_ext.sinks._delta_values import folder
+
+        return folder(name, value, self._place.escape)
+
+    def _open(self, folder: str) -> OpenFile:
+        return _File(self._place, folder, self._file_schema, self._leaves, self._named, self._task, self._layout)
+
     def _collect(self, key: tuple[str | None, ...], partition: Mapping[str, str | None], batch: pa.RecordBatch) -> None:
         group = self._groups.get(key)
         if group is None:
-            from spark_ext.sinks._delta_values import folder
-
-            group = _Group(partition, "".join(folder(*item, self._place.escape) + "/" for item in partition.items()))
+            group = _Group(partition, "".join(self._folder(*item) + "/" for item in partition.items()))
             self._groups[key] = group
         for part in _pieces(batch, self._layout.row_group_rows - group.rows, self._layout.row_group_rows):
             size = part.nbytes
@@ -222,9 +244,7 @@ class TaskFiles:
         table = pa.Table.from_batches(group.batches).select(self._kept).cast(self._file_schema)
         if group.file is None:
             self._make_room()
-            group.file = _File(
-                self._place, group.folder, self._file_schema, self._leaves, self._named, self._task, self._layout
-            )
+            group.file = self._open(group.folder)
         size = group.file.write(table)
         self._waiting -= group.size
         group.batches, group.rows, group.size = [], 0, 0

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.postgres.names import Name
 from spark_ext.sinks._postgres_types import Column, check, new_type
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
     from pyspark.sql.types import StructType
-
-_PART = r'"((?:[^"]|"")+)"|([^."\s]+)'
-_NAME = re.compile(rf"(?:(?:{_PART})\.)?(?:{_PART})")
 
 LOCK = 0x5350_4B45
 """Advisory lock under which this package's own schema and new tables are made, one process at a time."""
@@ -34,40 +31,6 @@ LEFT JOIN pg_type e ON e.oid = b.typelem AND b.typcategory = 'A'
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
-
-
-@dataclass(frozen=True)
-class Name:
-    """A table's name as the user wrote it: `table` or `schema.table`, odd names in double quotes."""
-
-    schema: str | None
-    table: str
-
-    @classmethod
-    def parse(cls, text: str) -> Name:
-        """Read a name; unquoted parts are taken as they are, not turned to lower case.
-
-        Raises:
-            ValueError: it is none.
-        """
-        found = _NAME.fullmatch(text.strip())
-        if found is None:
-            raise ValueError(f"{text!r} is not a table's name such as 'orders' or 'shop.orders'")
-        schema, table = (
-            (quoted.replace('""', '"') if quoted else plain)
-            for quoted, plain in ((found[1], found[2]), (found[3], found[4]))
-        )
-        return cls(schema, table)
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.table}" if self.schema else self.table
-
-    @property
-    def identifier(self) -> sql.Identifier:
-        """Quoted, for statements."""
-        from psycopg import sql
-
-        return sql.Identifier(self.schema, self.table) if self.schema else sql.Identifier(self.table)
 
 
 @dataclass(frozen=True)

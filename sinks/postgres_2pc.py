@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import ConfigurationError
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.postgres.connection import ConnectionOptions, Server, session
+from spark_ext.postgres.names import Name
 from spark_ext.postgres.problems import translated
 from spark_ext.sinks._postgres_record import Identity
 from spark_ext.sinks._postgres_rows import KEPT, Teller, arrow_schema, cast
-from spark_ext.sinks._postgres_table import Name, Table, create, look_up, missing, usable
+from spark_ext.sinks._postgres_table import Table, create, look_up, missing, usable
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:

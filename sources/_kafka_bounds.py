@@ -53,10 +53,9 @@ class Bound:
             return cls(times=_by_place(text, milliseconds, "a time or times"))
         return cls(time=milliseconds(text))
 
-    @property
-    def newest(self) -> int | None:
-        """The greatest time in it."""
-        return max(self.times.values(), default=None) if self.times is not None else self.time
+    def time_of(self, place: Place) -> int | None:
+        """The time of a partition, if it is bound by one."""
+        return self.times.get(place) if self.times is not None else self.time
 
 
 def milliseconds(value: object) -> int:
@@ -134,20 +133,16 @@ def begins(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str
 
 
 def finishes(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str) -> dict[Place, int | None]:
-    """Where partitions end; None: never.
+    """Where partitions end; None: never, or at a time that has not passed yet.
 
     Raises:
-        ConfigurationError: a partition is not named, or a time lies in the future.
+        ConfigurationError: a partition is not named.
     """
     if bound.word == "none":
         return dict.fromkeys(places)
-    if bound.newest is not None and bound.newest > time.time() * 1000:
-        raise refused(
-            "the time of the option 'ending_time' lies in the future, so where it is in the log is not known yet",
-            who,
-            "start when it has passed; or read with ending=none and drain the job then",
-        )
-    return dict(_resolved(bound, list(places), ends, ask, who, "ending"))
+    now = time.time() * 1000
+    found = _resolved(bound, list(places), ends, ask, who, "ending")
+    return {place: None if (bound.time_of(place) or 0) > now else offset for place, offset in found.items()}
 
 
 def _resolved(bound: Bound, places: list[Place], ends: Ends, ask: Ask, who: str, option: str) -> dict[Place, int]:

@@ -184,21 +184,18 @@ class Planner:
         self._stage = start.stage
         if start.stage is not None:
             self._source.enter(start.stage)
-            if self._available_now:
-                self.prepare_available_now()
         self._source.resume(known, frozenset(finished))
         self._seen = finished | start.running.keys()
         self._opened = True
         if not start.ended:
-            self._discover()
+            # Before the offset was seen, nobody knew which stage the run is in.
+            self._discover(begins=start.stage is not None)
 
     def _enter(self, stage: Json) -> None:
         """The last epoch was the switch to another stage."""
         self._stage = stage
         self._source.enter(stage)
-        if self._available_now:
-            self.prepare_available_now()
-        self._discover()
+        self._discover(begins=True)
 
     def _further_stage(self, start: SourceOffset) -> Json:
         """The stage to go on with when all channels of this one have ended; None: there is nothing to switch to."""
@@ -206,11 +203,15 @@ class Planner:
             return None
         return self._source.next_stage(self._seen)
 
-    def _discover(self) -> None:
+    def _discover(self, begins: bool = False) -> None:
+        """Let new channels wait for their start; where a stage begins, an AvailableNow run takes what is there then."""
         self._discovered_at = self._clock()
+        channels = list(self._source.discover())
         # A channel that appeared after an AvailableNow run had begun waits for the next run.
         closed = self._available_now and not self._source.bounded
-        for channel in self._source.discover():
+        if closed and begins:
+            self._targets = {channel.id: self._source.latest(channel) for channel in channels}
+        for channel in channels:
             if channel.id not in self._seen and not (closed and channel.id not in self._targets):
                 self._seen.add(channel.id)
                 self._pending.append(channel)

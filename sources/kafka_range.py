@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import DataError, SparkExtError
 from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, told
 from spark_ext.offsets import Position
-from spark_ext.options import Bytes
+from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sources._kafka_bounds import (
     Bound,
     Ends,
@@ -66,7 +66,10 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions):
     ending: str | None = None
     """`latest` (the default), `none`, or offsets by partition, themselves not read; -1 is latest."""
     ending_time: str | None = None
-    """Up to the first message at or after a time that has passed."""
+    """Up to the first message at or after a time: ISO 8601 or ms, one for all or by partition. A time to come is waited
+    for; a partition that has no such message then ends where it stands after `ending_grace`."""
+    ending_grace: Milliseconds = 5_000
+    """How long after an `ending_time` to come to wait for messages that are older than it, ms."""
     lost_records: Literal["refuse", "accept"] = "refuse"
     """Whether records that retention removed before they were read stop the query, or are passed over."""
     headers: bool = False
@@ -119,6 +122,8 @@ class KafkaRange(ChannelSource):
         self._highs: dict[Place, int] = {}
         self._asked = 0.0
         self._seam: Seam | None = None
+        self._ended: dict[Place, int] = {}
+        self._without_end: dict[Place, int] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -227,6 +232,10 @@ class KafkaRange(ChannelSource):
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Up to the limit, the channel's end, or what is committed now."""
         topic, partition, end = channel.data
+        place = (topic, partition)
+        waits = end is None and self.options.end.time_of(place) is not None
+        if waits:
+            end = self._end_by_time(place, start)
         if end is not None and start >= end:
             return Advance(start, finished=True, rows=0, bytes=0)
         limited = limit.rows is not None or limit.bytes is not None
@@ -237,10 +246,29 @@ class KafkaRange(ChannelSource):
         wanted = [start + number for number in self._most(limit)]
         wanted += [bound for bound in (end, limit.upto[0] if limit.upto else None) if bound is not None]
         to = min(wanted, default=None)
-        high = self._high((topic, partition), start, to)
+        # No newer one than the look for the end has seen: a message behind the end could be below it.
+        high = self._highs[place] if waits else self._high(place, start, to)
         to = high if to is None else max(start, min(to, high))
         rows = to - start
         return Advance(to, finished=to == end, rows=rows, bytes=rows * self.options.message_bytes)
+
+    def _end_by_time(self, place: Place, start: int) -> int | None:
+        """Where a partition ends by a time that was to come when it began; None: it has not come to it yet."""
+        if place not in self._ended:
+            wanted = self.options.end.time_of(place)
+            assert wanted is not None
+            over = time.time() * 1000 >= wanted + self.options.ending_grace
+            if over:
+                self._highs.pop(place, None)
+            high = self._high(place, start, None)
+            if high == self._without_end.get(place) and not over:
+                return None
+            found = self._offsets({place: wanted})[place]
+            if found < 0 and not over:
+                self._without_end[place] = high
+                return None
+            self._ended[place] = high if found < 0 else max(found, start)
+        return self._ended[place]
 
     def _most(self, limit: Limit) -> list[int]:
         by_bytes = None if limit.bytes is None else max(1, limit.bytes // self.options.message_bytes)

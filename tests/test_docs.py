@@ -53,3 +53,22 @@ def test_each_option_of_a_source_is_in_its_table(section: str, options: type[Fil
     page = shared + next(part for part in sections if part.startswith(section + "\n"))
     named = {name for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert named == set(options.model_fields)
+
+
+def test_the_kit_tries_the_sink_and_the_source_as_printed(tmp_path: Path) -> None:
+    sink, sink_test, source_test = python_blocks("testing.md")
+    (tmp_path / "sqlite_sink.py").write_text(sink, encoding="utf-8")
+    (tmp_path / "test_sqlite_sink.py").write_text(sink_test, encoding="utf-8")
+    (tmp_path / "shop.py").write_text(python_blocks("write-a-source.md")[0], encoding="utf-8")
+    (tmp_path / "test_shop.py").write_text(source_test, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout and " skipped" not in done.stdout

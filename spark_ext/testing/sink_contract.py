@@ -80,7 +80,7 @@ class SinkContract:
 
     def test_c2_crash_at_every_step_and_each_epoch_is_there_once(self, target: SinkTarget) -> None:
         """At each fail point in turn a starting driver is killed; its successor repeats the epoch."""
-        points = ("sink.before_commit", target.brink, target.done, "sink.committed", *target.points)
+        points = ("sink.written", "sink.before_commit", target.brink, target.done, "sink.committed", *target.points)
         Driver(target).claim()
         for number, point in enumerate(points):
             start, end = number * 5, number * 5 + 5
@@ -250,7 +250,7 @@ class SinkContract:
     def test_c9_a_huge_epoch(self, target: SinkTarget) -> None:
         """In batches, as Spark gives them."""
         step = 10_000
-        driver = Driver(target, schema=T.StructType([T.StructField("id", T.LongType())]))
+        driver = Driver(target, schema=T.StructType([T.StructField("id", T.LongType(), False)]))
         driver.claim()
 
         def batches() -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import types as T
 
 from spark_ext import registry
+from spark_ext.failpoints import reach
 from spark_ext.registry import Registration
 from spark_ext.sinks._writer import EpochWriter, Written
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
@@ -136,6 +137,7 @@ class Driver:
 
         task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0)
         prepared = self._sent().write(self.schema, counted(), task)
+        reach("sink.written")
         return _pickled(Written(self.query_id, epoch, count, prepared))
 
     def commit(self, messages: Sequence[Written | None], epoch: int) -> None:

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.harness import Reference, Report, Target, kills_at_steps, random_kills
+from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact, flights
+from tests.chaos.sinks import chaos, summary
 from tests.cluster import Cluster
 
 KINDS = ("driver", "worker", "executor", "jvm", "all")
@@ -34,11 +36,15 @@ def main(
     ),
     seed: Annotated[int, typer.Option(help="another seed, another order of events")] = 1,
     job: Annotated[str, typer.Option(help="flights or compact")] = "flights",
+    sink: Annotated[str, typer.Option(help="instead of a job: a small one into this sink, several, or 'all'")] = "",
     steps: Annotated[bool, typer.Option(help="kill at each named step too")] = True,
     data: Annotated[Path, typer.Option(help="prepared input of the flights job")] = Path("data"),
     keep: Annotated[Path | None, typer.Option(help="work here, and leave everything for a look")] = None,
 ) -> None:
     """Kill a job's processes with SIGKILL, start it again until it ends, and compare all output by content."""
+    if sink:
+        _sinks(sink, kills, seed, steps, keep)
+        return
     chosen = [cast(Target, target.strip()) for target in targets.split(",") if target.strip()]
     unknown = [target for target in chosen if target not in KINDS]
     if unknown or not chosen:
@@ -81,6 +87,40 @@ def main(
     for report in reports:
         show(report, console)
     if any(report.problems for report in reports):
+        raise typer.Exit(1)
+
+
+def _sinks(chosen: str, kills: int, seed: int, steps: bool, keep: Path | None) -> None:
+    names = list(OUTLETS) if chosen == "all" else [name.strip() for name in chosen.split(",")]
+    unknown = [name for name in names if name not in OUTLETS]
+    if unknown:
+        raise typer.BadParameter(f"there is no sink '{unknown[0]}'; choose of {', '.join(OUTLETS)}, or 'all'")
+    console = Console()
+
+    def say(what: str) -> None:
+        console.print(what, markup=False, highlight=False)
+
+    lines = []
+    failed = False
+    folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
+    try:
+        for name in names:
+            say(f"{name}:")
+            place = folder / name
+            place.mkdir(parents=True)
+            reports = chaos(name, place, kills=kills, seed=seed, steps=steps, say=say)
+            for report in reports:
+                show(report, console)
+            failed = failed or any(report.problems for report in reports)
+            lines.append(summary(name, reports))
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    say("| sink | kills | driver | worker | server | rounds x rows | starts | differences | time |")
+    say("|---|---|---|---|---|---|---|---|---|")
+    for line in lines:
+        say(line)
+    if failed:
         raise typer.Exit(1)
 
 

@@ -16,14 +16,14 @@ from typing import Literal
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE
 from tests.chaos.scenario import Scenario
-from tests.chaos.verify import Content, differences, ledger_problems, leftovers
+from tests.chaos.verify import Content, differences, ledger_problems
 from tests.cluster import Cluster
 from tests.processes import Member, Tree
 from tests.waiting import until
 
-Target = Literal["driver", "worker", "executor", "jvm", "all"]
+Target = Literal["driver", "worker", "executor", "jvm", "server", "all"]
 """What is killed: the driver's Python; one Python process of its workers; an executor of the cluster; the driver's JVM;
-or driver, JVM and workers at one blow, as when a machine dies."""
+the server that the sink writes to; or driver, JVM and workers at one blow, as when a machine dies."""
 
 LOOK_EVERY = 0.02
 RUN_LIMIT = 900.0
@@ -73,11 +73,20 @@ class Reference:
             if code != 0:
                 raise AssertionError(f"the undisturbed run ended with {code}:\n{tail(run)}")
         self.seconds = time.monotonic() - began
-        self.content = {name: Content(out / name) for name in scenario.tables}
+        self.content: Mapping[str, Content] = scenario.content(out)
         self.problems = ledger_problems(scenario.state(out), scenario.queries, 1)
         for name, rows in self.content.items():
             if not rows.total:
                 self.problems.append(f"{name}: the undisturbed run wrote no row")
+
+
+class Known(Reference):
+    """What is expected without a run: the rows are known beforehand."""
+
+    def __init__(self, scenario: Scenario, content: Mapping[str, Content]) -> None:
+        self.scenario, self.content = scenario, content
+        self.seconds = 0.0
+        self.problems = []
 
 
 class Round:
@@ -161,20 +170,17 @@ class Round:
         """Compare everything with the undisturbed run; then start it a last time, which may not read a row."""
         problems: list[str] = []
         self._expect_nothing_left_running(problems)
-        for name, uid in self.scenario.tables.items():
-            found = Content(self.out / name)
+        for name, found in self.scenario.content(self.out).items():
             self.report.tables[name] = found.total
             problems += differences(name, found, self.reference.content[name])
-            problems += leftovers(name, self.out / name, uid, late_tasks=self.cluster is not None)
+        problems += self.scenario.leftovers(self.out, late_tasks=self.cluster is not None)
         problems += ledger_problems(self.scenario.state(self.out), self.scenario.queries, self.starts)
         again = self.start()
         code = again.wait(RUN_LIMIT)
         if code != 0 or "0 rows read" not in again.text():
             problems.append(f"a last start ended with {code} and did not say that 0 rows were read: {tail(again)}")
-        for name in self.scenario.tables:
-            problems += differences(
-                f"{name} after a last start", Content(self.out / name), self.reference.content[name]
-            )
+        for name, found in self.scenario.content(self.out).items():
+            problems += differences(f"{name} after a last start", found, self.reference.content[name])
         self.report.problems += [f"{self.out.name}: {problem}" for problem in problems]
 
     def _expect_nothing_left_running(self, problems: list[str]) -> None:
@@ -197,6 +203,12 @@ class Round:
             return True
         if target == "all":
             run.kill_all()
+            return True
+        if target == "server":
+            assert self.scenario.server is not None
+            self.scenario.server.kill()
+            time.sleep(random_.uniform(0, 1))
+            self.scenario.server.start()
             return True
         victims = sorted(self._victims(run, target), key=lambda member: member.pid)
         return bool(victims) and random_.choice(victims).kill()

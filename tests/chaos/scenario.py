@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+from tests.chaos.verify import Content, leftovers
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +41,16 @@ COMMIT_STEPS = (
 """Fail points of an epoch, passed in Python workers of the driver's JVM or of an executor."""
 
 
+class Server(Protocol):
+    """What a sink writes to, when that is a process."""
+
+    def kill(self) -> None:
+        """`kill -9`."""
+
+    def start(self) -> None:
+        """Start it again, at the same address, and wait until it answers."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A job as a script that is started again until it has finished."""
@@ -49,6 +62,8 @@ class Scenario:
     tables: dict[str, str]
     """Output tables: folder under the output to the sink's uid."""
     queries: tuple[str, ...]
+    server: Server | None = None
+    """What is killed as target `server`."""
 
     def command(self, out: Path) -> list[str]:
         """How to start it."""
@@ -62,6 +77,15 @@ class Scenario:
     def checkpoints(self, out: Path) -> list[Path]:
         """Spark's checkpoint directories of its queries."""
         return [self.state(out) / "queries" / query / "checkpoint" for query in self.queries]
+
+    def content(self, out: Path) -> dict[str, Content]:
+        """Its outputs, by name."""
+        return {name: Content.delta(out / name) for name in self.tables}
+
+    def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
+        """What dead incarnations have left prepared or staged, in words."""
+        found = (leftovers(name, out / name, uid, late_tasks=late_tasks) for name, uid in self.tables.items())
+        return [problem for problems in found for problem in problems]
 
 
 def compact() -> Scenario:

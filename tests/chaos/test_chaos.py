@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.harness import Reference, Report, Round, kills_at_steps, random_kills
+from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact
+from tests.chaos.sinks import known, server_at_steps
 from tests.cluster import Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -37,6 +39,13 @@ def test_a_kill_at_each_named_step_changes_no_row(reference: Reference, tmp_path
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
     assert report.problems == []
     assert len(report.blows) == len(steps)
+
+
+def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) -> None:
+    with OUTLETS["http_2pc"](tmp_path) as outlet:
+        report = server_at_steps(known(outlet), tmp_path / "server", outlet, print)
+    assert report.problems == []
+    assert len(report.blows) == 3 + len(outlet.commits)
 
 
 @pytest.mark.cluster

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pandas as pd
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_ext.ledger import Ledger
@@ -18,10 +19,9 @@ from spark_ext.sinks._delta_files import owner_of
 
 
 class Content:
-    """All rows of a Delta table by a hash of each, with how often it is there."""
+    """All rows of a table by a hash of each, with how often it is there."""
 
-    def __init__(self, path: Path) -> None:
-        table = DeltaTable(path).to_pyarrow_table()
+    def __init__(self, table: pa.Table) -> None:
         self._table = table.select(sorted(table.column_names))
         columns: dict[str, object] = {}
         for number, column in enumerate(self._table.columns):
@@ -30,6 +30,11 @@ class Content:
             columns[f"{number} is null"] = column.is_null().to_pandas()
         self._hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
         self.rows: Counter[int] = Counter(self._hashes.tolist())
+
+    @classmethod
+    def delta(cls, path: Path) -> Content:
+        """Of a Delta table."""
+        return cls(DeltaTable(path).to_pyarrow_table())
 
     @property
     def total(self) -> int:

@@ -16,6 +16,7 @@ from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc import HttpTwoPhaseCommit
 from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers import receiver
 from tests.servers.receiver import Receiver
 
@@ -90,5 +91,15 @@ def _value(kind: T.DataType, value: Any) -> Any:
 class TestHttp2pc(SinkContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[SinkTarget]:
-        with Receiver(tmp_path / "receiver", memory="newest") as there:
-            yield HttpTarget(there.url, there.folder, tmp_path / "outbox")
+        yield from _target(tmp_path)
+
+
+class TestHttp2pcInSpark(SinkQueryContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Iterator[SinkTarget]:
+        yield from _target(tmp_path)
+
+
+def _target(folder: Path) -> Iterator[SinkTarget]:
+    with Receiver(folder / "receiver", memory="newest") as there:
+        yield HttpTarget(there.url, there.folder, folder / "outbox")

@@ -9,6 +9,7 @@ import pytest
 from spark_ext.testing import every_type
 from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import Driver, SinkTarget, table
+from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers.postgres import Database
 from tests.sinks.postgres_kit import PostgresTarget
 
@@ -66,3 +67,9 @@ class TestPostgres2pcUpsert(SinkContract):
         driver.run(1, values, partitions=2)
         found = table(target.types, target.rows()).sort_by("long")
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
+
+
+class TestPostgres2pcInSpark(SinkQueryContract):
+    @pytest.fixture
+    def target(self, database: Database) -> SinkTarget:
+        return PostgresTarget(database)

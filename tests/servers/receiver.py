@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS keys (
     stream TEXT, epoch INTEGER, key TEXT, digest TEXT, repeats INTEGER DEFAULT 0, PRIMARY KEY (stream, key)
 );
 CREATE TABLE IF NOT EXISTS incarnations (stream TEXT PRIMARY KEY, newest INTEGER);
-CREATE TABLE IF NOT EXISTS rows (stream TEXT, epoch INTEGER, chunk INTEGER, row TEXT);
+CREATE TABLE IF NOT EXISTS rows (stream TEXT, epoch INTEGER, chunk INTEGER, path TEXT, row TEXT);
 CREATE TABLE IF NOT EXISTS requests (
     key TEXT, status INTEGER, content_type TEXT, authorization TEXT, size INTEGER, last TEXT, other TEXT
 );
@@ -53,7 +53,7 @@ class Store:
         self._database.execute("PRAGMA journal_mode=WAL")
         self._database.executescript(TABLES)
 
-    def take(self, headers: Any, body: bytes) -> tuple[int, str]:
+    def take(self, headers: Any, path: str, body: bytes) -> tuple[int, str]:
         """A request's whole effect, in one transaction; the answer."""
         stream = f"{headers['Spark-Ext-Sink']}/{headers['Spark-Ext-Lineage']}/{headers['Spark-Ext-Query']}"
         key, incarnation = headers["Idempotency-Key"], int(headers["Spark-Ext-Incarnation"])
@@ -79,8 +79,8 @@ class Store:
                 run("INSERT INTO keys (stream, epoch, key, digest) VALUES (?, ?, ?, ?)", (stream, epoch, key, digest))
                 lines = json.loads(body) if body[:1] == b"[" else [json.loads(line) for line in body.splitlines()]
                 self._database.executemany(
-                    "INSERT INTO rows VALUES (?, ?, ?, ?)",
-                    [(stream, epoch, chunk, json.dumps(line)) for line in lines],
+                    "INSERT INTO rows VALUES (?, ?, ?, ?, ?)",
+                    [(stream, epoch, chunk, path, json.dumps(line)) for line in lines],
                 )
                 return 201, "taken"
             finally:
@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
             self.store.note(do["status"], self.headers, len(body))
             self._answer(do["status"], do.get("text", ""), do.get("headers", {}))
             return
-        status, text = self.store.take(self.headers, body)
+        status, text = self.store.take(self.headers, self.path, body)
         self.store.note(status, self.headers, len(body))
         if do.get("cut"):
             self.close_connection = True
@@ -260,14 +260,15 @@ class Receiver:
 
 def behave(url: str, *actions: dict[str, Any]) -> None:
     """As `Receiver.behave`, for whoever knows the address only."""
-    place = url.rpartition("/")[0] + "/behaviour"
+    place = url.partition("/rows")[0] + "/behaviour"
     request = urllib.request.Request(place, json.dumps(actions).encode(), method="PUT")
     urllib.request.urlopen(request, timeout=10).close()
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """As `Receiver.rows`, also while there is none."""
-    return [json.loads(found["row"]) for found in _select(folder, "SELECT row FROM rows ORDER BY rowid")]
+def rows(folder: Path, path: str = "") -> list[dict[str, Any]]:
+    """As `Receiver.rows`, also while there is none; those that came to an address below `/rows`, if it is given."""
+    found = _select(folder, "SELECT path, row FROM rows ORDER BY rowid")
+    return [json.loads(one["row"]) for one in found if not path or one["path"] == f"/rows/{path}"]
 
 
 def _select(folder: Path, query: str) -> list[dict[str, Any]]:

@@ -29,10 +29,10 @@ UTC = datetime.timezone.utc
 @given(
     st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,30}", fullmatch=True),
     st.integers(0, 10**6),
-    st.sampled_from(["snappy", "zstd", "none"]),
+    st.sampled_from([".snappy.parquet", ".parquet", ".csv.gz"]),
 )
-def test_a_file_name_tells_whose_it_is(uid: str, incarnation: int, compression: str) -> None:
-    name = file_name(Task(uid, "q", 3, 1, 77, incarnation, 0), compression)
+def test_a_file_name_tells_whose_it_is(uid: str, incarnation: int, suffix: str) -> None:
+    name = file_name(Task(uid, "q", 3, 1, 77, incarnation, 0), suffix)
     assert owner_of("day=2013-01-01/" + name) == (uid, incarnation)
 
 

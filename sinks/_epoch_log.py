@@ -1,0 +1,283 @@
+"""A log of one sink's epochs in a folder: each entry is a file that is created whole, or not at all, and only once.
+
+An entry's number is its place in the log. Whoever wants to write one reads the log to its end, looks, and creates the
+next number. If another entry was there first, the creation fails and all is looked at again: what was looked at still
+holds at the moment of the commit, however long the process was frozen in between. (The idea is that of Delta's log.)
+
+So that a log of 100,000 epochs is read at once, each `SPAN` entries are merged into a segment, each `SPAN` segments
+into a larger one, and so on. A merged piece is deleted one round later, when nobody can still want to read it who
+listed the folder before the segment was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from spark_ext.errors import CommitError, StateError
+from spark_ext.failpoints import reach
+
+VERSION: Final = 1
+SPAN: Final = 100
+ROUNDS: Final = 40
+"""How often an entry that met another one is decided again before the caller's back-off takes over."""
+
+Entry = Mapping[str, Any]
+"""What is written: `{"kind": "claim", ...}` or `{"kind": "epoch", ...}`; readers skip kinds that they do not know."""
+
+_PIECE = re.compile(r"(\d{20})(?:-(\d{20}))?\.jsonl")
+
+
+@dataclass(frozen=True)
+class State:
+    """What the entries up to one of them amount to."""
+
+    last: int = -1
+    """The newest entry; -1: none."""
+    incarnation: int = 0
+    """The newest one that has claimed the target."""
+    owner: str | None = None
+    """The job's id."""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """By application id (see `Epoch.application`), the last committed epoch."""
+
+    def after(self, entry: Entry) -> State:
+        """With one more entry."""
+        state = replace(self, last=self.last + 1)
+        if entry["kind"] == "claim":
+            return replace(state, incarnation=max(self.incarnation, entry["incarnation"]), owner=entry["job_id"])
+        if entry["kind"] == "epoch":
+            return replace(state, epochs={**self.epochs, entry["application"]: entry["epoch"]})
+        return state
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """An entry, or a segment of several."""
+
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.first:020}-{self.last:020}.jsonl" if self.is_segment else f"{self.first:020}.jsonl"
+
+    @property
+    def is_segment(self) -> bool:
+        return self.first != self.last
+
+
+class EpochLog:
+    """The log of one sink.
+
+    Args:
+        folder: where it is; made with the first entry.
+        span: how many pieces are merged into one.
+    """
+
+    def __init__(self, folder: Path, span: int = SPAN) -> None:
+        self._folder, self._span = folder, span
+
+    def state(self) -> State:
+        """What the log says now.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return self._read()[0]
+
+    def entries(self) -> list[Entry]:
+        """All entries of one moment, in order.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        while True:
+            # What was listed may have been merged and deleted before it is read.
+            with contextlib.suppress(FileNotFoundError):
+                return [entry for piece in self._read()[1] for entry in self._entries(piece)]
+
+    def append(self, decide: Callable[[State], Entry | None], writer: str, before: str) -> State | None:
+        """Write the entry that is decided on by the log's state at its very place.
+
+        Args:
+            decide: what to write after this state; None: nothing. May raise. Called again when another was faster.
+            writer: part of the name of the draft, by which `sweep` knows whose it is.
+            before: fail point just before the step that makes it so.
+
+        Returns:
+            The state with the entry; None if nothing was to be written.
+
+        Raises:
+            CommitError: others were faster, again and again.
+            OSError: the log cannot be read or written.
+        """
+        for _ in range(ROUNDS):
+            state = self.state()
+            entry = decide(state)
+            if entry is None:
+                return None
+            reach(before)
+            after = state.after(entry)
+            piece = _Piece(after.last, after.last)
+            if self._put(piece, None, [entry], writer) and self._counts(piece, entry):
+                self._merge(after.last, writer)
+                return after
+        raise CommitError(
+            f"other writers of the log were faster {ROUNDS} times in a row",
+            operator=f"log {self._folder}",
+            kept="all that was committed",
+            do="see who else writes under this sink's uid: each sink needs one of its own",
+        )
+
+    def sweep(self, is_dead: Callable[[str], bool]) -> None:
+        """Delete drafts of writers that are dead.
+
+        Raises:
+            OSError: the folder cannot be listed.
+        """
+        for name in self._names():
+            if name.startswith(".draft-") and is_dead(name.split("-")[1]):
+                (self._folder / name).unlink(missing_ok=True)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[State, list[_Piece]]:
+        """The state, and the pieces that hold all entries up to it."""
+        for _ in range(ROUNDS):
+            there = self._pieces()
+            longest: dict[int, _Piece] = {}
+            for piece in there:
+                if piece.last >= longest.get(piece.first, piece).last:
+                    longest[piece.first] = piece
+            chain: list[_Piece] = []
+            while (at := chain[-1].last + 1 if chain else 0) in longest:
+                chain.append(longest[at])
+            # A listing may be torn: then there are entries that the chain should have come to. And what was listed may
+            # have been merged and deleted before it is read.
+            if not there or (chain and chain[-1].last == max(piece.last for piece in there)):
+                with contextlib.suppress(FileNotFoundError):
+                    return self._fold(chain), chain
+        raise StateError(
+            "entries of the log are missing",
+            operator=f"log {self._folder}",
+            kept="nothing was written",
+            do="bring the folder back from a copy; files in it must not be deleted by hand",
+        )
+
+    def _fold(self, chain: Sequence[_Piece]) -> State:
+        """The state at the end of a chain: a segment knows its own."""
+        state, after = State(), chain
+        for number in range(len(chain) - 1, -1, -1):
+            if chain[number].is_segment:
+                state, after = self._segment_state(chain[number]), chain[number + 1 :]
+                break
+        for piece in after:
+            for entry in self._entries(piece):
+                state = state.after(entry)
+        return state
+
+    def _names(self) -> list[str]:
+        try:
+            with os.scandir(self._folder) as found:
+                return [item.name for item in found]
+        except FileNotFoundError:
+            return []
+
+    def _pieces(self) -> list[_Piece]:
+        matches = (_PIECE.fullmatch(name) for name in self._names())
+        return [_Piece(int(match[1]), int(match[2] or match[1])) for match in matches if match]
+
+    def _entries(self, piece: _Piece) -> list[Entry]:
+        lines = (self._folder / piece.name).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines[1:]]
+
+    def _segment_state(self, piece: _Piece) -> State:
+        with (self._folder / piece.name).open(encoding="utf-8") as lines:
+            return State(**json.loads(next(lines))["state"])
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _put(self, piece: _Piece, state: State | None, entries: Sequence[Entry], writer: str) -> bool:
+        """Create a piece with its whole content, unless it is there: a line about it, then one per entry."""
+        head = {"version": VERSION} if state is None else {"version": VERSION, "state": asdict(state)}
+        lines = "".join(json.dumps(line) + "\n" for line in (head, *entries))
+        return put_if_absent(self._folder / piece.name, lines, writer)
+
+    def _counts(self, piece: _Piece, entry: Entry) -> bool:
+        """Whether a fresh entry is the log's, and not in a gap that merging has left below the end.
+
+        Entries are deleted only after a segment that covers them is there: a look after the creation finds it.
+        """
+        covered = any(other.first <= piece.first <= other.last for other in self._pieces() if other != piece)
+        if not covered or self.entries()[piece.first] == json.loads(json.dumps(entry)):
+            return True
+        (self._folder / piece.name).unlink(missing_ok=True)
+        return False
+
+    def _merge(self, last: int, writer: str) -> None:
+        """Merge what the newest entry has completed. A failure is made up for by the next merge of a larger segment."""
+        size = self._span
+        with contextlib.suppress(OSError):
+            while (last + 1) % size == 0:
+                self._segment(_Piece(last + 1 - size, last), size, writer)
+                # One round late: nobody who listed the folder before this segment was there needs these any more.
+                self._forget(_Piece(last + 1 - 2 * size, last - size), size)
+                size *= self._span
+
+    def _segment(self, piece: _Piece, size: int, writer: str) -> list[Entry]:
+        """A segment's entries; it is made if it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._entries(piece)
+        step = size // self._span
+        parts = [_Piece(first, first + step - 1) for first in range(piece.first, piece.last + 1, step)]
+        entries = [
+            entry
+            for part in parts
+            for entry in (self._segment(part, step, writer) if step > 1 else self._entries(part))
+        ]
+        state = self._fold([before for before in self._read()[1] if before.last < piece.first])
+        for entry in entries:
+            state = state.after(entry)
+        self._put(piece, state, entries, writer)
+        return entries
+
+    def _forget(self, covered: _Piece, size: int) -> None:
+        """Delete the parts of a segment that is there."""
+        if covered.first < 0 or not (self._folder / covered.name).exists():
+            return
+        for piece in self._pieces():
+            if covered.first <= piece.first and piece.last <= covered.last and piece.last - piece.first + 1 < size:
+                (self._folder / piece.name).unlink(missing_ok=True)
+
+
+def put_if_absent(file: Path, text: str, writer: str) -> bool:
+    """Create a file with its whole content, unless it is there; by a hard link, which is atomic, also on NFS.
+
+    Returns:
+        Whether it was created.
+
+    Raises:
+        OSError: the folder cannot be written, or its file system has no hard links.
+    """
+    draft = file.with_name(f".draft-{writer}-{secrets.token_hex(8)}")
+    try:
+        try:
+            draft.write_text(text, encoding="utf-8")
+        except FileNotFoundError:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text, encoding="utf-8")
+        os.link(draft, file)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):  # what made it fail is told; `sweep` finds the draft
+            draft.unlink(missing_ok=True)

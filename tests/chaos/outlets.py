@@ -1,0 +1,287 @@
+"""What chaos has to know of each sink.
+
+Its options for a round, its rows as a reader sees them, what it may leave behind, its named steps, and the server that
+it writes to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
+from spark_ext.sinks._delta_files import owner_of
+from spark_ext.sinks._files_folder import Folder
+from spark_ext.sinks.files_2pc import committed_files
+from tests.chaos.scenario import ROOT, Scenario, Server
+from tests.chaos.sink_job import SCHEMA
+from tests.chaos.verify import Content, leftovers
+from tests.servers import receiver
+from tests.servers.kafka import Broker
+from tests.servers.postgres import PostgresServer
+from tests.sinks.postgres_kit import LEFT
+
+UID = "copied"
+
+
+class Outlet(ABC):
+    """One sink and its server, for any number of rounds."""
+
+    name: ClassVar[str]
+    """The format."""
+    starts: ClassVar[tuple[str, ...]]
+    """Fail points of the claim, passed in the driver's own process."""
+    commits: ClassVar[tuple[str, ...]]
+    """Fail points of an epoch that are the sink's own, passed in workers."""
+    server: Server | None = None
+
+    @abstractmethod
+    def options(self, out: Path) -> dict[str, str]:
+        """Options of the sink in the round with this folder: a target of its own."""
+
+    @abstractmethod
+    def rows(self, out: Path) -> pa.Table:
+        """What any reader of the round's target sees."""
+
+    @abstractmethod
+    def left(self, out: Path) -> list[str]:
+        """What is prepared or staged and will never be visible, in words."""
+
+
+class DeltaOutlet(Outlet):
+    name = "delta_2pc"
+    starts = ("delta.before_fence", "delta.fenced", "delta.cleaned")
+    commits = ("delta.before_commit", "delta.committed")
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {"path": str(out / "table")}
+
+    def rows(self, out: Path) -> pa.Table:
+        return DeltaTable(out / "table").to_pyarrow_table()
+
+    def left(self, out: Path) -> list[str]:
+        return leftovers("table", out / "table", UID, late_tasks=False)
+
+
+class HttpOutlet(Outlet):
+    """A receiver that keeps no more keys than it has to, for all rounds; a path of its own for each."""
+
+    name = "http_2pc"
+    starts = ("delta.before_fence", "http.fenced")
+    commits = (
+        "delta.before_commit",
+        "http.decided",
+        "http.before_request",
+        "http.answered",
+        "http.acknowledged",
+        "http.before_settle",
+        "http.settled",
+    )
+
+    def __init__(self, there: receiver.Receiver) -> None:
+        self.server = self._receiver = there
+
+    def options(self, out: Path) -> dict[str, str]:
+        url = f"{self._receiver.url}/{out.name}"
+        return {"url": url, "outbox": str(out / "outbox"), "batch_rows": "40"}
+
+    def rows(self, out: Path) -> pa.Table:
+        return pa.Table.from_pylist(receiver.rows(self._receiver.folder, out.name), SCHEMA)
+
+    def left(self, out: Path) -> list[str]:
+        # An epoch that was acknowledged leaves the outbox; a task that was repeated may leave a file of the last start.
+        place = out / "outbox" / UID
+        live = DeltaTable(place).file_uris()
+        return [f"the outbox still holds {Path(uri).name}" for uri in live] + leftovers(
+            "outbox", place, UID, late_tasks=False
+        )
+
+
+class FilesOutlet(Outlet):
+    name = "files_2pc"
+    starts = ("files.before_claim", "files.claimed", "files.cleaned")
+    commits = ("files.before_commit", "files.committed", "files.published")
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {"path": str(out / "files"), "format": "parquet"}
+
+    def rows(self, out: Path) -> pa.Table:
+        return pa.concat_tables([pq.read_table(file) for file in committed_files(out / "files")])
+
+    def left(self, out: Path) -> list[str]:
+        folder, newest = Folder(out / "files", "chaos"), newest_incarnation(out)
+        committed = {file["path"] for file in folder.committed()}
+        others = ((file, owner_of(file)) for file in folder.files.files() if file not in committed)
+        return [f"{file} was left" for file, owner in others if owner is None or owner[1] < newest]
+
+
+class PostgresOutlet(Outlet):
+    """A table for each round; small tasks send their rows along, or none do."""
+
+    name = "postgres_2pc"
+    starts = ("postgres.fenced", "postgres.cleaned")
+    commits = ("postgres.staged", "postgres.before_commit", "postgres.recorded", "postgres.committed")
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self._database = server.database()
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {**self._database.options, "table": _plain(out.name), "inline_size": "0"}
+
+    def rows(self, out: Path) -> pa.Table:
+        return pa.Table.from_pylist(self._database.table(_plain(out.name)), SCHEMA)
+
+    def left(self, out: Path) -> list[str]:
+        from spark_ext.sinks._postgres_prepare import Origin
+
+        newest = newest_incarnation(out)
+        names = self._database.column(LEFT)
+        return [f"{name} was left" for name in names if (origin := Origin.of(name)) and origin.incarnation < newest]
+
+
+class PreparedOutlet(PostgresOutlet):
+    """The same with prepared transactions."""
+
+    name = "postgres_2pc"
+    starts = PostgresOutlet.starts
+    commits = ("postgres.prepared", *PostgresOutlet.commits[1:], "postgres.part_committed")
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {**super().options(out), "prepared": "true"}
+
+
+class KafkaOutlet(Outlet):
+    """A topic for each round."""
+
+    name = "kafka_2pc"
+    starts = ("kafka.before_fence", "kafka.fenced", "kafka.cleaned")
+    commits = ("kafka.before_commit", "kafka.committed")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.server = _Crashing(broker)
+        self._topics: dict[str, str] = {}
+
+    def options(self, out: Path) -> dict[str, str]:
+        if out.name not in self._topics:
+            self._topics[out.name] = self._broker.topic(out.name, partitions=2)
+        return {
+            "bootstrap_servers": self._broker.bootstrap,
+            "topic": self._topics[out.name],
+            "staging": str(out / "staging"),
+        }
+
+    def rows(self, out: Path) -> pa.Table:
+        found = [json.loads(message.value() or b"") for message in self._broker.messages(self._topics[out.name])]
+        return pa.Table.from_pylist(found, SCHEMA)
+
+    def left(self, out: Path) -> list[str]:
+        newest = newest_incarnation(out)
+        files = (path.name for path in (out / "staging").rglob("*.arrow"))
+        return [f"{name} was left" for name in files if int(name[1:].partition("-")[0]) < newest]
+
+
+class _Crashing:
+    """A broker as a server that is killed."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def kill(self) -> None:
+        self._broker.crash()
+
+    def start(self) -> None:
+        self._broker.start()
+
+
+def newest_incarnation(out: Path) -> int:
+    """The newest one that has committed an epoch: it had claimed the target, and cleaned after all older ones."""
+    return max(row.incarnation for row in Ledger(str(out / "state")).table(EpochRow).rows())
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")
+
+
+@contextmanager
+def _delta(folder: Path) -> Iterator[Outlet]:
+    yield DeltaOutlet()
+
+
+@contextmanager
+def _http(folder: Path) -> Iterator[Outlet]:
+    with receiver.Receiver(folder / "receiver", memory="newest") as there:
+        yield HttpOutlet(there)
+
+
+@contextmanager
+def _files(folder: Path) -> Iterator[Outlet]:
+    yield FilesOutlet()
+
+
+@contextmanager
+def _postgres(folder: Path, kind: type[PostgresOutlet] = PostgresOutlet) -> Iterator[Outlet]:
+    server = PostgresServer()
+    try:
+        yield kind(server.create())
+    finally:
+        server.close()
+
+
+@contextmanager
+def _kafka(folder: Path) -> Iterator[Outlet]:
+    place = folder / "broker"
+    place.mkdir()
+    with Broker(place) as broker:
+        yield KafkaOutlet(broker)
+
+
+OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
+    "delta_2pc": _delta,
+    "files_2pc": _files,
+    "http_2pc": _http,
+    "postgres_2pc": _postgres,
+    "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet),
+    "kafka_2pc": _kafka,
+}
+"""How to open the outlet of each sink, with its server, in a folder."""
+
+
+@dataclass(frozen=True)
+class SinkScenario(Scenario):
+    """The job of `sink_job` into one outlet."""
+
+    outlet: Outlet | None = None
+
+    @classmethod
+    def of(cls, outlet: Outlet) -> SinkScenario:
+        """Into this outlet."""
+        script = ROOT / "tests" / "chaos" / "sink_job.py"
+        return cls(outlet.name, script, None, {"copy": UID}, ("copy",), outlet.server, outlet)
+
+    def _outlet(self) -> Outlet:
+        assert self.outlet is not None
+        return self.outlet
+
+    def command(self, out: Path) -> list[str]:
+        given = json.dumps(self._outlet().options(out))
+        return [sys.executable, str(self.script), "--out", str(out), "--sink", self.name, "--options", given]
+
+    def content(self, out: Path) -> dict[str, Content]:
+        return {"copy": Content(self._outlet().rows(out).select(SCHEMA.names).cast(SCHEMA))}
+
+    def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
+        return self._outlet().left(out)

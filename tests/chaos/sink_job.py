@@ -1,0 +1,76 @@
+"""A job of one query that copies generated rows into a sink, in many small epochs. Run it again until it ends.
+
+    python tests/chaos/sink_job.py --out DIR --sink http_2pc --options '{"url": ...}'
+
+The rows are known beforehand (`expected`), so that no undisturbed run is needed to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.sources.datagen import DataGen
+
+ROWS_OF = (2_000, 3_000, 4_000)
+"""Rows of each channel: they end one after the other."""
+
+EPOCH_ROWS = 100
+"""Rows of an epoch: some ninety epochs."""
+
+SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.int32()), ("value", pa.float64()), ("tag", pa.string())])
+"""The rows."""
+
+SOURCE: dict[str, Any] = {"rows_of": ",".join(map(str, ROWS_OF)), "keys": 5}
+
+
+def expected() -> pa.Table:
+    """All rows, without Spark."""
+    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in SOURCE.items()}})
+    batches = [
+        batch.select(SCHEMA.names)
+        for channel, count in zip(whole.discover(), ROWS_OF, strict=True)
+        for batch in whole.read(channel, 0, count)
+    ]
+    return pa.Table.from_batches(batches).cast(SCHEMA)
+
+
+def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
+    spark = sx.session("chaos-sink", conf=conf)
+    rows = (
+        spark.readStream.format("datagen")
+        .options(uid="generated", max_rows_per_epoch=EPOCH_ROWS, readers=2, **SOURCE)
+        .load()
+        .select(*SCHEMA.names)
+    )
+    if sink == "kafka_2pc":
+        rows = rows.select(F.col("id").cast("string").alias("key"), F.to_json(F.struct(*SCHEMA.names)).alias("value"))
+    made = sx.Job(
+        spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
+    )
+    return made.add("copy", rows.writeStream.format(sink).option("uid", "copied").options(**options))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sink", required=True)
+    parser.add_argument("--options", type=json.loads, required=True)
+    given = parser.parse_args()
+    result = job(given.out.resolve(), given.sink, given.options).run(progress=False)
+    print(result)
+    if result.finished and all(query.finished_before for query in result.queries):
+        print(f"finished: the job had ended before, {result.rows} rows read")
+    return 0 if result.finished else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Kills spread over driver, workers and server of a job into one sink: at its named steps, and at random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from spark_ext.failpoints import ONCE_DIR, VARIABLE
+from tests.chaos.harness import (
+    STARTS_IN_VAIN,
+    Blow,
+    Known,
+    Reference,
+    Report,
+    Round,
+    Say,
+    Target,
+    kills_at_steps,
+    random_kills,
+    tail,
+    timed,
+)
+from tests.chaos.outlets import OUTLETS, Outlet, SinkScenario
+from tests.chaos.sink_job import expected
+from tests.chaos.verify import Content
+
+LOCAL = {"SPARK_MASTER": "local[2]"}
+
+EVERY_START = ("incarnation.taken", "sink.claimed")
+EVERY_COMMIT = ("source.planned", "source.read", "sink.written", "sink.before_commit", "sink.committed")
+"""Fail points that an epoch passes whatever the sink is."""
+
+
+def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = True, say: Say = print) -> list[Report]:
+    """A sink under so many kills, those at named steps among them; a report for each series."""
+    reports: list[Report] = []
+    with OUTLETS[sink](folder) as outlet:
+        reference = known(outlet)
+        if steps:
+            reports.append(processes_at_steps(reference, folder / "processes", outlet, say))
+            if outlet.server is not None:
+                reports.append(server_at_steps(reference, folder / "server", outlet, say))
+        left = kills - sum(len(report.blows) for report in reports)
+        if left > 0 and not any(report.problems for report in reports):
+            reports.append(
+                random_kills(reference, folder, kills=left, targets=_targets(outlet), seed=seed, env=LOCAL, say=say)
+            )
+    return reports
+
+
+def known(outlet: Outlet) -> Reference:
+    """What is expected: the generated rows, each once."""
+    return Known(SinkScenario.of(outlet), {"copy": Content(expected())})
+
+
+def _targets(outlet: Outlet) -> list[Target]:
+    # A driver costs a start of some ten seconds; the others a moment.
+    if outlet.server is None:
+        return ["worker", "worker", "driver", "worker"]
+    return ["worker", "server", "worker", "server", "driver"]
+
+
+def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
+    """At each step of a start the driver dies; at each of an epoch the worker that passes it, and twice the driver."""
+    steps = dict.fromkeys((*EVERY_START, *outlet.starts), "kill")
+    steps |= dict.fromkeys((*EVERY_COMMIT, *outlet.commits), "kill")
+    steps[outlet.commits[0]] = steps[outlet.commits[-1]] = "kill-driver"
+    report = kills_at_steps(reference, folder, steps=steps, env=LOCAL, say=say)
+    return report
+
+
+def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
+    """At each step of an epoch the server dies, and is there again when the worker goes on."""
+    assert outlet.server is not None
+    steps = (*EVERY_COMMIT[2:], *outlet.commits)
+    report = Report(f"the server at {len(steps)} named steps")
+    once = folder / "acted"
+    once.mkdir(parents=True)
+    gates = {step: folder / f"gate-{step}" for step in steps}
+    points = {VARIABLE: ";".join(f"{step}=wait:{gate}" for step, gate in gates.items()), ONCE_DIR: str(once)}
+    waiting: Mapping[str, Path] = {step: gate.with_name(gate.name + ".waiting") for step, gate in gates.items()}
+    left = list(steps)
+    with timed(report), Round(reference, folder / "server-steps", LOCAL, report, say=say) as round_:
+        in_vain = 0
+        while True:
+            run = round_.start(**points)
+            code = None
+            while code is None:
+                code = run.wait(0.05)
+                for step in [step for step in left if waiting[step].exists()]:
+                    outlet.server.kill()
+                    outlet.server.start()
+                    left.remove(step)
+                    report.blows.append(Blow(len(report.blows) + 1, f"server at {step}", round_.where(), "goes on"))
+                    say(f"{len(report.blows)}: kill -9 server at {step}")
+                    gates[step].touch()
+            if code == 0:
+                break
+            in_vain += 1
+            if in_vain >= STARTS_IN_VAIN:
+                report.problems.append(f"not finished ({code}): {tail(run)}")
+                return report
+        round_.verify()
+    report.problems += [f"the step {step} was never reached" for step in left]
+    return report
+
+
+def summary(sink: str, reports: list[Report]) -> str:
+    """A line of the table in `docs/exactly-once.md`."""
+    blows = [blow for report in reports for blow in report.blows]
+    kinds = {"driver": 0, "worker": 0, "server": 0}
+    for blow in blows:
+        kinds[_kind(sink, blow)] += 1
+    problems = sum(len(report.problems) for report in reports)
+    seconds = sum(report.seconds for report in reports)
+    rounds, starts = (sum(getattr(report, name) for report in reports) for name in ("rounds", "starts"))
+    rows = max((rows for report in reports for rows in report.tables.values()), default=0)
+    return (
+        f"| `{sink}` | {len(blows)} | {kinds['driver']} | {kinds['worker']} | {kinds['server']} | {rounds} x {rows:,} "
+        f"| {starts} | {problems or 'none'} | {seconds:.0f} s |"
+    )
+
+
+def _kind(sink: str, blow: Blow) -> str:
+    """What was killed."""
+    step, at_a_step, action = blow.target.partition(" (")
+    if not at_a_step:
+        return "server" if step.startswith("server") else step
+    starts = next(kind.starts for kind in Outlet.__subclasses__() if sink.startswith(kind.name))
+    return "driver" if step in (*EVERY_START, *starts) or action == "kill-driver)" else "worker"

@@ -1,0 +1,30 @@
+"""Conformance, "Commit", of `files_2pc`, in each format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ext.testing.sink_contract import SinkContract
+from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_queries import SinkQueryContract
+from tests.sinks.files_target import FilesTarget
+
+
+class TestFiles2pc(SinkContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        return FilesTarget(tmp_path / "t", "parquet")
+
+
+class TestFiles2pcInSpark(SinkQueryContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        return FilesTarget(tmp_path / "t", "parquet")
+
+
+class TestFiles2pcText(SinkContract):
+    @pytest.fixture(params=["csv", "json"])
+    def target(self, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
+        return FilesTarget(tmp_path / "t", request.param)
