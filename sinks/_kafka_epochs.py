@@ -114,7 +114,6 @@ class EpochsTopic:
         try:
             if client.list_topics(self.topic, timeout=self._seconds).topics[self.topic].error is not None:
                 self._create(client)
-            self._offset(client, kafka.admin.OffsetSpec.latest())
             there = client.list_topics(self.topic, timeout=self._seconds).topics[self.topic]
             resource = kafka.admin.ConfigResource(kafka.admin.ResourceType.TOPIC, self.topic)
             asked = client.describe_configs([resource], request_timeout=self._seconds)
@@ -123,7 +122,7 @@ class EpochsTopic:
             raise self._fault(problem, f"the topic of epochs '{self.topic}' could not be looked at") from problem
         if policy != "compact":
             raise self._refused(f"has cleanup.policy={policy}, so it would forget what is committed")
-        if 0 < len(there.partitions) < PARTITIONS:
+        if len(there.partitions) < PARTITIONS:
             raise self._refused(f"has {len(there.partitions)} partitions instead of {PARTITIONS}")
 
     def _create(self, client: AdminClient) -> None:
@@ -136,6 +135,8 @@ class EpochsTopic:
         except kafka.KafkaException as problem:
             if problem.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise
+        # Only when it has leaders does the brokers' metadata have all of it.
+        self._offset(client, kafka.admin.OffsetSpec.latest())
 
     def look(self, *, settled: bool = True) -> EpochRecord:
         """The sink's last committed record. What it says still holds as long as the sink's producer is not fenced.

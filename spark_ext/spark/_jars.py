@@ -146,8 +146,8 @@ def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple
             output = f"no answer within {_TIMEOUT_S} s"
     match = re.search(r"^jars=(?P<jars>\S*)$", output, re.MULTILINE)
     jars = tuple(Path(unquote(urlparse(jar).path)) for jar in match["jars"].split(",")) if match else ()
-    there = {_own_artifact(jar) for jar in jars if jar.is_file()}
-    if not all(coordinate.split(":")[1] in there for coordinate in coordinates.split(",")):
+    there = {jar.name for jar in jars if jar.is_file()}
+    if not all("{}_{}-{}.jar".format(*coordinate.split(":")) in there for coordinate in coordinates.split(",")):
         raise EnvironmentProblem(
             f"the jar of {coordinates} is not on this machine and could not be fetched: {_reason(output)}",
             operator="the Spark session",
@@ -168,12 +168,8 @@ def _reason(output: str) -> str:
 
 def _beyond_sparks_own(jars: tuple[Path, ...], home: Path) -> tuple[Path, ...]:
     own = {_artifact(path.name) for path in (home / "jars").glob("*.jar")}
-    return tuple(jar for jar in jars if _own_artifact(jar) not in own)
-
-
-def _own_artifact(jar: Path) -> str:
-    """The artifact of a resolved jar, which the resolver stores as <organisation>_<artifact>-<version>.jar."""
-    return _artifact(jar.name.split("_", 1)[-1])
+    # The resolver stores a jar as <organisation>_<artifact>-<version>.jar.
+    return tuple(jar for jar in jars if _artifact(jar.name.split("_", 1)[-1]) not in own)
 
 
 def _artifact(name: str) -> str:

@@ -219,7 +219,7 @@ class Broker:
 
     def send(self, topic: str, values: Sequence[str | bytes | None], partition: int = 0, **message: Any) -> None:
         """Messages without a transaction, in order, acknowledged."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
+        producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, "enable.idempotence": True})
         failed: list[KafkaError] = []
         for value in values:
             producer.produce(
@@ -234,7 +234,9 @@ class Broker:
 
     def send_in_transaction(self, topic: str, values: Sequence[str], partition: int = 0, commit: bool = True) -> None:
         """Messages in one transaction, which is committed or aborted; each leaves a marker, an offset without a row."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": f"test-{next(self._numbers)}"})
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "log_level": 0, "transactional.id": f"test-{next(self._numbers)}"}
+        )
         producer.init_transactions(30)
         producer.begin_transaction()
         for value in values:

@@ -82,7 +82,7 @@ def test_every_column_arrives_as_it_was_given(kafka: Broker, tmp_path: Path) -> 
         {"key": None, "value": None, "partition": None},
         {"key": "", "value": b"", "timestamp": at, "partition": 2},
     ]
-    sink = Sink(kafka, tmp_path, EVERY_COLUMN)
+    sink = Sink(kafka, tmp_path, EVERY_COLUMN, transactional_id=one)
     sink.commit(0, sink.write(0, [{"topic": one, **row} for row in rows] + [{"topic": two, "value": b"other"}]))
     found = {message.value(): message for message in kafka.messages(one)}
     assert len(found) == 3
@@ -163,7 +163,7 @@ def test_a_topic_or_partition_that_is_not_there_is_refused(kafka: Broker, tmp_pa
     with pytest.raises(ConfigurationError, match="'nowhere' cannot be written"):
         Sink(kafka, tmp_path, topic="nowhere").sink().validate(VALUE)
     topic = kafka.topic(partitions=2)
-    sink = Sink(kafka, tmp_path, columns("topic string, partition int, value string"))
+    sink = Sink(kafka, tmp_path, columns("topic string, partition int, value string"), transactional_id=topic)
     good = {"topic": topic, "partition": 1, "value": "a"}
     with pytest.raises(ConfigurationError, match="there is no topic 'nowhere'"):
         sink.commit(0, sink.write(0, [good, {**good, "topic": "nowhere"}]))
@@ -195,7 +195,7 @@ def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tm
 def test_an_epoch_goes_into_many_topics_in_one_step(kafka: Broker, tmp_path: Path, monkeypatch: Any) -> None:
     """A commit that fails at the last moment shows nothing in any of them."""
     topics = [kafka.topic() for _ in range(3)]
-    sink = Sink(kafka, tmp_path, columns("topic string, value string"))
+    sink = Sink(kafka, tmp_path, columns("topic string, value string"), transactional_id=topics[0])
     rows = [{"topic": topic, "value": "a"} for topic in topics]
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "kafka.before_commit=raise")
