@@ -1,9 +1,10 @@
-"""What a Python worker of Spark's holds is kept out of the collections that Spark makes after each task."""
+"""A Python worker of Spark's answers without delay, and is spared collections of what is never garbage."""
 
 from __future__ import annotations
 
 import gc
 import importlib
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.spark import worker_process
-from spark_ext.spark.worker_process import settle
+from spark_ext.spark.worker_process import tune
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_nothing_is_frozen_outside_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
-    settle()
+    tune()
     assert gc.get_freeze_count() == 0
 
 
@@ -31,18 +32,18 @@ def test_a_worker_freezes_what_is_loaded_once_and_again_when_more_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    settle()
+    tune()
     first = gc.get_freeze_count()
     assert first > len(sys.modules)
 
     kept = [[number] for number in range(1000)]
-    settle()
+    tune()
     assert gc.get_freeze_count() == first
 
     (tmp_path / "loaded_later.py").write_text("HELD = [[number] for number in range(1000)]\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("loaded_later")
-    settle()
+    tune()
     assert gc.get_freeze_count() >= first + 2 * len(kept)
     del sys.modules["loaded_later"]
 
@@ -60,5 +61,19 @@ def test_garbage_is_collected_before_it_is_frozen(monkeypatch: pytest.MonkeyPatc
     first, second = Node(), Node()
     first.other, second.other = second, first
     del first, second
-    settle()
+    tune()
     assert Node.gone == 2
+
+
+def test_a_worker_s_connections_send_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()[:2]
+        with socket.create_connection((host, port)) as client, server.accept()[0] as other:
+            delays = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in (client, other)]
+            assert delays == [0, 0]
+            monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+            tune()
+            assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in (client, other))
+            # It is not closed behind its owner's back.
+            client.sendall(b"x")
+            assert other.recv(1) == b"x"
