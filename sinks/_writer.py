@@ -15,7 +15,7 @@ from spark_ext.failpoints import reach
 from spark_ext.offsets import is_channel_offset
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.worker_process import tune
+from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +52,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         """Phase one, in a task."""
         from pyspark import TaskContext
 
+        begin_task()
         context = TaskContext.get()
         assert context is not None
         query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)

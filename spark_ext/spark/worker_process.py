@@ -17,25 +17,34 @@ _loaded = 0
 """How many modules there were when the collector was last told."""
 
 
+def begin_task() -> None:
+    """At the beginning of a task, before its first row is asked for: have the JVM send it at once.
+
+    The JVM sends a task and then its rows. Nagle's algorithm holds a few rows back until this side's kernel has
+    confirmed the task, which it puts off for 40 ms in the hope of an answer to send it with. Linux can be told not to.
+
+    Does nothing in a process that is not a worker of Spark's.
+    """
+    if _REUSED in os.environ and hasattr(socket, "TCP_QUICKACK"):
+        _set(socket.TCP_QUICKACK)  # not kept by the kernel: it has to be said again for each task
+
+
 def tune() -> None:
-    """Make this worker quicker for small epochs; at the end of a task, a planning or a commit, before it answers.
+    """At the end of a task, a planning or a commit, before the worker answers: send at once, and collect less.
 
     Does nothing in a process that is not a worker of Spark's, and next to nothing from the second call on.
     """
     global _loaded
     if _REUSED not in os.environ or len(sys.modules) == _loaded:
         return
-    _send_at_once()
+    # A worker answers in two or three small writes, while the JVM waits for the last and has nothing to send.
+    _set(socket.TCP_NODELAY)
     _freeze()
     _loaded = len(sys.modules)
 
 
-def _send_at_once() -> None:
-    """Switch Nagle's algorithm off on connections, of which the one to the JVM is what matters.
-
-    A worker answers in two or three small writes. Each is held back until the JVM's kernel has confirmed the one
-    before, which it puts off for 40 ms since the JVM has nothing to say: it waits for the rest of the answer.
-    """
+def _set(option: int) -> None:
+    """Switch a TCP option on for each connection of this process, of which the one to the JVM is what matters."""
     for opened in list(Path("/dev/fd").iterdir()):
         number = int(opened.name)
         try:
@@ -46,7 +55,7 @@ def _send_at_once() -> None:
             continue  # the folder's own, closed since
         try:
             if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
-                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                found.setsockopt(socket.IPPROTO_TCP, option, 1)
         finally:
             found.detach()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.spark import worker_process
-from spark_ext.spark.worker_process import tune
+from spark_ext.spark.worker_process import begin_task, tune
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,7 @@ def collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_nothing_is_frozen_outside_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    begin_task()
     tune()
     assert gc.get_freeze_count() == 0
 
@@ -65,15 +66,34 @@ def test_garbage_is_collected_before_it_is_frozen(monkeypatch: pytest.MonkeyPatc
     assert Node.gone == 2
 
 
-def test_a_worker_s_connections_send_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The two ends of a connection, on loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        host, port = server.getsockname()[:2]
-        with socket.create_connection((host, port)) as client, server.accept()[0] as other:
-            delays = [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in (client, other)]
-            assert delays == [0, 0]
-            monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-            tune()
-            assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in (client, other))
-            # It is not closed behind its owner's back.
-            client.sendall(b"x")
-            assert other.recv(1) == b"x"
+        client = socket.create_connection(server.getsockname()[:2])
+        with client, server.accept()[0] as other:
+            yield client, other
+
+
+def test_a_worker_s_connections_send_at_once(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    assert not any(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in pair)
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    tune()
+    assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in pair)
+    # It is not closed behind its owner's back.
+    pair[0].sendall(b"x")
+    assert pair[1].recv(1) == b"x"
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")
+def test_a_task_s_connections_confirm_at_once(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    for one in pair:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+    assert not any(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for one in pair)
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    begin_task()
+    assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for one in pair)
