@@ -21,10 +21,15 @@ from tests.waiting import until
 
 
 @contextmanager
-def refused(kind: type[SparkExtError], *words: str) -> Iterator[None]:
-    """What happens inside is refused by an error of that kind, which has all its parts and these words in it."""
+def refused(kind: type[SparkExtError], *words: str) -> Iterator[list[str]]:
+    """What happens inside is refused by an error of that kind, which has all its parts and these words in it.
+
+    Gives a list that holds all that was told, once it was.
+    """
+    told: list[str] = []
     with pytest.raises((SparkExtError, PySparkException)) as caught:
-        yield
+        yield told
+    told.append(str(caught.value))
     error: BaseException | None = caught.value
     if isinstance(error, PySparkException):
         # What Spark itself called, such as `load()`, comes back in Spark's error, with ours in it.
@@ -36,6 +41,12 @@ def refused(kind: type[SparkExtError], *words: str) -> Iterator[None]:
     assert error.operator and error.kept and error.do, str(error)
     for word in words:
         assert word in str(error), str(error)
+
+
+def failures(job: Job) -> list[tuple[str, str]]:
+    """What the ledger has of a job's failures, in order: what happened, and what was done."""
+    rows = job.ledger.incidents().where("type = 'failure'").orderBy("at").collect()
+    return [(row.what, row.action) for row in rows]
 
 
 def first_epoch(lab: Lab) -> None:
