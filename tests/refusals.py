@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame
 import spark_ext as sx
 from spark_ext.errors import JobFailedError, SparkExtError, from_text
 from spark_ext.jobs.job import Job
+from spark_ext.ledger.ledger import Ledger
+from spark_ext.ledger.schema import IncidentRow
 from spark_ext.spark.spark_log import SparkLog
 from tests.jobs import Lab
 from tests.waiting import until
@@ -45,8 +47,8 @@ def refused(kind: type[SparkExtError], *words: str) -> Iterator[list[str]]:
 
 def failures(job: Job) -> list[tuple[str, str]]:
     """What the ledger has of a job's failures, in order: what happened, and what was done."""
-    rows = job.ledger.incidents().where("type = 'failure'").orderBy("at").collect()
-    return [(row.what, row.action) for row in rows]
+    rows = Ledger(job.state_directory).table(IncidentRow).rows()
+    return [(row.what, row.action) for row in sorted(rows, key=lambda row: row.at) if row.type == "failure"]
 
 
 def first_epoch(lab: Lab) -> None:
