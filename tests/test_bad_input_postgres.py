@@ -101,7 +101,7 @@ def test_declared_columns_that_are_not_the_tables(
     database.run("CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)", "INSERT INTO t VALUES (1, now())")
     for declared in (schema, "id bigint, at timestamp"):
         reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options)
-        job = delta_job(lab, reader.schema(declared).load())
+        job = delta_job(lab, reader.schema(declared).load().select("id"))
         if declared == schema:
             with refused(ConfigurationError, "source 'in'", *words):
                 job.run(progress=False)
