@@ -174,7 +174,7 @@ def test_a_value_that_spark_has_not(lab: Lab, database: Database) -> None:
 def test_a_full_disk_of_the_server(lab: Lab, database: Database) -> None:
     """The run goes on by itself once there is room."""
     server = database.server
-    with server.small_disk("2m") as place:
+    with server.small_disk("1m") as place:
         with server.admin(database.name) as admin:
             admin.execute(f"CREATE TABLESPACE full_one LOCATION '{place}'")
             admin.execute("GRANT CREATE ON TABLESPACE full_one TO PUBLIC")
@@ -184,17 +184,15 @@ def test_a_full_disk_of_the_server(lab: Lab, database: Database) -> None:
             odd = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 1000))"
             database.run("CREATE TABLE filling (t text)", f"INSERT INTO filling SELECT {odd}")
             wide = database.column("SELECT t FROM filling")[0]
-            frame = numbers(lab, counts="200", max_rows_per_epoch=100).selectExpr(
-                "channel", "n", f"'{wide}' AS filling"
-            )
+            frame = numbers(lab, counts="80", max_rows_per_epoch=40).selectExpr("channel", "n", f"'{wide}' AS filling")
             given = {"commit_attempts": "2", "commit_backoff": "10 ms"}
             running = job_into(lab, frame, database, given, restart_attempts=1, restart_backoff="10 ms").start()
             until(lambda: len(failures(running)) >= 3, "restarts beyond the attempts")
             assert all("o space left" in what or "could not extend" in what for what, _ in failures(running))
-            assert len(there(database)) in (0, 100), "no epoch in part"
+            assert len(there(database)) in (0, 40), "no epoch in part"
             database.run("ALTER TABLE out SET TABLESPACE pg_default")
             assert running.await_termination(90).finished
-            assert there(database) == expected(200)
+            assert there(database) == expected(80)
         finally:
             database.run("DROP TABLE out")
             with server.admin(database.name) as admin:
