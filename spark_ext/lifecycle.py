@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_ext.end_of_input import is_end_of_input_offset, is_flushed
-from spark_ext.errors import CommitError, SparkExtError, StorageError, TerminalError
+from spark_ext.errors import CommitError, PreparedLostError, SparkExtError, StorageError, TerminalError
 from spark_ext.offsets import Finished, SourceOffset, is_channel_offset
 from spark_ext.spark.spark_log import LoggedOffsets
 
@@ -128,8 +128,8 @@ def is_terminal(error: SparkExtError | None) -> bool:
 
 
 def is_outage(error: SparkExtError | None) -> bool:
-    """Whether something outside is away or full: it is waited for longer than other failures."""
-    return isinstance(error, (StorageError, CommitError))
+    """Whether something outside is away or full, or has just come back: it is waited for longer than other failures."""
+    return isinstance(error, (StorageError, CommitError, PreparedLostError))
 
 
 class FinalStep(str, Enum):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from spark_ext.end_of_input import EndOffset
-from spark_ext.errors import CommitError, DataError, SparkExtError, StorageError, TransientError
+from spark_ext.errors import CommitError, DataError, PreparedLostError, SparkExtError, StorageError, TransientError
 from spark_ext.lifecycle import (
     FinalStep,
     RestartPolicy,
@@ -163,7 +163,13 @@ def test_an_outage_of_two_minutes_is_ridden_out_and_found_over_soon(epoch_s: flo
 
 @pytest.mark.parametrize(
     ("error", "outage"),
-    [(StorageError("x"), True), (CommitError("x"), True), (TransientError("x"), False), (DataError("x"), False)],
+    [
+        (StorageError("x"), True),
+        (CommitError("x"), True),
+        (PreparedLostError("x"), True),
+        (TransientError("x"), False),
+        (DataError("x"), False),
+    ],
 )
 def test_what_is_away_is_waited_for(error: SparkExtError, outage: bool) -> None:
     assert is_outage(error) is outage
