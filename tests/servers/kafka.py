@@ -36,16 +36,22 @@ from tests.waiting import until
 
 PACKAGES: Final = "org.apache.kafka:kafka_2.13:4.3.1,org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
+USER, PASSWORD = "tester", "s3cret-Passw0rd"
+"""Who may come in by `Broker.login`, the listener that asks."""
+
 _CLUSTER: Final = "5L6g3nShT-eMCtK--X86sw"
 
 _SETTINGS: Final = """
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.name.login.sasl.enabled.mechanisms=PLAIN
+listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_{user}="{password}";
 log.dirs={folder}/data
 num.partitions=1
 default.replication.factor=1
@@ -94,9 +100,10 @@ class Broker:
         self._watched = Watched(folder)
         self._numbers = itertools.count()
         self._server: subprocess.Popen[bytes] | None = None
-        self._port, controller = _free_ports(2)
+        self._port, self._login, controller = _free_ports(3)
         self._settings = folder / "server.properties"
-        self._settings.write_text(_SETTINGS.format(port=self._port, controller=controller, folder=folder))
+        ports = {"port": self._port, "login": self._login, "controller": controller}
+        self._settings.write_text(_SETTINGS.format(**ports, folder=folder, user=USER, password=PASSWORD))
         logging = folder / "log4j2.properties"
         logging.write_text(_LOGGING)
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path("java")
@@ -131,6 +138,11 @@ class Broker:
     def bootstrap(self) -> str:
         """Its address; the same after a restart."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def login(self) -> str:
+        """The address at which it asks for a password (SASL PLAIN)."""
+        return f"127.0.0.1:{self._login}"
 
     @property
     def pid(self) -> int:

@@ -6,12 +6,14 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import OffsetSpec
 
 from spark_ext import failpoints
 from spark_ext.errors import (
@@ -23,11 +25,13 @@ from spark_ext.errors import (
     StorageError,
     TransientError,
 )
+from spark_ext.kafka_client import offsets
 from spark_ext.sinks._kafka_epochs import PARTITIONS, EpochRecord
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.kafka_2pc import KafkaTwoPhaseCommit
 from spark_ext.testing.ddl import columns
 from tests.servers.kafka import Broker
+from tests.waiting import until
 
 QUERY = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
 VALUE = columns("value string")
@@ -189,6 +193,34 @@ def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tm
         sink.run(0, "a", "x" * 5000, *("b" * 50))
     assert values(kafka, topic) == []
     sink.run(0, "a")
+    assert values(kafka, topic) == ["a"]
+
+
+def test_a_transaction_that_takes_longer_than_its_timeout(
+    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held before its commit until the broker has ended it: told with the option to raise, and repeated exactly."""
+    topic, gate = kafka.topic(), tmp_path / "gate"
+    sink = Sink(kafka, tmp_path, topic=topic, transaction_timeout="1 s")
+    prepared = sink.write(0, [{"value": "a"}])
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, f"kafka.before_commit=wait:{gate}")
+
+    def end() -> int:
+        found = offsets(kafka.admin, {(topic, 0): OffsetSpec.latest()}, 10, committed=False)
+        return found[(topic, 0)]
+
+    with ThreadPoolExecutor(1) as held:
+        late = held.submit(sink.commit, 0, prepared)
+        try:
+            until(lambda: end() == 2, "the message, and the marker that takes it back")
+        finally:
+            gate.touch()
+        with pytest.raises(TransientError, match="longer than the option 'transaction_timeout' of 1000 ms") as told:
+            late.result()
+    assert "raise transaction_timeout" in told.value.do
+    assert values(kafka, topic) == []
+    assert sink.commit(0, prepared) is CommitOutcome.COMMITTED
     assert values(kafka, topic) == ["a"]
 
 
