@@ -69,8 +69,17 @@ _NO_MESSAGE: Final = frozenset(
 )
 """Names of librdkafka: what comes back however often it is repeated."""
 
-_SETTLING: Final = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART", "_NOENT"})
-"""What a partition says that has just been created, or whose leader has just changed."""
+_SETTLING: Final = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "UNKNOWN_LEADER_EPOCH",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_NOENT",
+    }
+)
+"""What a partition says that has just been created, or whose leader has just changed or come back."""
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 

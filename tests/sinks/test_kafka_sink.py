@@ -130,9 +130,11 @@ def _murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", [100_000, 100])
+def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path, queue: int) -> None:
+    """Also when the client's queue is full again and again."""
     topic = kafka.topic()
-    sink = Sink(kafka, tmp_path, topic=topic)
+    sink = Sink(kafka, tmp_path, topic=topic, client_options=json.dumps({"queue.buffering.max.messages": queue}))
     wanted = [f"{epoch}-{number}" for epoch in range(3) for number in range(3000)]
     for epoch in range(3):
         sink.run(epoch, *wanted[epoch * 3000 : epoch * 3000 + 3000])
@@ -244,8 +246,10 @@ def test_a_producer_that_took_the_transactional_id_is_found_out(kafka: Broker, t
     topic = kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic)
     sink.run(0, "a")
-    stranger = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"spark-ext.{topic}.out"})
-    stranger.init_transactions(30)
+    stranger = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"spark-ext.{topic}.out", "log_level": 0}
+    )
+    stranger.init_transactions(60)
     prepared = sink.write(1, [{"value": "b"}])
     with pytest.raises(TransientError, match="was taken by another producer"):
         sink.commit(1, prepared)
