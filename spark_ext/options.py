@@ -21,7 +21,8 @@ UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds by itself; a connector that has no such field does not see them."""
 
-_PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)[^/@]+@")
+_PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)\S+@")
+"""Up to the last `@`: a password may hold one, or a slash, that was to be encoded."""
 
 _SECRET = re.compile(r"password|secret|token|credential|api_?key|access_?key|dsn|sas$|storage_options", re.IGNORECASE)
 
