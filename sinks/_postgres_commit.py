@@ -228,5 +228,7 @@ def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
     # A snapshot for each statement, whatever the database's default: what is read after the lock is as it is then.
     connection.execute(
         f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {int(lock_timeout)}; "
-        "SET LOCAL idle_in_transaction_session_timeout = 60000"
+        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
+        # Spark is about to note that the epoch is safe: then the server may not forget it in a crash.
+        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
     )

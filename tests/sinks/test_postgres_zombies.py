@@ -196,3 +196,26 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(database: Database, way: 
         assert cut.left == 0
     assert [outcome.name for outcome in one.outcomes[1:]] == ["ALREADY_COMMITTED" if arrives else "COMMITTED"]
     assert one.target.ids() == list(range(15)) and one.target.leftovers() == set()
+
+
+def test_a_server_that_commits_late_does_not_forget_an_epoch(database: Database) -> None:
+    """With `synchronous_commit=off` a commit is answered before it is written: a crash would take it back."""
+    server = database.server
+    with server.admin() as admin:
+        admin.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        admin.execute("SELECT pg_reload_conf()")
+        admin.execute(f"ALTER DATABASE {database.name} SET synchronous_commit = off")
+    # Inline: dropping a staging table, and preparing, make the server write at once whatever the setting.
+    one = Driver(PostgresTarget(database, **WAYS["inline"]))
+    try:
+        one.claim()
+        one.run(0, numbered(0, 5))
+        server.kill()
+    finally:
+        server.start()
+        with server.admin() as admin:
+            admin.execute("ALTER SYSTEM RESET wal_writer_delay")
+            admin.execute("SELECT pg_reload_conf()")
+    assert one.target.ids() == list(range(5))
+    one.run(0, numbered(0, 5))
+    assert one.outcomes[-1].name == "ALREADY_COMMITTED"
