@@ -204,8 +204,8 @@ class EpochLog:
                 f"'{piece.name}' of the log is empty or cut, as a power failure may leave the newest files",
                 operator=f"log {self._folder}",
                 kept="nothing was written; all other entries are as they were",
-                do="bring the file back from a copy. If there is none and it is the newest: delete it, and restore the job "
-                "to a checkpoint before the failure, so that the epoch is repeated",
+                do="bring the file back from a copy. If there is none and it is the newest: delete it, and restore the "
+                "job to a checkpoint before the failure, so that the epoch is repeated",
             )
         return [json.loads(line) for line in lines[1:]]
 
