@@ -90,6 +90,7 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     assert retry_after("soon", now) is None
     assert retry_after(None, now) is None
     assert retry_after("\u00b2", now) is None, "a digit that is no number"
+    assert retry_after(f"Fri, 01 Jan {'9' * 40} 00:00:00 GMT", now) is None
 
 
 def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
