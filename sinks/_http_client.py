@@ -73,11 +73,11 @@ def retry_after(value: str | None, now: datetime) -> float | None:
     """A header `Retry-After` as seconds from now, at least 0; None when there is none, or it makes no sense."""
     if value is None:
         return None
-    if value.strip().isdigit():
+    if value.strip().isdecimal():
         return float(value)
     try:
         when = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=timezone.utc)
@@ -167,9 +167,13 @@ class Sender:
             with self._client().stream(
                 self._wire.method, self._wire.url, content=body, headers=dict(headers)
             ) as answer:
-                text = _beginning(answer)
-                wait = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
                 status = int(answer.status_code)
+                wait = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
+                try:
+                    text = _beginning(answer)
+                except self._httpx.DecodingError:
+                    # The status counts; the body is for people only.
+                    text = ""
         except self._httpx.TransportError as problem:
             raise self._no_answer(problem, chunk) from problem
         reach("http.answered")
@@ -252,8 +256,9 @@ class Sender:
     def _shown(self, text: str) -> str:
         if self._wire.redact or not text.strip():
             return ""
-        cut = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
-        return f": {self._clean(cut)}"
+        # Cleaned first: a secret that is cut in two is not recognised.
+        told = self._clean(text)
+        return f": {told[:SHOWN]}" + ("..." if len(told) > SHOWN else "")
 
     def _clean(self, text: str) -> str:
         for secret in self._wire.secrets:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_ext.errors import DataError, SparkExtError, StorageError
-from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, refused_settings, told
+from spark_ext.errors import DataError, StorageError
+from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, refused_settings, told, unanswered
 from spark_ext.sources._kafka_bounds import Place, lost, name
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _where_it_goes_on(options: KafkaOptions, place: Place, at: int, who: str, *,
         low = offsets(client, {place: kafka.admin.OffsetSpec.earliest()}, seconds)[place]
         high = offsets(client, {place: kafka.admin.OffsetSpec.latest()}, seconds)[place]
     except TimeoutError as problem:
-        raise unanswered(who, seconds) from problem
+        raise unanswered(who, seconds, KEPT) from problem
     if low <= at:
         raise DataError(
             f"{name(place)} has the offsets {low} to {high - 1}, and {at} is to be read: it is not the topic that was "
@@ -224,13 +224,3 @@ def _where_it_goes_on(options: KafkaOptions, place: Place, at: int, who: str, *,
     if not accept:
         raise lost(place, at, low, who)
     return low
-
-
-def unanswered(who: str, seconds: float) -> SparkExtError:
-    """The brokers are silent."""
-    return StorageError(
-        f"the brokers gave no answer within {seconds:g} s",
-        operator=who,
-        kept=KEPT,
-        do="see to the brokers and the network; it is tried again with back-off",
-    )

@@ -184,17 +184,14 @@ def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advanc
         found = view.connection.execute(keys).fetchone()
         upto = None if found is None else str(found[0])
     step = rest if upto is None else rest.below_key(upto)
-    count, hashed = digest(view, step)
-    seen = view.held
+    count, noted = digest(view, step)
     if upto is not None and not count:
         raise refused(
             f"more than {most} rows have the same key '{upto}' in '{relation.key}'",
             view.who,
             "name a column without repeated values in the option 'key'",
         )
-    position = {"upto": upto, "rows": count, "hash": hashed, "snapshot": seen.id}
-    if relation.has_xid:
-        position["next"] = seen.next
+    position = {"upto": upto, **noted}
     # A query's key may repeat against its word; then this is more than the limit.
     rows = count if most is None or count <= most else None
     return Advance(position, upto is None, rows=rows, bytes=count * relation.width)

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -239,6 +239,50 @@ def offsets(
                 raise
             time.sleep(0.02)
     return {}
+
+
+def partitions(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, int]:
+    """How many partitions topics have; 0: there is no such topic.
+
+    Asked like this the brokers make no topic of that name, which by default they do for whoever asks for its metadata.
+
+    Raises:
+        SparkExtError: the brokers refuse to tell, or do not answer.
+    """
+    import confluent_kafka as kafka
+
+    asked = client.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=seconds)
+    found: dict[str, int] = {}
+    for topic, answer in asked.items():
+        try:
+            found[topic] = len(answer.result(seconds + 1).partitions)
+        except TimeoutError as problem:
+            raise unanswered(who, seconds, kept) from problem
+        except kafka.KafkaException as problem:
+            if problem.args[0].name() not in _NO_TOPIC:
+                raise told(problem.args[0], f"topic '{topic}' could not be looked at", who, kept) from problem
+            found[topic] = 0
+    return found
+
+
+def no_topic(topic: str, what: str, who: str, kept: str) -> ConfigurationError:
+    """The refusal of a topic that is not there."""
+    return ConfigurationError(
+        f"the topic '{topic}' cannot be {what}: there is no such topic",
+        operator=who,
+        kept=kept,
+        do="create the topic, or correct its name",
+    )
+
+
+def unanswered(who: str, seconds: float, kept: str) -> StorageError:
+    """The brokers are silent."""
+    return StorageError(
+        f"the brokers gave no answer within {seconds:g} s",
+        operator=who,
+        kept=kept,
+        do="see to the brokers and the network; it is tried again with back-off",
+    )
 
 
 def refused_settings(problem: Exception, who: str) -> ConfigurationError:

@@ -87,6 +87,8 @@ class Server:
             conninfo = psycopg.conninfo.make_conninfo(**settings)
             if not all(port.isdigit() for port in str(settings.get("port", 0)).split(",") if port):
                 raise psycopg.ProgrammingError("port")
+            if options.dsn and "://" in options.dsn and _torn(parsed):
+                raise psycopg.ProgrammingError("password")
         except psycopg.Error:
             raise ConfigurationError(
                 "the option 'dsn' is not a connection string of PostgreSQL",
@@ -112,6 +114,12 @@ class Server:
 
         # Server-side preparation would outlive what it was made for: staging tables come and go.
         return psycopg.connect(self.conninfo, application_name=application, autocommit=True, prepare_threshold=None)
+
+
+def _torn(parsed: Mapping[str, Any]) -> bool:
+    """Whether a password with `@` or `/` in it, not encoded, has fallen apart: its end is in host or database then."""
+    # A host that begins with it is an abstract socket.
+    return "@" in str(parsed.get("host", ""))[1:] or "@" in str(parsed.get("dbname", ""))
 
 
 def _shown(settings: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import types
 from collections import Counter
@@ -88,6 +89,8 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     assert retry_after("Wed, 01 May 2024 11:59:00 GMT", now) == 0
     assert retry_after("soon", now) is None
     assert retry_after(None, now) is None
+    assert retry_after("\u00b2", now) is None, "a digit that is no number"
+    assert retry_after(f"Fri, 01 Jan {'9' * 40} 00:00:00 GMT", now) is None
 
 
 def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
@@ -271,6 +274,34 @@ def test_a_refusal_stops_the_query_and_shows_the_answers_beginning(
     assert driver.attempts == 1, "not tried again"
     driver.commit(messages, 0)
     assert numbers(receiver) == [0, 1], "once the receiver is corrected the recorded epoch goes through"
+
+
+@pytest.mark.parametrize("before", [280, 295])
+@pytest.mark.parametrize("said", ["Bearer {}", "the token {} is not valid"])
+def test_a_secret_is_hidden_wherever_the_answer_repeats_it(
+    target: HttpTarget, receiver: Receiver, before: int, said: str
+) -> None:
+    """Also where the shown part of the answer would end in the middle of it, and without the word before it."""
+    token = "tok-5Ecr3t-and-l0ng"
+    driver = started(target, headers=json.dumps({"Authorization": f"Bearer {token}"}))
+    receiver.behave({"status": 400, "text": "x" * (before - said.index("{")) + said.format(token)})
+    with pytest.raises(DataError) as refused:
+        driver.run(0, numbered(0, 2))
+    assert "xxx" in str(refused.value) and "tok-5" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_cannot_be_decoded_counts_by_its_status(
+    target: HttpTarget, receiver: Receiver, status: int
+) -> None:
+    """A body is for people; one that says it is gzip and is not changes nothing."""
+    driver = started(target)
+    receiver.behave({"status": status, "text": "plain", "headers": {"Content-Encoding": "gzip"}})
+    if status == 200:
+        driver.run(0, numbered(0, 2))
+    else:
+        with pytest.raises(DataError, match="status 400"):
+            driver.run(0, numbered(0, 2))
 
 
 def test_redact_hides_the_answer(target: HttpTarget, receiver: Receiver) -> None:

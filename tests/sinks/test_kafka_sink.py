@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from spark_ext.errors import (
     ConfigurationError,
     DataError,
     FencedError,
+    PreparedLostError,
     SparkExtError,
     StorageError,
     TransientError,
@@ -298,12 +300,48 @@ def test_a_broker_that_is_down_is_told_and_one_that_comes_back_is_used(kafka: Br
 
 
 def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafka: Broker, tmp_path: Path) -> None:
+    """It was written on another machine. On the same one it is lost, and the epoch is repeated."""
     sink = Sink(kafka, tmp_path, topic=kafka.topic())
     prepared = sink.write(0, [{"value": "a"}])
     Path(prepared.path).unlink()
     with pytest.raises(ConfigurationError, match="is not there on") as told:
-        sink.commit(0, prepared)
+        sink.commit(0, replace(prepared, host="another"))
     assert "'staging'" in told.value.do
+    with pytest.raises(PreparedLostError, match="is gone"):
+        sink.commit(0, prepared)
+    assert sink.run(0, "a") is CommitOutcome.COMMITTED
+
+
+def test_a_staged_file_that_is_not_whole_is_noticed(kafka: Broker, tmp_path: Path) -> None:
+    """Cut between two batches, as a file system may leave it after a crash, it looks like a shorter one."""
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic)
+    sink.run(0, "a")
+    batches = [pa.RecordBatch.from_pydict({"value": [f"{n}-{row}" for row in range(5)]}) for n in range(3)]
+    prepared = sink.sink().write(VALUE, iter(batches), Task("out", QUERY, 1, 0, 0, 0, 0))
+    path = Path(prepared.path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: _two_batches(whole)])
+    with pytest.raises(PreparedLostError, match="has 10 of 15 messages"):
+        sink.commit(1, prepared)
+    path.write_bytes(b"nothing that Arrow knows")
+    with pytest.raises(PreparedLostError, match="cannot be read"):
+        sink.commit(1, prepared)
+    assert values(kafka, topic) == ["a"]
+    path.write_bytes(whole)
+    assert sink.commit(1, prepared) is CommitOutcome.COMMITTED
+    assert len(values(kafka, topic)) == 16
+
+
+def _two_batches(stream: bytes) -> int:
+    with pa.ipc.open_stream(stream) as reader:
+        schema = reader.schema
+        first = [reader.read_next_batch() for _ in range(2)]
+    sink = pa.BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, schema)
+    for batch in first:
+        writer.write_batch(batch)
+    return int(sink.tell())
 
 
 def test_without_a_folder_to_stage_in_the_sink_says_so(kafka: Broker, tmp_path: Path) -> None:
