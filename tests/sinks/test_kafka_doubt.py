@@ -17,8 +17,8 @@ from spark_ext.testing.children import frozen
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import Driver, run_epoch
 from tests.servers.kafka import Broker
+from tests.sinks.kafka_hand import VALUE, Sink, values
 from tests.sinks.kafka_kit import KafkaTarget
-from tests.sinks.test_kafka_sink import VALUE, Sink, values
 from tests.waiting import until
 
 UTC = datetime.timezone.utc
