@@ -75,6 +75,7 @@ _SETTLING: Final = frozenset(
         "LEADER_NOT_AVAILABLE",
         "UNKNOWN_LEADER_EPOCH",
         "FENCED_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
         "UNKNOWN_TOPIC_OR_PART",
         "_NOENT",
     }
