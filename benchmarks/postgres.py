@@ -1,16 +1,23 @@
 """`postgres_2pc` against Spark's JDBC writer and a bare binary COPY, into one private server on loopback.
 
 The rows (two whole numbers, a time, a double) come from Spark's own `rate-micro-batch`. The JDBC writer runs in
-`foreachBatch` with its rewritten batch inserts on; it is not exactly once. The bare COPY sends a stream that was made
-before through one connection: what the server takes when nobody makes the rows. The time is that of whole epochs; the
-first one, in which workers start, does not count.
+`foreachBatch`, as it is used for streams; it is not exactly once. It is measured twice: as it comes, which is what its
+users have, and with the two settings that are known to make it fast (`reWriteBatchedInserts=true` of the driver, ten
+times the `batchsize`), which is the best it can do. As it comes it gets fewer rows, for the run's sake: its rate does
+not depend on their number, as its epochs last for seconds.
+
+The bare COPY sends a stream that was made before: what the server takes when nobody makes the rows. Through one
+connection it is the yardstick; through two at once it tells what the server and this machine's cores have to give.
+
+The time is that of whole epochs; the first one, in which workers start, does not count.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +29,15 @@ from spark_ext.spark._jars import session_jars
 from tests.servers.postgres import Database, PostgresServer
 
 if TYPE_CHECKING:
+    import psycopg
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ROUNDS = 3
-ROWS = 1_000_000
+ROWS = 4_000_000
+"""Of a large epoch; what an epoch costs whatever its size is shown by the small ones."""
+SLOW_ROWS = 250_000
+"""Of a large epoch of the JDBC writer as it comes."""
 EPOCHS = 2
 """Large epochs that count."""
 SMALL_ROWS = 100
@@ -36,62 +47,74 @@ WARM = 5
 DRIVER = "org.postgresql:postgresql:42.7.8"
 TABLE = "CREATE TABLE rows (id bigint, key int, ts timestamptz, value double precision)"
 
-WAYS = ("postgres_2pc", "postgres_2pc prepared", "JDBC")
+STAGED, INLINE, PREPARED = "postgres_2pc", "postgres_2pc inline", "postgres_2pc prepared"
+JDBC, TUNED = "JDBC as it comes", "JDBC tuned"
+COPY_ROWS = 2_000_000
+COPY, COPIES = "COPY", "COPY, two at once"
+WAYS = (STAGED, INLINE, PREPARED, TUNED, JDBC)
+SMALL = (STAGED, PREPARED, TUNED, JDBC)
+OPTIONS = {STAGED: {}, INLINE: {"inline_size": "512m"}, PREPARED: {"prepared": "true"}}
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure so many rounds."""
-    rates: dict[str, list[float]] = {way: [] for way in (*WAYS, "COPY")}
-    small: dict[str, list[float]] = {way: [] for way in WAYS}
+    rates: dict[str, list[float]] = {way: [] for way in (*WAYS, COPY, COPIES)}
+    small: dict[str, list[float]] = {way: [] for way in SMALL}
     jars = ":".join(map(str, session_jars(DRIVER, {})))
     # The JDBC driver's message of a batch that was stopped holds all of it: Spark's regex then needs the stack.
     conf = {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": "-Xss64m"}
     with session("postgres", conf) as spark, _server() as server:
         for round_ in range(rounds):
-            rates["COPY"].append(_bare_copy(server))
+            rates[COPY].append(_bare_copy(server, 1))
+            rates[COPIES].append(_bare_copy(server, 2))
             for way in WAYS:
                 rate = _large(spark, server, way)
                 if round_ or rounds == 1:  # the first round compiles
                     rates[way].append(rate)
+            for way in SMALL:
                 small[way] += _small(spark, server, way)
-    rate = {way: Sample.of(values, "M rows/s") for way, values in rates.items()}
-    latency = {way: Sample.of(values, "ms") for way, values in small.items()}
-    best = max(WAYS[:2], key=lambda way: rate[way].median)
-    sizes = {"rows per epoch": ROWS, "epochs": EPOCHS, "rounds": rounds}
+    return _figures(
+        {way: Sample.of(values, "M rows/s") for way, values in rates.items()},
+        {way: Sample.of(values, "ms") for way, values in small.items()},
+        rounds,
+    )
+
+
+def _figures(rate: Mapping[str, Sample], latency: Mapping[str, Sample], rounds: int) -> list[Figure]:
+    best = max((STAGED, INLINE, PREPARED), key=lambda way: rate[way].median)
+    ours = {way: rate[way] for way in (STAGED, INLINE, PREPARED)}
+    sizes = {"rows per epoch": ROWS, "of the JDBC writer as it comes": SLOW_ROWS, "epochs": EPOCHS, "rounds": rounds}
     percents = {
         f"{way}, p{percent}": round(float(np.percentile(sample.values, percent)), 1)
         for way, sample in latency.items()
         for percent in (50, 99)
     }
-    return [
+    throughput = [
         Figure(
-            "postgres_throughput",
+            name,
             "postgres",
-            f"rows per second: {best} / Spark's JDBC writer",
-            rate[best].median / rate["JDBC"].median,
-            Aim(">=", 3),
-            rate,
+            f"rows per second: {best} / {what}",
+            rate[best].median / rate[other].median,
+            Aim(">=", aim),
+            {**ours, **{side: rate[side] for side in sides}},
             sizes,
-        ),
-        Figure(
-            "postgres_copy",
-            "postgres",
-            f"rows per second: {best} / bare binary COPY of ready bytes, one connection",
-            rate[best].median / rate["COPY"].median,
-            Aim(">=", 0.6),
-            {best: rate[best], "COPY": rate["COPY"]},
-            sizes,
-        ),
-        Figure(
-            "postgres_commit",
-            "postgres",
-            "addBatch of an epoch of 100 rows: postgres_2pc / Spark's JDBC writer",
-            latency["postgres_2pc"].median / latency["JDBC"].median,
-            Aim("<=", 1),
-            latency,
-            {"rows per epoch": SMALL_ROWS, "epochs per round": SMALL_EPOCHS - WARM, "ms": percents},
-        ),
+        )
+        for name, what, other, sides, aim in (
+            ("postgres_throughput", "Spark's JDBC writer as it comes", JDBC, (JDBC,), 3),
+            ("postgres_throughput_tuned", "Spark's JDBC writer, tuned", TUNED, (TUNED,), 3),
+            ("postgres_copy", "bare binary COPY of ready bytes, one connection", COPY, (COPY, COPIES), 0.6),
+        )
     ]
+    commit = Figure(
+        "postgres_commit",
+        "postgres",
+        f"addBatch of an epoch of {SMALL_ROWS} rows: postgres_2pc / Spark's JDBC writer, tuned",
+        latency[STAGED].median / latency[TUNED].median,
+        Aim("<=", 1),
+        dict(latency),
+        {"rows per epoch": SMALL_ROWS, "epochs per round": SMALL_EPOCHS - WARM, "ms": percents},
+    )
+    return [*throughput, commit]
 
 
 @contextmanager
@@ -116,13 +139,14 @@ def _table(server: PostgresServer) -> Iterator[Database]:
 
 def _large(spark: SparkSession, server: PostgresServer, way: str) -> float:
     """Millions of rows per second."""
+    rows = SLOW_ROWS if way == JDBC else ROWS
     with _table(server) as database, workplace() as folder:
-        reports = run_epochs(_writer(spark, database, way, ROWS), folder / "checkpoint", EPOCHS)
+        reports = run_epochs(_writer(spark, database, way, rows), folder / "checkpoint", EPOCHS)
         counted = [report for report in reports if report["batchId"] >= 1]
         (there,) = database.column("SELECT count(*) FROM rows")
-        assert there >= (EPOCHS + 1) * ROWS, f"{way} wrote {there} rows"
+        assert there >= (EPOCHS + 1) * rows, f"{way} wrote {there} rows"
         seconds = sum(report["durationMs"]["triggerExecution"] for report in counted) / 1000
-        return EPOCHS * ROWS / seconds / 1e6
+        return EPOCHS * rows / seconds / 1e6
 
 
 def _small(spark: SparkSession, server: PostgresServer, way: str) -> list[float]:
@@ -135,33 +159,50 @@ def _small(spark: SparkSession, server: PostgresServer, way: str) -> list[float]
 
 def _writer(spark: SparkSession, database: Database, way: str, rows: int) -> DataStreamWriter:
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
+    # 0.5D: a plain 0.5 is a decimal, and multiplying those costs more than all the rest of making a row.
     frame = stream.selectExpr(
-        "value AS id", "cast(value % 1000 AS int) AS key", "timestamp AS ts", "value * 0.5 AS value"
+        "value AS id", "cast(value % 1000 AS int) AS key", "timestamp AS ts", "value * 0.5D AS value"
     )
-    frame = frame.withColumn("value", frame["value"].cast("double"))
-    if way == "JDBC":
-        return frame.writeStream.foreachBatch(_jdbc(database))
-    options = {"uid": "out", "table": "rows", "dsn": database.dsn, "prepared": str(way.endswith("prepared")).lower()}
+    if way in (JDBC, TUNED):
+        return frame.writeStream.foreachBatch(_jdbc(database, tuned=way == TUNED))
+    options = {"uid": "out", "table": "rows", "dsn": database.dsn, **OPTIONS[way]}
     return frame.writeStream.format("postgres_2pc").options(**options)
 
 
-def _jdbc(database: Database) -> Callable[[DataFrame, int], Any]:
+def _jdbc(database: Database, *, tuned: bool) -> Callable[[DataFrame, int], Any]:
+    url = f"jdbc:postgresql://127.0.0.1:{database.server.port}/{database.name}"
     options = {
-        "url": f"jdbc:postgresql://127.0.0.1:{database.server.port}/{database.name}?reWriteBatchedInserts=true",
+        "url": f"{url}?reWriteBatchedInserts=true" if tuned else url,
         "dbtable": "rows",
         "user": database.options["user"],
         "password": database.options["password"],
-        "batchsize": "10000",
+        **({"batchsize": "10000"} if tuned else {}),
     }
     return lambda frame, _: frame.write.format("jdbc").options(**options).mode("append").save()
 
 
-def _bare_copy(server: PostgresServer) -> float:
-    """Millions of rows per second of a stream that was encoded before."""
+def _bare_copy(server: PostgresServer, connections: int) -> float:
+    """Millions of rows per second of a stream that was encoded before, through each of so many connections at once."""
+    stream = _encoded()
+    with _table(server) as database, ExitStack() as opened:
+        each = [opened.enter_context(database.connect()) for _ in range(connections)]
+        with ThreadPoolExecutor(connections) as senders:
+            start = time.perf_counter()
+            list(senders.map(lambda connection: _send(connection, stream), each))
+        return connections * COPY_ROWS / (time.perf_counter() - start) / 1e6
+
+
+def _send(connection: psycopg.Connection[Any], stream: Sequence[Any]) -> None:
+    with connection.cursor() as cursor, cursor.copy("COPY rows FROM STDIN WITH (FORMAT binary)") as copy:
+        for piece in stream:
+            copy.write(piece)
+
+
+def _encoded() -> list[Any]:
     from spark_ext.sinks._postgres_copy import HEADER, TRAILER, encode
     from spark_ext.sinks._postgres_types import Column
 
-    numbers = np.arange(ROWS)
+    numbers = np.arange(COPY_ROWS)
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(numbers),
@@ -173,10 +214,4 @@ def _bare_copy(server: PostgresServer) -> float:
     )
     kinds = ("int8", "int4", "timestamptz", "float8")
     columns = [Column(name, kind, kind) for name, kind in zip(batch.schema.names, kinds, strict=True)]
-    stream = [HEADER, *encode(batch, columns), TRAILER]
-    with _table(server) as database, database.connect() as connection:
-        start = time.perf_counter()
-        with connection.cursor() as cursor, cursor.copy("COPY rows FROM STDIN WITH (FORMAT binary)") as copy:
-            for piece in stream:
-                copy.write(piece)
-        return ROWS / (time.perf_counter() - start) / 1e6
+    return [HEADER, *encode(batch, columns), TRAILER]

@@ -34,6 +34,9 @@ MOST_READ = 64 * 1024
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 """Statuses after which the same request may succeed."""
 
+_TOO_LARGE = 413
+"""The request is larger than the receiver takes. Its division into requests is recorded: only the receiver can help."""
+
 _ACCESS = frozenset({401, 403, 404, 405, 407, 410, 501, 505})
 """Statuses that say that address, method or credentials are wrong, not the rows."""
 
@@ -241,11 +244,13 @@ class Sender:
                 do="correct 'url' (redirects are not followed), 'method', 'token' or 'headers', and start again: the "
                 "recorded epoch is sent first",
             )
+        limit = "raise the receiver's limit (for later epochs, lower 'batch_bytes' or 'batch_rows')"
+        mend = limit if status == _TOO_LARGE else "correct the receiver"
         return DataError(
             f"the receiver refused these {chunk.rows} rows: {told}",
             operator=who,
             kept=kept,
-            do="correct the receiver, and start again: the recorded epoch is sent first, with the same keys",
+            do=f"{mend}, and start again: the recorded epoch is sent first, with the same keys",
         )
 
     def _shown(self, text: str) -> str:

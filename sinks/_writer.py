@@ -15,6 +15,7 @@ from spark_ext.failpoints import reach
 from spark_ext.offsets import is_channel_offset
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.worker_process import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         self._schema = schema
         # Built on the driver and pickled to the executors, which cannot see the registry.
         self._registration = registry.lookup(sink.options.uid)
+        settle()
 
     @property
     def _uid(self) -> str:
@@ -67,6 +69,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         counted = _Counted(iterator)
         prepared = self._sink.write(self._schema, counted, task)
         reach("sink.written")
+        settle()
         return Written(query_id, int(epoch), counted.rows, prepared)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -94,6 +97,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         reach("sink.before_commit")
         self._with_retries(epoch, prepared)
         reach("sink.committed")
+        settle()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing is undone: Spark aborts also after a commit that raised although it took effect.

@@ -7,9 +7,12 @@ message behind it comes, or where the consumer says that the log ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T
 
@@ -44,19 +47,37 @@ COLUMNS: Final = T.StructType(
 
 _HEADER: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
-_build: Final[Mapping[str, Callable[[Sequence[Message], Place], pa.Array]]] = {
-    "key": lambda messages, _: pa.array([one.key() for one in messages], pa.binary()),
-    "value": lambda messages, _: pa.array([one.value() for one in messages], pa.binary()),
-    "topic": lambda messages, place: pa.repeat(pa.scalar(place[0]), len(messages)),
-    "partition": lambda messages, place: pa.repeat(pa.scalar(place[1], pa.int32()), len(messages)),
-    "offset": lambda messages, _: pa.array([one.offset() for one in messages], pa.int64()),
-    "timestamp": lambda messages, _: pa.array([one.timestamp()[1] for one in messages], pa.timestamp("ms", "UTC")).cast(
-        pa.timestamp("us", "UTC")
-    ),
-    # The library counts from 1, with 0 for a message without a time; Kafka and Spark from 0.
-    "timestampType": lambda messages, _: pa.array([one.timestamp()[0] - 1 for one in messages], pa.int32()),
-    "headers": lambda messages, _: pa.array([_headers(one) for one in messages], _HEADER),
-}
+_TIMES: Final = ("timestamp", "timestampType")
+
+
+def _arrays(messages: Sequence[Message], place: Place, names: Sequence[str], of: Any) -> list[pa.Array]:
+    """Messages as columns. `of` is their class, whose methods are mapped: no frame of Python for each message."""
+    times = np.empty((0, 2), np.int64)
+    if not set(_TIMES).isdisjoint(names):
+        pairs = chain.from_iterable(map(of.timestamp, messages))
+        times = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2)
+    return [_array(column, messages, place, times, of) for column in names]
+
+
+def _array(column: str, messages: Sequence[Message], place: Place, times: npt.NDArray[np.int64], of: Any) -> pa.Array:
+    match column:
+        case "key":
+            return pa.array(list(map(of.key, messages)), pa.binary())
+        case "value":
+            return pa.array(list(map(of.value, messages)), pa.binary())
+        case "topic":
+            return pa.repeat(pa.scalar(place[0]), len(messages))
+        case "partition":
+            return pa.repeat(pa.scalar(place[1], pa.int32()), len(messages))
+        case "offset":
+            return pa.array(np.fromiter(map(of.offset, messages), np.int64, len(messages)))
+        case "timestamp":
+            return pa.array(times[:, 1], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        case "timestampType":
+            # The library counts from 1, with 0 for a message without a time; Kafka and Spark from 0.
+            return pa.array((times[:, 0] - 1).astype(np.int32))
+        case _:
+            return pa.array([_headers(message) for message in messages], _HEADER)
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
@@ -148,7 +169,7 @@ def read(
                 )
             good, at, problem = _sorted(messages, at, end)
             if good:
-                yield pa.RecordBatch.from_arrays([_build[column](good, place) for column in names], names=list(names))
+                yield pa.RecordBatch.from_arrays(_arrays(good, place, names, kafka.Message), names=list(names))
             if problem is not None:
                 if problem.name() not in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                     raise told(problem, f"{name(place)} could not be read", who, KEPT)

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -60,13 +61,25 @@ _NOT_ALLOWED: Final = frozenset(
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     }
 )
+_UNREACHED: Final = frozenset({"_TRANSPORT", "_RESOLVE"})
+"""Why a broker could not be reached: tells more than that a call timed out."""
+
 _NO_MESSAGE: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP", "INVALID_RECORD", "POLICY_VIOLATION"}
 )
 """Names of librdkafka: what comes back however often it is repeated."""
 
-_SETTLING: Final = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART", "_NOENT"})
-"""What a partition says that has just been created, or whose leader has just changed."""
+_SETTLING: Final = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "UNKNOWN_LEADER_EPOCH",
+        "FENCED_LEADER_EPOCH",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_NOENT",
+    }
+)
+"""What a partition says that has just been created, or whose leader has just changed or come back."""
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
@@ -147,19 +160,53 @@ def library(who: str) -> Any:
 
 
 def admin(options: KafkaOptions, who: str) -> AdminClient:
-    """A client for metadata and offsets. Keep it referenced while its calls run.
+    """A client for metadata and offsets that the brokers have let in. Keep it referenced while its calls run.
 
     Raises:
         EnvironmentProblem: the library is missing.
-        ConfigurationError: a client option is refused.
+        ConfigurationError: a client option is refused, or the credentials are.
+        StorageError: no broker answers.
     """
     kafka = library(who)
     from confluent_kafka.admin import AdminClient
 
+    heard: list[KafkaError] = []
+    settings = {**options.client(who), "error_cb": heard.append}
     try:
-        return AdminClient(options.client(who))
+        client = AdminClient(settings)
     except (kafka.KafkaException, TypeError, ValueError) as problem:
         raise refused_settings(problem, who) from problem
+    _enter(client, heard, options.request_timeout / 1000, who)
+    return client
+
+
+def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: str) -> None:
+    """Wait for a broker's first answer. That it refuses credentials is told by callbacks only; calls just time out."""
+    from confluent_kafka import KafkaException
+
+    answer = client.describe_cluster(request_timeout=seconds)
+    limit = time.monotonic() + seconds + 1
+    while True:
+        client.poll(0)
+        refusal = next((error for error in heard if error.name() in _NOT_ALLOWED), None)
+        if refusal is not None:
+            raise told(refusal, "the brokers do not let the client in", who, "nothing was read or written")
+        try:
+            answer.result(0.02)
+            return
+        except FutureTimeout:
+            if time.monotonic() < limit:
+                continue
+            cause: Any = "no answer"
+        except KafkaException as problem:
+            cause = problem.args[0].str()
+        reason = next((error.str() for error in heard if error.name() in _UNREACHED), cause)
+        raise StorageError(
+            f"no broker could be reached in {seconds:g} s: {reason}",
+            operator=who,
+            kept="all that was committed",
+            do="see to the brokers, the network and 'bootstrap_servers'; it is tried again with back-off",
+        )
 
 
 def offsets(

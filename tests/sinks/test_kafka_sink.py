@@ -6,6 +6,7 @@ import datetime
 import json
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import OffsetSpec
 
 from spark_ext import failpoints
 from spark_ext.errors import (
@@ -25,11 +27,13 @@ from spark_ext.errors import (
     StorageError,
     TransientError,
 )
+from spark_ext.kafka_client import offsets
 from spark_ext.sinks._kafka_epochs import PARTITIONS, EpochRecord
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.kafka_2pc import KafkaTwoPhaseCommit
 from spark_ext.testing.ddl import columns
 from tests.servers.kafka import Broker
+from tests.waiting import until
 
 QUERY = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
 VALUE = columns("value string")
@@ -128,9 +132,11 @@ def _murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", [100_000, 100])
+def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path, queue: int) -> None:
+    """Also when the client's queue is full again and again."""
     topic = kafka.topic()
-    sink = Sink(kafka, tmp_path, topic=topic)
+    sink = Sink(kafka, tmp_path, topic=topic, client_options=json.dumps({"queue.buffering.max.messages": queue}))
     wanted = [f"{epoch}-{number}" for epoch in range(3) for number in range(3000)]
     for epoch in range(3):
         sink.run(epoch, *wanted[epoch * 3000 : epoch * 3000 + 3000])
@@ -194,6 +200,34 @@ def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tm
     assert values(kafka, topic) == ["a"]
 
 
+def test_a_transaction_that_takes_longer_than_its_timeout(
+    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held before its commit until the broker has ended it: told with the option to raise, and repeated exactly."""
+    topic, gate = kafka.topic(), tmp_path / "gate"
+    sink = Sink(kafka, tmp_path, topic=topic, transaction_timeout="1 s")
+    prepared = sink.write(0, [{"value": "a"}])
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, f"kafka.before_commit=wait:{gate}")
+
+    def end() -> int:
+        found = offsets(kafka.admin, {(topic, 0): OffsetSpec.latest()}, 10, committed=False)
+        return found[(topic, 0)]
+
+    with ThreadPoolExecutor(1) as held:
+        late = held.submit(sink.commit, 0, prepared)
+        try:
+            until(lambda: end() == 2, "the message, and the marker that takes it back")
+        finally:
+            gate.touch()
+        with pytest.raises(TransientError, match="longer than the option 'transaction_timeout' of 1000 ms") as told:
+            late.result()
+    assert "raise transaction_timeout" in told.value.do
+    assert values(kafka, topic) == []
+    assert sink.commit(0, prepared) is CommitOutcome.COMMITTED
+    assert values(kafka, topic) == ["a"]
+
+
 def test_an_epoch_goes_into_many_topics_in_one_step(kafka: Broker, tmp_path: Path, monkeypatch: Any) -> None:
     """A commit that fails at the last moment shows nothing in any of them."""
     topics = [kafka.topic() for _ in range(3)]
@@ -214,8 +248,10 @@ def test_a_producer_that_took_the_transactional_id_is_found_out(kafka: Broker, t
     topic = kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic)
     sink.run(0, "a")
-    stranger = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"spark-ext.{topic}.out"})
-    stranger.init_transactions(30)
+    stranger = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"spark-ext.{topic}.out", "log_level": 0}
+    )
+    stranger.init_transactions(60)
     prepared = sink.write(1, [{"value": "b"}])
     with pytest.raises(TransientError, match="was taken by another producer"):
         sink.commit(1, prepared)
