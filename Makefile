@@ -25,6 +25,7 @@ bench: .venv/.test java
 
 chaos: .venv/.test java
 	@$(BIN)/python -m tests.chaos $(or $(ARGS),--sink all --kills 40)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job history)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos)
 
 lint: .venv/.dev

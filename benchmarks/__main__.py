@@ -26,6 +26,7 @@ NAMES = (
     "recovery",
     "sustained",
     "postgres",
+    "kafka",
 )
 
 app = typer.Typer(add_completion=False)

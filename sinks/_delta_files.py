@@ -8,14 +8,15 @@ whose it is, so that what a dead incarnation left can be told from everything el
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from spark_ext.sinks.contract import Task
+from spark_ext.sinks.contract import Epoch, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -300,3 +301,24 @@ def _pieces(batch: pa.RecordBatch, first: int, most: int) -> Iterator[pa.RecordB
     while start < batch.num_rows:
         yield batch.slice(start, length)
         start, length = start + length, most
+
+
+def told(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
+    """What `DESCRIBE HISTORY` shows of an epoch's commit."""
+    return {
+        "isBlindAppend": True,
+        "operationMetrics": {
+            "numFiles": str(len(files)),
+            "numOutputRows": str(sum(file.rows for file in files)),
+            "numOutputBytes": str(sum(file.size for file in files)),
+        },
+        "userMetadata": json.dumps(
+            {
+                "sink": epoch.sink,
+                "queryId": epoch.query_id,
+                "epoch": epoch.number,
+                "incarnation": epoch.incarnation,
+                "lineage": epoch.lineage,
+            }
+        ),
+    }

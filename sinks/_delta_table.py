@@ -11,7 +11,6 @@ frozen in between.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import threading
 import time
@@ -27,7 +26,7 @@ from spark_ext.failpoints import reach
 from spark_ext.ledger.storage import error_number
 from spark_ext.sinks import _delta_types as delta_types
 from spark_ext.sinks._delta_features import TableFacts, demands, refuse
-from spark_ext.sinks._delta_files import DataFile
+from spark_ext.sinks._delta_files import DataFile, told
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch
 
 if TYPE_CHECKING:
@@ -239,7 +238,7 @@ class Target:
                 self._add_columns(table, new, fence)
                 return None
             reach("delta.before_commit")
-            self._write(table, files, [Transaction(epoch.application, epoch.number), *fence], _told(epoch, files))
+            self._write(table, files, [Transaction(epoch.application, epoch.number), *fence], told(epoch, files))
             reach("delta.committed")
             return CommitOutcome.COMMITTED, table.version() + 1
 
@@ -380,24 +379,3 @@ class Target:
             kept="all that was committed before",
             do="see to the storage (space, permissions, network, storage_options)",
         )
-
-
-def _told(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
-    """What `DESCRIBE HISTORY` shows of an epoch's commit."""
-    return {
-        "isBlindAppend": True,
-        "operationMetrics": {
-            "numFiles": str(len(files)),
-            "numOutputRows": str(sum(file.rows for file in files)),
-            "numOutputBytes": str(sum(file.size for file in files)),
-        },
-        "userMetadata": json.dumps(
-            {
-                "sink": epoch.sink,
-                "queryId": epoch.query_id,
-                "epoch": epoch.number,
-                "incarnation": epoch.incarnation,
-                "lineage": epoch.lineage,
-            }
-        ),
-    }

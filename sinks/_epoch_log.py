@@ -196,7 +196,17 @@ class EpochLog:
         return [_Piece(int(match[1]), int(match[2] or match[1])) for match in matches if match]
 
     def _entries(self, piece: _Piece) -> list[Entry]:
-        lines = (self._folder / piece.name).read_text(encoding="utf-8").splitlines()
+        text = (self._folder / piece.name).read_text(encoding="utf-8")
+        lines = text.splitlines()
+        if not text.endswith("\n") or len(lines) != 2 + piece.last - piece.first:
+            # It was created whole: only a file system that forgot what it had can have done this.
+            raise StateError(
+                f"'{piece.name}' of the log is empty or cut, as a power failure may leave the newest files",
+                operator=f"log {self._folder}",
+                kept="nothing was written; all other entries are as they were",
+                do="bring the file back from a copy. If there is none and it is the newest: delete it, and restore the "
+                "job to a checkpoint before the failure, so that the epoch is repeated",
+            )
         return [json.loads(line) for line in lines[1:]]
 
     def _segment_state(self, piece: _Piece) -> State:

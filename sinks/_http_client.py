@@ -34,6 +34,9 @@ MOST_READ = 64 * 1024
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 """Statuses after which the same request may succeed."""
 
+_TOO_LARGE = 413
+"""The request is larger than the receiver takes. Its division into requests is recorded: only the receiver can help."""
+
 _ACCESS = frozenset({401, 403, 404, 405, 407, 410, 501, 505})
 """Statuses that say that address, method or credentials are wrong, not the rows."""
 
@@ -70,11 +73,11 @@ def retry_after(value: str | None, now: datetime) -> float | None:
     """A header `Retry-After` as seconds from now, at least 0; None when there is none, or it makes no sense."""
     if value is None:
         return None
-    if value.strip().isdigit():
+    if value.strip().isdecimal():
         return float(value)
     try:
         when = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=timezone.utc)
@@ -164,9 +167,13 @@ class Sender:
             with self._client().stream(
                 self._wire.method, self._wire.url, content=body, headers=dict(headers)
             ) as answer:
-                text = _beginning(answer)
-                wait = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
                 status = int(answer.status_code)
+                wait = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
+                try:
+                    text = _beginning(answer)
+                except self._httpx.DecodingError:
+                    # The status counts; the body is for people only.
+                    text = ""
         except self._httpx.TransportError as problem:
             raise self._no_answer(problem, chunk) from problem
         reach("http.answered")
@@ -237,18 +244,21 @@ class Sender:
                 do="correct 'url' (redirects are not followed), 'method', 'token' or 'headers', and start again: the "
                 "recorded epoch is sent first",
             )
+        limit = "raise the receiver's limit (for later epochs, lower 'batch_bytes' or 'batch_rows')"
+        mend = limit if status == _TOO_LARGE else "correct the receiver"
         return DataError(
             f"the receiver refused these {chunk.rows} rows: {told}",
             operator=who,
             kept=kept,
-            do="correct the receiver, and start again: the recorded epoch is sent first, with the same keys",
+            do=f"{mend}, and start again: the recorded epoch is sent first, with the same keys",
         )
 
     def _shown(self, text: str) -> str:
         if self._wire.redact or not text.strip():
             return ""
-        cut = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
-        return f": {self._clean(cut)}"
+        # Cleaned first: a secret that is cut in two is not recognised.
+        told = self._clean(text)
+        return f": {told[:SHOWN]}" + ("..." if len(told) > SHOWN else "")
 
     def _clean(self, text: str) -> str:
         for secret in self._wire.secrets:

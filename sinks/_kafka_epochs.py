@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import ConfigurationError, StorageError
-from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, told
+from spark_ext.kafka_client import KafkaOptions, admin, answered, library, offsets, partitions, told
 from spark_ext.sinks.contract import Claim, Epoch
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ APPLICATIONS: Final = 100
 """How many queries' epochs a record remembers: a sink outside a job may serve many, one after the other."""
 
 _VERSION: Final = 1
+_KEPT: Final = "the target is as it was"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """Only closed segments are compacted, so a small one keeps the topic small."""
 _WINDOW: Final = 64
@@ -79,7 +80,7 @@ class EpochRecord:
         raise ConfigurationError(
             "the topic of epochs holds a record that this release does not know",
             operator=who,
-            kept="the target is as it was",
+            kept=_KEPT,
             do="run the release that wrote it or a newer one, or choose another topic with the option 'epochs_topic'",
         )
 
@@ -112,31 +113,39 @@ class EpochsTopic:
         kafka = library(self.who)
         client = admin(self._options, self.who)
         try:
-            if client.list_topics(self.topic, timeout=self._seconds).topics[self.topic].error is not None:
-                self._create(client)
-            there = client.list_topics(self.topic, timeout=self._seconds).topics[self.topic]
+            there = self._partitions(client) or self._create(client)
             resource = kafka.admin.ConfigResource(kafka.admin.ResourceType.TOPIC, self.topic)
             asked = client.describe_configs([resource], request_timeout=self._seconds)
-            policy = asked[resource].result(self._seconds)["cleanup.policy"].value
+            policy = answered(asked[resource], self._seconds)["cleanup.policy"].value
         except (kafka.KafkaException, TimeoutError) as problem:
             raise self._fault(problem, f"the topic of epochs '{self.topic}' could not be looked at") from problem
         if policy != "compact":
             raise self._refused(f"has cleanup.policy={policy}, so it would forget what is committed")
-        if len(there.partitions) < PARTITIONS:
-            raise self._refused(f"has {len(there.partitions)} partitions instead of {PARTITIONS}")
+        if there < PARTITIONS:
+            raise self._refused(f"has {there} partitions instead of {PARTITIONS}")
 
-    def _create(self, client: AdminClient) -> None:
+    def _partitions(self, client: AdminClient) -> int:
+        return partitions(client, [self.topic], self._seconds, self.who, _KEPT)[self.topic]
+
+    def _create(self, client: AdminClient) -> int:
         kafka = library(self.who)
         config = {"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)}
         # A replication factor of -1 is the brokers' own default.
         new = kafka.admin.NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=-1, config=config)
         try:
-            client.create_topics([new], request_timeout=self._seconds)[self.topic].result(self._seconds)
+            answered(client.create_topics([new], request_timeout=self._seconds)[self.topic], self._seconds)
         except kafka.KafkaException as problem:
             if problem.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise
+        # Another broker may not have heard of it yet.
+        limit = time.monotonic() + self._seconds
+        while not (there := self._partitions(client)):
+            if time.monotonic() > limit:
+                raise TimeoutError
+            time.sleep(0.02)
         # Only when it has leaders does the brokers' metadata have all of it.
         self._offset(client, kafka.admin.OffsetSpec.latest())
+        return there
 
     def look(self, *, settled: bool = True) -> EpochRecord:
         """The sink's last committed record. What it says still holds as long as the sink's producer is not fenced.
@@ -185,7 +194,7 @@ class EpochsTopic:
                     f"a transaction on the topic of epochs '{self.topic}' has been open for {self._seconds:g} s; "
                     "before it ends nobody can tell which epochs are committed",
                     operator=self.who,
-                    kept="the target is as it was",
+                    kept=_KEPT,
                     do="wait: the brokers end it after the transaction_timeout of the sink that began it; it is "
                     "tried again with back-off",
                 )
@@ -225,15 +234,14 @@ class EpochsTopic:
         return found
 
     def _fault(self, problem: Exception, what: str) -> Exception:
-        kept = "the target is as it was"
         if isinstance(problem, TimeoutError):
             return StorageError(
                 f"{what}: no answer within {self._seconds:g} s",
                 operator=self.who,
-                kept=kept,
+                kept=_KEPT,
                 do="see to the brokers and the network; it is tried again with back-off",
             )
-        return told(problem.args[0], what, self.who, kept)
+        return told(problem.args[0], what, self.who, _KEPT)
 
     def _refused(self, how: str) -> ConfigurationError:
         return ConfigurationError(

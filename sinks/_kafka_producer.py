@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from spark_ext.errors import ConfigurationError, SparkExtError, TransientError
 from spark_ext.failpoints import reach
-from spark_ext.kafka_client import KafkaOptions, library, refused_settings, told
+from spark_ext.kafka_client import KafkaOptions, admin, library, partitions, refused_settings, told
 from spark_ext.sinks._kafka_epochs import EpochRecord, EpochsTopic
 from spark_ext.sinks._kafka_staging import Staged
 
@@ -68,7 +68,7 @@ class Session:
     def __init__(self, options: KafkaOptions, epochs: EpochsTopic, limits: Limits) -> None:
         who = self._who = epochs.who
         self._kafka = library(who)
-        self._epochs, self._timeout_ms = epochs, limits.transaction_ms
+        self._options, self._epochs, self._timeout_ms = options, epochs, limits.transaction_ms
         self._seconds = options.request_timeout / 1000
         self._fatal: KafkaError | None = None
         self._failed: list[KafkaError] = []
@@ -122,9 +122,8 @@ class Session:
                 self._send(batch, topic)
                 self._producer.poll(0)
                 self._check()
-            self._producer.produce(
-                self._epochs.topic, record.to_bytes(), self._epochs.key.encode(), self._epochs.partition
-            )
+            epochs = self._epochs
+            self._when_there_is_room(epochs.topic, record.to_bytes(), epochs.key.encode(), epochs.partition)
             reach("kafka.before_commit")
             self._producer.commit_transaction(self._seconds)
         except (self._kafka.KafkaException, BufferError) as problem:
@@ -142,7 +141,7 @@ class Session:
                 try:
                     produce(topic, value, key)
                 except BufferError:
-                    self._when_there_is_room(topic, value, key, -1, 0, None)
+                    self._when_there_is_room(topic, value, key, -1)
             return
         topics = columns["topic"].to_pylist() if "topic" in columns else itertools.repeat(topic)
         partitions = _numbers(columns.get("partition"), -1)
@@ -152,7 +151,7 @@ class Session:
             self._when_there_is_room(*row)
 
     def _when_there_is_room(
-        self, topic: str | None, value: Any, key: Any, partition: int, timestamp: int, headers: Any
+        self, topic: str | None, value: Any, key: Any, partition: int, timestamp: int = 0, headers: Any = None
     ) -> None:
         while True:
             try:
@@ -192,15 +191,7 @@ class Session:
                 )
 
     def _count(self, topic: str) -> int:
-        try:
-            found = self._producer.list_topics(topic, timeout=self._seconds).topics[topic]
-        except self._kafka.KafkaException as problem:
-            raise self._fault(problem, f"topic '{topic}' could not be looked at") from problem
-        if found.error is None:
-            return len(found.partitions)
-        if found.error.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
-            return 0
-        raise told(found.error, f"topic '{topic}' could not be looked at", self._who, KEPT)
+        return partitions(admin(self._options, self._who), [topic], self._seconds, self._who, KEPT)[topic]
 
     # -- failures -----------------------------------------------------------------------------------------------------
 

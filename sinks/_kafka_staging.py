@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql import types as T
 
-from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.errors import ConfigurationError, DataError, PreparedLostError, StorageError
 from spark_ext.sinks.contract import Task
 
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -170,18 +170,29 @@ class Staging:
                 kept=_KEPT,
                 do="filter such rows, or name the topic with the option 'topic'",
             )
+        wrong = _no_message(messages)
+        if wrong is not None:
+            raise DataError(wrong, operator=where, kept=_KEPT, do="correct or filter such rows in the query")
 
     def read(self, staged: Staged) -> Iterator[pa.RecordBatch]:
         """The messages of a task.
 
         Raises:
             ConfigurationError: the file is not there: the folder is not shared.
+            PreparedLostError: it is not there on the machine that wrote it, or not whole.
         """
         filesystem, path = place_of(staged.path)
+        rows = 0
         try:
             with filesystem.open_input_stream(path) as stream, pa.ipc.open_stream(stream) as reader:
-                yield from reader
+                for batch in reader:
+                    rows += batch.num_rows
+                    yield batch
+        except pa.ArrowInvalid as problem:
+            raise self._lost(staged, f"cannot be read: {problem}") from problem
         except FileNotFoundError as problem:
+            if staged.host == socket.gethostname():
+                raise self._lost(staged, "is gone") from problem
             raise ConfigurationError(
                 f"the staged file '{staged.path}', written on {staged.host}, is not there on {socket.gethostname()}",
                 operator=self._who,
@@ -189,6 +200,18 @@ class Staging:
                 do="give a folder that driver and executors share with the option 'staging'; if it is shared, find "
                 "out what deletes files in it",
             ) from problem
+        if rows != staged.rows:
+            # A stream of batches that was cut between two of them looks whole.
+            raise self._lost(staged, f"has {rows} of {staged.rows} messages")
+
+    def _lost(self, staged: Staged, how: str) -> PreparedLostError:
+        return PreparedLostError(
+            f"what a task had staged is lost: the file '{staged.path}' {how}",
+            operator=self._who,
+            kept=_KEPT,
+            do="nothing: the epoch is repeated from its source; if it comes again, find out what deletes or cuts files "
+            "in the folder of the option 'staging'",
+        )
 
     def remove(self, staged: Sequence[Staged]) -> None:
         """Forget what is committed. A file that stays is removed by the next claim."""
@@ -228,6 +251,22 @@ def _messages(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
     # A time between two milliseconds is cut, as Spark's own sink does it.
     columns = [batch.column(name).cast(_COLUMNS[name][1], safe=name != "timestamp") for name in names]
     return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _no_message(messages: pa.RecordBatch) -> str | None:
+    """What a row says that no message can; the client would take some of it for something else."""
+    columns = dict(zip(messages.schema.names, messages.columns, strict=True))
+    least = pc.min(columns["partition"]).as_py() if "partition" in columns else None
+    if least is not None and least < 0:
+        return f"a row is for partition {least}; null leaves the choice to the client"
+    first = pc.min(columns["timestamp"].cast(pa.int64())).as_py() if "timestamp" in columns else None
+    if first is not None and first <= 0:
+        return "a row's timestamp is not after 1970-01-01 00:00 UTC, which no message can have; null stands for now"
+    if "headers" in columns:
+        headers = columns["headers"].flatten()
+        if pc.any(pc.and_(headers.is_valid(), pc.struct_field(headers, "key").is_null())).as_py():
+            return "a row has a header whose key is null"
+    return None
 
 
 def _note_topics(messages: pa.RecordBatch, topic: str | None, topics: dict[str, int]) -> None:

@@ -82,8 +82,11 @@ def _end_older(committer: Committer, incarnation: int, mark: str) -> None:
     """End connections of older incarnations, as far as the role may: their transactions are rolled back."""
     prefix = application(mark, 0).removesuffix("0")
     committer.connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-        "AND usename = current_user AND pid <> pg_backend_pid() "
+        # Waits for its end, ms: one that is just preparing is not to finish that behind the look for what is prepared.
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity a JOIN pg_roles r ON r.oid = a.usesysid "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        # What the server asks for; else the whole statement would be refused.
+        "AND CASE WHEN r.rolsuper THEN current_setting('is_superuser')::bool ELSE pg_has_role(r.oid, 'USAGE') END "
         # CASE, because AND may look at either side first, and other names have no number.
         "AND CASE WHEN application_name ~ %s THEN split_part(application_name, ':', 3)::bigint < %s ELSE false END",
         (f"^{prefix}[0-9]+$", incarnation),

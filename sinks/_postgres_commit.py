@@ -14,7 +14,7 @@ from spark_ext.errors import PreparedLostError, StateError
 from spark_ext.failpoints import reach
 from spark_ext.postgres.problems import told
 from spark_ext.sinks import _postgres_record as record
-from spark_ext.sinks._postgres_prepare import InDoubt, Inline, Part, Staged, drop, pending, roll_back
+from spark_ext.sinks._postgres_prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
 from spark_ext.sinks._postgres_rows import Teller, copy_in, unpacked
 from spark_ext.sinks._postgres_table import Table, names
 from spark_ext.sinks.contract import CommitOutcome, Epoch
@@ -45,6 +45,7 @@ class Committer:
     teller: Teller
     lock_timeout: int
     """How long to wait for a lock, ms."""
+    fence: Fence
 
     def commit(self, epoch: Epoch, parts: Sequence[Part]) -> CommitOutcome:
         """The epoch, once.
@@ -85,7 +86,8 @@ class Committer:
         staged = [part for part in parts if isinstance(part, Staged)]
         inline = [batch for part in parts if isinstance(part, Inline) and part.rows for batch in unpacked(part.data)]
         sources = [sql.Identifier(record.SCHEMA, part.table) for part in staged]
-        if inline and self.upsert is None:
+        copied = self.upsert is None and self.table.only_insert is None
+        if inline and copied:
             copy_in(self.connection, self.table.name.identifier, self.table.chosen(self.columns), inline, self.teller)
         elif inline:
             few = sql.Identifier("pg_temp", "spark_ext_rows")
@@ -97,10 +99,10 @@ class Committer:
             copy_in(self.connection, few, self.table.chosen(self.columns), inline, self.teller)
             sources.append(few)
         if sources:
-            self._insert_checked(sources, staged)
+            self._insert_checked(sources, staged, exact=copied)
         drop(self.connection, [part.table for part in staged])
 
-    def _insert_checked(self, sources: Sequence[sql.Identifier], staged: Sequence[Staged]) -> None:
+    def _insert_checked(self, sources: Sequence[sql.Identifier], staged: Sequence[Staged], *, exact: bool) -> None:
         """Insert, and see that the staging tables still had all rows."""
         import psycopg
 
@@ -109,7 +111,7 @@ class Committer:
         except psycopg.errors.UndefinedTable as gone:
             raise self._lost(told(gone)) from None
         # Counting costs a scan; a trigger of the table may keep rows out, an upsert joins some.
-        if self.upsert is not None or inserted != sum(part.rows for part in staged):
+        if not exact or inserted != sum(part.rows for part in staged):
             self._count(staged)
 
     def _insert(self, sources: Sequence[sql.Identifier]) -> sql.Composed:
@@ -205,10 +207,14 @@ class Committer:
         reach("postgres.part_committed")
 
     def _forget_attempts(self, epoch: Epoch) -> None:
-        """Roll back what lost attempts of this incarnation prepared up to this epoch: it holds locks and a slot."""
-        for gid, origin in pending(self.connection, self.identity.mark):
-            if origin.incarnation == epoch.incarnation and origin.epoch <= epoch.number:
-                roll_back(self.connection, gid)
+        """Roll back what lost attempts prepared up to this epoch, and older incarnations: it holds locks and a slot."""
+        left = [
+            gid
+            for gid, origin in pending(self.connection, self.identity.mark)
+            if origin.incarnation < epoch.incarnation
+            or (origin.incarnation == epoch.incarnation and origin.epoch <= epoch.number)
+        ]
+        give_up(self.connection, self.identity, left, self.fence)
 
     def _discard(self, parts: Sequence[Part]) -> None:
         drop(self.connection, [part.table for part in parts if isinstance(part, Staged)])
@@ -222,5 +228,7 @@ def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
     # A snapshot for each statement, whatever the database's default: what is read after the lock is as it is then.
     connection.execute(
         f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {int(lock_timeout)}; "
-        "SET LOCAL idle_in_transaction_session_timeout = 60000"
+        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
+        # Spark is about to note that the epoch is safe: then the server may not forget it in a crash.
+        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
     )

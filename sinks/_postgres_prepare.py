@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from spark_ext.failpoints import reach
-from spark_ext.sinks._postgres_record import SCHEMA, Identity
+from spark_ext.sinks._postgres_record import SCHEMA, Identity, decided, refuse_fenced
 from spark_ext.sinks._postgres_rows import Teller, copy_in, packed
 from spark_ext.sinks._postgres_table import Table, names
 
@@ -49,6 +50,9 @@ class InDoubt:
 
 
 Part: TypeAlias = Inline | Staged | InDoubt
+
+Fence: TypeAlias = "Callable[[], AbstractContextManager[psycopg.Connection[Any]]]"
+"""Gives a further connection that holds the sink's row, in a transaction: nobody decides meanwhile."""
 
 _STAGED = re.compile(r"s_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_(\d+)_[0-9a-f]{6}")
 _GID = re.compile(r"spark_ext:([0-9a-f]{12}):(\d+):(\d+):(\d+):(\d+):[0-9a-f]{6}")
@@ -133,22 +137,59 @@ def stage(
 
 def prepare(
     connection: psycopg.Connection[Any],
+    identity: Identity,
     table: Table,
     columns: Sequence[str],
     batches: Iterator[pa.RecordBatch],
     origin: Origin,
     teller: Teller,
 ) -> InDoubt:
-    """Copy rows into the target and prepare the transaction, which outlives this connection and the server."""
+    """Copy rows into the target and prepare the transaction, which outlives this connection and the server.
+
+    Raises:
+        FencedError: a newer incarnation holds the target: it has cleaned up, and would not see what is prepared now.
+    """
     from psycopg import sql
 
     gid = origin.new_gid()
     rows = copy_in(connection, table.name.identifier, table.chosen(columns), batches, teller)
     # Seen once the transaction is committed, by whomever.
     connection.execute("INSERT INTO spark_ext.parts (gid) VALUES (%s)", (gid,))
+    reach("postgres.before_prepare")
+    refuse_fenced(connection, identity, origin.incarnation, teller.who)
     connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(gid)))
     reach("postgres.prepared")
     return InDoubt(rows, gid)
+
+
+def make_way(connection: psycopg.Connection[Any], identity: Identity, origin: Origin, fence: Fence) -> None:
+    """Roll back what would hold a task up: of lost attempts at the same partition, and of older incarnations."""
+    place = (origin.incarnation, origin.epoch, origin.partition)
+    give_up(
+        connection,
+        identity,
+        [
+            gid
+            for gid, other in pending(connection, identity.mark)
+            if other.incarnation < origin.incarnation or (other.incarnation, other.epoch, other.partition) == place
+        ],
+        fence,
+    )
+
+
+def give_up(connection: psycopg.Connection[Any], identity: Identity, gids: Sequence[str], fence: Fence) -> None:
+    """Roll back prepared transactions, but for those that have been decided on.
+
+    Under the fence: else one could be decided on between the look at the decisions and its end.
+    """
+    if not gids:
+        return
+    with fence() as held:
+        kept = set(decided(held, identity))
+        reach("postgres.giving_up")
+        for gid in gids:
+            if gid not in kept:
+                roll_back(connection, gid)
 
 
 def pending(connection: psycopg.Connection[Any], mark: str) -> list[tuple[str, Origin]]:

@@ -97,6 +97,19 @@ def refuse_older(held: int, incarnation: int, who: str) -> None:
         )
 
 
+def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, incarnation: int, who: str) -> None:
+    """A look at the fence without a lock: enough for what is not visible yet.
+
+    Raises:
+        FencedError: a newer incarnation holds the target.
+    """
+    held = connection.execute(
+        "SELECT incarnation FROM spark_ext.sinks WHERE sink = %s AND target = %s", (identity.sink, identity.target)
+    ).fetchone()
+    if held is not None:
+        refuse_older(int(held[0]), incarnation, who)
+
+
 def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
     """One uid belongs to one job.
 

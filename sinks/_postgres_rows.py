@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import DataError, SparkExtError
@@ -80,7 +81,10 @@ class _Recent:
         """A value by the number of its row; the whole row without a column."""
         for first, batch in self._batches:
             if first <= row < first + batch.num_rows:
-                found = batch.slice(row - first, 1).to_pylist()[0]
+                try:
+                    found = batch.slice(row - first, 1).to_pylist()[0]
+                except (OverflowError, ValueError):
+                    return _UNKNOWN  # a time that Python has not
                 return found if column is None else found.get(column, _UNKNOWN)
         return _UNKNOWN
 
@@ -156,6 +160,25 @@ def cast(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
             else:
                 columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def keyed(batches: Iterable[pa.RecordBatch], key: Sequence[str], teller: Teller) -> Iterator[pa.RecordBatch]:
+    """Batches whose keys are whole: a null is equal to no other, so that such a row would be added with every epoch.
+
+    Raises:
+        DataError: names the first row with a null in its key.
+    """
+    rows = 0
+    for batch in batches:
+        for name in key:
+            column = batch.column(name)
+            if column.null_count:
+                at = pc.index(column.is_null(), True).as_py()
+                raise teller.refused(
+                    rows + at + 1, name, batch.slice(at, 1).to_pylist()[0], "the key of an upsert may not be null"
+                )
+        rows += batch.num_rows
+        yield batch
 
 
 def packed(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:

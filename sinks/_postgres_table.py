@@ -23,7 +23,7 @@ SELECT a.attname, CASE WHEN b.typtype = 'e' THEN 'enum' ELSE b.typname END,
   format_type(a.atttypid, a.atttypmod), e.typname, coalesce(e.oid, 0)::bigint,
   CASE WHEN a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END,
   (a.attnotnull OR t.typnotnull) AND NOT a.atthasdef AND a.attidentity = '' AND t.typdefault IS NULL,
-  NOT (a.attnotnull OR t.typnotnull), a.attgenerated <> ''
+  NOT (a.attnotnull OR t.typnotnull), a.attgenerated <> '' OR a.attidentity = 'a'
 FROM pg_attribute a
 JOIN pg_type t ON t.oid = a.atttypid
 JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
@@ -40,6 +40,8 @@ class Table:
     name: Name
     """With its schema."""
     columns: tuple[Column, ...]
+    only_insert: str | None = None
+    """Why COPY does not do, but INSERT does: COPY refuses row-level security, and passes rules over."""
 
     def chosen(self, names: Sequence[str]) -> tuple[Column, ...]:
         """Columns by name, in that order."""
@@ -54,13 +56,14 @@ def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table 
         ConfigurationError: it is a view or something else that rows cannot be copied into.
     """
     found = connection.execute(
-        "SELECT c.oid, n.nspname, c.relname, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.oid = to_regclass(%s)",
+        "SELECT c.oid, n.nspname, c.relname, c.relkind, CASE WHEN row_security_active(c.oid) THEN 'row-level security' "
+        "WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid AND ev_type = '3') THEN 'a rule on INSERT' END "
+        "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
         (name.identifier.as_string(connection),),
     ).fetchone()
     if found is None:
         return None
-    oid, schema, table, kind = found
+    oid, schema, table, kind, only_insert = found
     if _char(kind) not in ("r", "p"):
         raise ConfigurationError(
             f"'{name}' is not a table (its kind in pg_class is '{_char(kind)}')",
@@ -69,7 +72,7 @@ def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table 
             do="name a plain or partitioned table in the option 'table'",
         )
     columns = [Column(*row) for row in connection.execute(_COLUMNS, (oid,)).fetchall()]
-    return Table(Name(schema, table), tuple(columns))
+    return Table(Name(schema, table), tuple(columns), only_insert)
 
 
 def _char(value: Any) -> str:

@@ -84,7 +84,7 @@ class Column:
     """Not null, without a default."""
     nullable: bool = True
     generated: bool = False
-    """Computed by the server: nothing can be written to it."""
+    """Computed or counted by the server alone: nothing can be written to it."""
 
     @property
     def numeric(self) -> tuple[int, int] | None:
@@ -159,7 +159,7 @@ def check(schema: spark.StructType, columns: Sequence[Column], who: str) -> None
         if column is None:
             raise _refused(f"the table has no column '{field.name}'; it has: {', '.join(known)}", who)
         if column.generated:
-            raise _refused(f"column '{field.name}' is computed by the server", who)
+            raise _refused(f"column '{field.name}' is GENERATED ALWAYS: the server alone gives its values", who)
         if not takes(column, field.dataType):
             raise _refused(
                 f"column '{field.name}' has the type {column.shown} in the table, and "

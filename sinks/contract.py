@@ -165,7 +165,7 @@ class TwoPhaseCommitSink(DataSource):
             prepared: what `write` returned, without the Nones; from every partition.
 
         Raises:
-            FencedError: a newer incarnation has claimed the target.
+            FencedError: a newer incarnation has claimed the target; the message says which (`incarnation 2`).
             TransientError or OSError: tried again by the base, with back-off.
         """
 
@@ -177,7 +177,7 @@ class TwoPhaseCommitSink(DataSource):
         prepared.
 
         Raises:
-            FencedError: a newer incarnation has claimed it.
+            FencedError: a newer incarnation has claimed it; the message says which.
             ConfigurationError: the target holds epochs that another job wrote under this uid.
         """
 

@@ -97,7 +97,7 @@ class HttpOptions(SinkOptions):
     @classmethod
     def _address(cls, value: str) -> str:
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError("this is not an address such as https://host/path")
         if parts.username is not None or parts.password is not None:
             raise ValueError("credentials do not belong in an address; use 'token' or 'headers'")
@@ -238,7 +238,9 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         if options.headers_env is not None:
             given |= self._json(options.headers_env)
         token = options.token if options.token_env is None else self._variable(options.token_env)
-        secrets = [*given.values(), *([token] if token else [])]
+        # What comes behind a scheme (`Bearer ...`) is one by itself.
+        secrets = [part for value in given.values() for part in (value, value.partition(" ")[2])]
+        secrets += [token] if token else []
         if token is not None:
             given["Authorization"] = f"Bearer {token}"
         for name, value in given.items():

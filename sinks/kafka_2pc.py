@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from spark_ext import registry
 from spark_ext.errors import ConfigurationError, FencedError
 from spark_ext.failpoints import reach
-from spark_ext.kafka_client import KafkaOptions, admin, library, told
+from spark_ext.kafka_client import KafkaOptions, admin, no_topic, partitions
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
@@ -136,15 +136,12 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks._kafka_staging import check_columns
 
         check_columns(schema, self.options.topic, self._who)
-        kafka = library(self._who)
-        client = admin(self.options, self._who)
-        topic, kept = self.options.topic, "nothing was written"
-        try:
-            found = client.list_topics(topic or self.options.epochs_topic, timeout=self.options.request_timeout / 1000)
-        except kafka.KafkaException as problem:
-            raise told(problem.args[0], "the brokers could not be asked for the topic", self._who, kept) from problem
-        if topic is not None and (error := found.topics[topic].error) is not None:
-            raise told(error, f"the topic '{topic}' cannot be written", self._who, kept)
+        options, kept = self.options, "nothing was written"
+        asked = options.topic or options.epochs_topic
+        client = admin(options, self._who)
+        found = partitions(client, [asked], options.request_timeout / 1000, self._who, kept)
+        if options.topic is not None and not found[asked]:
+            raise no_topic(options.topic, "written", self._who, kept)
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Staged | None:
         """A file of messages that no reader sees.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, field_validator, model_validator
@@ -24,7 +24,7 @@ from spark_ext.postgres.connection import ConnectionOptions, Server, session
 from spark_ext.postgres.names import Name
 from spark_ext.postgres.problems import translated
 from spark_ext.sinks._postgres_record import Identity
-from spark_ext.sinks._postgres_rows import KEPT, Teller, arrow_schema, cast
+from spark_ext.sinks._postgres_rows import KEPT, Teller, arrow_schema, cast, keyed
 from spark_ext.sinks._postgres_table import Table, create, look_up, missing, usable
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
@@ -142,12 +142,22 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 )
         with self._session(0) as connection:
             if look_up(connection, self._table, self._who) is not None:
-                usable(connection, self._table, schema, options.key, self._who, make=False)
+                table = usable(connection, self._table, schema, options.key, self._who, make=False)
+                self._refuse_what_copy_passes_over(table, self._who)
             elif not options.create_table:
                 raise missing(self._table, self._who)
             if options.prepared:
                 self._refuse_without_prepared_transactions(connection)
         self._schema = schema
+
+    def _refuse_what_copy_passes_over(self, table: Table, who: str) -> None:
+        if self.options.prepared and table.only_insert is not None:
+            raise ConfigurationError(
+                f"the table has {table.only_insert}, which COPY does not heed, and prepared=true is by COPY alone",
+                operator=who,
+                kept="nothing was written",
+                do="leave prepared=false: rows are then moved by INSERT",
+            )
 
     def _refuse_without_prepared_transactions(self, connection: psycopg.Connection[Any]) -> None:
         found = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
@@ -174,7 +184,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 table = look_up(connection, self._table, self._who)
             if table is None:
                 raise missing(self._table, self._who)
-            take(self._committer(connection, table, (), self._who), claim, self._mark)
+            take(self._committer(connection, table, (), self._who, claim.incarnation), claim, self._mark)
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
@@ -186,42 +196,29 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             ConfigurationError: the table does not take the rows' columns.
             StorageError: the server failed.
         """
-        from spark_ext.sinks._postgres_prepare import Origin, gather, prepare, stage
+        from spark_ext.sinks._postgres_commit import begin
+        from spark_ext.sinks._postgres_prepare import Origin, gather, make_way, prepare, stage
+        from spark_ext.sinks._postgres_record import refuse_fenced
 
         arrow = arrow_schema(schema)
-        rows = cast(batches, arrow)
+        who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
+        teller = Teller(who, self.options.redact)
+        rows = keyed(cast(batches, arrow), self.options.key, teller)
         inline, first = gather(rows, arrow, self.options.inline_size)
         if inline is not None:
             return inline if inline.rows else None
-        who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
-        every, teller = itertools.chain(first, rows), Teller(who, self.options.redact)
+        every = itertools.chain(first, rows)
         with self._session(task.incarnation, who) as connection:
             table = self._usable(connection, schema, who)
             identity = Identity(task.sink, str(table.name))
             origin = Origin.task(identity, task)
             if not self.options.prepared:
                 return stage(connection, table, schema.names, every, origin, teller, self.options.lock_timeout)
-            self._make_way(connection, identity, origin, who)
-            return prepare(connection, table, schema.names, every, origin, teller)
-
-    def _make_way(self, connection: psycopg.Connection[Any], identity: Identity, origin: Any, who: str) -> None:
-        """Begin a task's transaction; what a lost attempt at the same partition has prepared would hold its locks."""
-        from spark_ext.sinks import _postgres_record as record
-        from spark_ext.sinks._postgres_commit import begin
-        from spark_ext.sinks._postgres_prepare import pending, roll_back
-
-        place = (origin.incarnation, origin.epoch, origin.partition)
-        decided = set(record.decided(connection, identity))
-        for gid, other in pending(connection, identity.mark):
-            if (other.incarnation, other.epoch, other.partition) == place and gid not in decided:
-                roll_back(connection, gid)
-        begin(connection, self.options.lock_timeout)
-        held = connection.execute(
-            "SELECT incarnation FROM spark_ext.sinks WHERE sink = %s AND target = %s",
-            (identity.sink, identity.target),
-        ).fetchone()
-        if held is not None:
-            record.refuse_older(held[0], origin.incarnation, who)
+            self._refuse_what_copy_passes_over(table, who)
+            make_way(connection, identity, origin, partial(self._fence, identity, task.incarnation))
+            begin(connection, self.options.lock_timeout)
+            refuse_fenced(connection, identity, task.incarnation, who)
+            return prepare(connection, identity, table, schema.names, every, origin, teller)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Part]) -> CommitOutcome:
         """One transaction with all rows of the epoch and its record; see `_postgres_commit`.
@@ -235,7 +232,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         who = f"{self._who}, epoch {epoch.number}"
         with self._session(epoch.incarnation, who) as connection:
             table = self._usable(connection, schema, who)
-            return self._committer(connection, table, tuple(schema.names), who).commit(epoch, prepared)
+            committer = self._committer(connection, table, tuple(schema.names), who, epoch.incarnation)
+            return committer.commit(epoch, prepared)
 
     # -- shared --------------------------------------------------------------------------------------------------------
 
@@ -250,6 +248,19 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         with translated(who, KEPT, redact=self.options.redact), session(self._server, name, who, ensure) as connection:
             yield connection
 
+    @contextmanager
+    def _fence(self, identity: Identity, incarnation: int) -> Iterator[psycopg.Connection[Any]]:
+        """A further connection that holds the sink's row until it is left."""
+        from spark_ext.sinks._postgres_claim import application
+        from spark_ext.sinks._postgres_commit import begin
+        from spark_ext.sinks._postgres_record import lock
+
+        with self._server.connect(application(self._mark, incarnation)) as connection:
+            begin(connection, self.options.lock_timeout)
+            lock(connection, identity)
+            yield connection
+            connection.execute("ROLLBACK")
+
     @property
     def _mark(self) -> str:
         """What this sink's connections are known by: the table as it was named, for they are made before it is seen."""
@@ -260,17 +271,19 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         return usable(connection, self._table, schema, options.key, who, make=options.create_table)
 
     def _committer(
-        self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str
+        self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, incarnation: int
     ) -> Committer:
         from spark_ext.sinks._postgres_commit import Committer, Upsert
 
         options = self.options
+        identity = Identity(options.uid, str(table.name))
         return Committer(
             connection,
-            Identity(options.uid, str(table.name)),
+            identity,
             table,
             columns,
             Upsert(options.key, options.latest_by) if options.mode == "upsert" else None,
             Teller(who, options.redact),
             options.lock_timeout,
+            partial(self._fence, identity, incarnation),
         )

@@ -188,7 +188,12 @@ class Stage:
                     f"column '{field.name}' is of type {field.dataType.simpleString()} in stage '{other}' and {told} "
                     f"in stage '{self.name}'",
                     self._who,
-                    f"choose and rename columns with '{self.name}.select' or '{other}.select'",
+                    f"choose and rename columns with '{self.name}.select' or '{other}.select'"
+                    + (
+                        ""
+                        if found is None
+                        else "; a type is made equal in the stage's own source, such as by its query"
+                    ),
                 )
         more = [name for name in mine.names if name not in wanted.names]
         if more:

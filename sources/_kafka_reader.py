@@ -6,15 +6,20 @@ message behind it comes, or where the consumer says that the log ends.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_ext.errors import DataError, SparkExtError, StorageError
-from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, refused_settings, told
+from spark_ext.errors import DataError, StorageError
+from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, refused_settings, told, unanswered
 from spark_ext.sources._kafka_bounds import Place, lost, name
 
 if TYPE_CHECKING:
@@ -44,19 +49,37 @@ COLUMNS: Final = T.StructType(
 
 _HEADER: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
-_build: Final[Mapping[str, Callable[[Sequence[Message], Place], pa.Array]]] = {
-    "key": lambda messages, _: pa.array([one.key() for one in messages], pa.binary()),
-    "value": lambda messages, _: pa.array([one.value() for one in messages], pa.binary()),
-    "topic": lambda messages, place: pa.repeat(pa.scalar(place[0]), len(messages)),
-    "partition": lambda messages, place: pa.repeat(pa.scalar(place[1], pa.int32()), len(messages)),
-    "offset": lambda messages, _: pa.array([one.offset() for one in messages], pa.int64()),
-    "timestamp": lambda messages, _: pa.array([one.timestamp()[1] for one in messages], pa.timestamp("ms", "UTC")).cast(
-        pa.timestamp("us", "UTC")
-    ),
-    # The library counts from 1, with 0 for a message without a time; Kafka and Spark from 0.
-    "timestampType": lambda messages, _: pa.array([one.timestamp()[0] - 1 for one in messages], pa.int32()),
-    "headers": lambda messages, _: pa.array([_headers(one) for one in messages], _HEADER),
-}
+_TIMES: Final = ("timestamp", "timestampType")
+
+
+def _arrays(messages: Sequence[Message], place: Place, names: Sequence[str], of: Any) -> list[pa.Array]:
+    """Messages as columns. `of` is their class, whose methods are mapped: no frame of Python for each message."""
+    times = np.empty((0, 2), np.int64)
+    if not set(_TIMES).isdisjoint(names):
+        pairs = chain.from_iterable(map(of.timestamp, messages))
+        times = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2)
+    return [_array(column, messages, place, times, of) for column in names]
+
+
+def _array(column: str, messages: Sequence[Message], place: Place, times: npt.NDArray[np.int64], of: Any) -> pa.Array:
+    match column:
+        case "key":
+            return pa.array(list(map(of.key, messages)), pa.binary())
+        case "value":
+            return pa.array(list(map(of.value, messages)), pa.binary())
+        case "topic":
+            return pa.repeat(pa.scalar(place[0]), len(messages))
+        case "partition":
+            return pa.repeat(pa.scalar(place[1], pa.int32()), len(messages))
+        case "offset":
+            return pa.array(np.fromiter(map(of.offset, messages), np.int64, len(messages)))
+        case "timestamp":
+            return pa.array(times[:, 1], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        case "timestampType":
+            # The library counts from 1, with 0 for a message without a time; Kafka and Spark from 0.
+            return pa.array((times[:, 0] - 1).astype(np.int32))
+        case _:
+            return pa.array([_headers(message) for message in messages], _HEADER)
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
@@ -83,9 +106,11 @@ def _consumer(options: KafkaOptions, who: str) -> Any:
         )
         defaults = {
             "fetch.wait.max.ms": 10,  # how long the end of the log is waited for
-            "fetch.message.max.bytes": 4 * 1024 * 1024,
-            "queued.max.messages.kbytes": 64 * 1024,
+            # What is fetched beyond a range is thrown away, so not more ahead than keeps reading busy.
+            "queued.max.messages.kbytes": 8 * 1024,
             "queued.min.messages": 1_000_000,
+            "fetch.message.max.bytes": 2 * 1024 * 1024,
+            "fetch.queue.backoff.ms": 2,  # how long fetching rests when so much waits: a second, if nobody says
         }
         try:
             _consumers[key] = kafka.Consumer({**defaults, **own})
@@ -134,10 +159,14 @@ def read(
         consumer.assign([kafka.TopicPartition(*place, start)])
         at, limit = start, time.monotonic() + seconds
         while at < end:
-            messages = consumer.consume(1, 0.5)
+            with _no_collection():
+                messages = consumer.consume(1, 0.5)
+                if messages and end - at > 1:
+                    # The rest of what has arrived, without waiting for a full batch.
+                    messages += consumer.consume(min(BATCH, end - at) - 1, 0)
+                good, at, problem = _sorted(messages, at, end)
+                arrays = _arrays(good, place, names, kafka.Message) if good else []
             if messages:
-                # The rest of what has arrived, without waiting for a full batch.
-                messages += consumer.consume(min(BATCH, max(1, end - at)) - 1, 0) if end - at > 1 else []
                 limit = time.monotonic() + seconds
             elif time.monotonic() > limit:
                 raise StorageError(
@@ -146,9 +175,8 @@ def read(
                     kept=KEPT,
                     do="see to the brokers and the network; the epoch is repeated",
                 )
-            good, at, problem = _sorted(messages, at, end)
-            if good:
-                yield pa.RecordBatch.from_arrays([_build[column](good, place) for column in names], names=list(names))
+            if arrays:
+                yield pa.RecordBatch.from_arrays(arrays, names=list(names))
             if problem is not None:
                 if problem.name() not in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                     raise told(problem, f"{name(place)} could not be read", who, KEPT)
@@ -162,6 +190,18 @@ def read(
             consumer.unassign()
         else:
             _forget(consumer)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's search for cycles: so many messages at once set it off again and again, and have none."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _sorted(messages: Sequence[Message], at: int, end: int) -> tuple[list[Message], int, Any]:
@@ -191,7 +231,7 @@ def _where_it_goes_on(options: KafkaOptions, place: Place, at: int, who: str, *,
         low = offsets(client, {place: kafka.admin.OffsetSpec.earliest()}, seconds)[place]
         high = offsets(client, {place: kafka.admin.OffsetSpec.latest()}, seconds)[place]
     except TimeoutError as problem:
-        raise unanswered(who, seconds) from problem
+        raise unanswered(who, seconds, KEPT) from problem
     if low <= at:
         raise DataError(
             f"{name(place)} has the offsets {low} to {high - 1}, and {at} is to be read: it is not the topic that was "
@@ -203,13 +243,3 @@ def _where_it_goes_on(options: KafkaOptions, place: Place, at: int, who: str, *,
     if not accept:
         raise lost(place, at, low, who)
     return low
-
-
-def unanswered(who: str, seconds: float) -> SparkExtError:
-    """The brokers are silent."""
-    return StorageError(
-        f"the brokers gave no answer within {seconds:g} s",
-        operator=who,
-        kept=KEPT,
-        do="see to the brokers and the network; it is tried again with back-off",
-    )

@@ -13,16 +13,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_ext.sources._postgres_relation import Relation, literal, quoted, xid_of
-from spark_ext.sources._postgres_slice import Slice, of_increment
+from spark_ext.sources._postgres_slice import MOST_WRITERS, Slice, of_increment
 from spark_ext.sources._postgres_snapshot import View
 from spark_ext.sources.contract import Advance, Limit
 
 
-def digest(view: View, found: Slice) -> tuple[int, int]:
-    """Number and hash of the rows."""
-    row = view.connection.execute(found.digest).fetchone()
+def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
+    """Number of the rows, and what a position says of them: number, hash, and the snapshot in which they were seen."""
+    seen = view.held
+    row = view.connection.execute(found.digest(seen.least)).fetchone()
     assert row is not None
-    return int(row[0]), int(row[1])
+    count, hashed, writers = int(row[0]), int(row[1]), row[2] or []
+    position = {"rows": count, "hash": hashed, "snapshot": seen.id}
+    if found.has_xid:
+        position["next"] = seen.next
+        if seen.least < seen.next and len(writers) <= MOST_WRITERS:
+            position |= {"least": seen.least, "writers": writers}
+    return count, position
 
 
 def rows_of(limit: Limit, relation: Relation) -> int | None:
@@ -67,7 +74,7 @@ class Increments(ABC):
         if limit.upto is None and now - self._looked < self._poll_interval:
             return Advance(start, rows=0)
         end = self._end(view, relation, start, limit)
-        count, hashed = (0, 0) if end is None else digest(view, self.slice(relation, start, end))
+        count, noted = (0, {}) if end is None else digest(view, self.slice(relation, start, end))
         if end is None or not count:
             self._looked = now
             view.release()
@@ -75,9 +82,8 @@ class Increments(ABC):
         most = rows_of(limit, relation)
         if most is not None and count > most:
             end = self._cut(view, relation, start, end, most)
-            count, hashed = digest(view, self.slice(relation, start, end))
-        seen = view.held
-        position = {**end, "open": True, "rows": count, "hash": hashed, "snapshot": seen.id, "next": seen.next}
+            count, noted = digest(view, self.slice(relation, start, end))
+        position = {**end, "open": True, **noted}
         over = most is not None and count > most
         return Advance(position, rows=None if over else count, bytes=None if over else count * relation.width)
 

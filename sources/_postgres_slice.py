@@ -10,6 +10,9 @@ from pyspark.sql import types as spark
 
 from spark_ext.sources._postgres_relation import HASH_COLUMN, hash_of, literal, quoted, xid_of
 
+MOST_WRITERS = 100
+"""Most transactions that a position names: those that wrote rows of the plan and are younger than one still open."""
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -41,11 +44,14 @@ class Slice:
         """Up to a key, without it, instead of to the range's end."""
         return replace(self.with_(f"t.{quoted(self.key)} < {literal(text)}::{self.key_type}"), high=None)
 
-    @property
-    def digest(self) -> str:
-        """The statement that counts and hashes."""
+    def digest(self, least: int) -> str:
+        """The statement that counts and hashes, and lists who wrote rows, from the transaction `least` on."""
         hashed = hash_of(self.key, self.has_xid)
-        return f"SELECT count(*), coalesce(bit_xor({hashed}), 0) FROM {self.source} t WHERE {self.where}"
+        writers = f"(array_agg(DISTINCT {xid_of()}) FILTER (WHERE {xid_of()} >= {least}))[:{MOST_WRITERS + 1}]"
+        return (
+            f"SELECT count(*), coalesce(bit_xor({hashed}), 0), {writers if self.has_xid else 'NULL'} "
+            f"FROM {self.source} t WHERE {self.where}"
+        )
 
     def statement(self, declared: spark.StructType) -> str:
         """The statement that reads: the declared columns, and each row's hash."""
@@ -75,9 +81,7 @@ def of_range(
     if end is not None:
         if end.get("upto") is not None:
             upper = f"{key} < {literal(end['upto'])}::{cast}"
-        if end.get("next") is not None:
-            # Inserted or updated since the plan.
-            conditions.append(f"{xid_of()} < {int(end['next'])}")
+        conditions += written_before(end)
     return Slice(source, data["key"], cast, data["xid"], tuple(conditions), key, upper)
 
 
@@ -106,4 +110,13 @@ def of_increment(
     if end is None:
         return found
     found = found.with_(f"{name} <= {literal(end['value'])}")
-    return found.with_(f"{xid_of()} < {int(end['next'])}") if end.get("next") is not None else found
+    return found.with_(*written_before(end))
+
+
+def written_before(end: Mapping[str, Any]) -> list[str]:
+    """Leaves out what was inserted or updated since the plan, by what the plan has noted of its snapshot."""
+    if end.get("writers") is not None:
+        # Some were still open at the plan, between others that had ended; savepoints have numbers of their own.
+        among = "".join(f" OR {xid_of()} = {int(one)}" for one in end["writers"])
+        return [f"({xid_of()} < {int(end['least'])}{among})"]
+    return [f"{xid_of()} < {int(end['next'])}"] if end.get("next") is not None else []

@@ -38,7 +38,10 @@ def check_columns(schema: StructType, columns: Sequence[str], who: str) -> Struc
     """
     for name in columns:
         if name not in schema.names:
-            raise _refused(f"there is no column '{name}' for the seam; there are: {', '.join(schema.names)}", who)
+            there = ", ".join(schema.names)
+            raise _refused(
+                f"there is no column '{name}' for the seam; the stage itself, before 'select', has: {there}", who
+            )
     *partition, last = (schema[name] for name in columns)
     for field in partition:
         if not isinstance(field.dataType, (*_NUMBERS, StringType)):

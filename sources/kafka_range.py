@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import DataError, SparkExtError
-from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, told
+from spark_ext.kafka_client import KafkaOptions, admin, library, no_topic, offsets, partitions, told, unanswered
 from spark_ext.offsets import Position
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sources._kafka_bounds import (
@@ -33,7 +33,7 @@ from spark_ext.sources._kafka_bounds import (
     options_of,
     refused,
 )
-from spark_ext.sources._kafka_reader import COLUMNS, HEADERS, read, unanswered
+from spark_ext.sources._kafka_reader import COLUMNS, HEADERS, KEPT, read
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, Seam, SourceOptions
 
 if TYPE_CHECKING:
@@ -343,21 +343,23 @@ class KafkaRange(ChannelSource):
 
     def _places(self) -> list[Place]:
         """All partitions of the topics."""
-        kafka, pattern = library(self._who), self.options.pattern
+        topics = self._matching() if self.options.pattern is not None else self.options.topics
+        found = partitions(self._admin, topics, self._seconds, self._who, "nothing was read") if topics else {}
+        for topic, count in found.items():
+            if not count:
+                raise no_topic(topic, "read", self._who, "nothing was read")
+        if not found and self.bounded:
+            pattern = self.options.pattern
+            raise refused(f"no topic has a name like '{pattern}'", self._who, "correct the option 'pattern'")
+        return [(topic, number) for topic in sorted(found) for number in range(found[topic])]
+
+    def _matching(self) -> list[str]:
+        kafka, pattern = library(self._who), str(self.options.pattern)
         try:
-            asked = [None] if pattern is not None else list(self.options.topics)
-            metadata = [self._admin.list_topics(topic, timeout=self._seconds).topics for topic in asked]
+            topics = self._admin.list_topics(timeout=self._seconds).topics
         except kafka.KafkaException as problem:
             raise self._fault(problem, "the topics could not be looked at") from problem
-        found = {topic: said for topics in metadata for topic, said in topics.items()}
-        if pattern is not None:
-            found = {topic: said for topic, said in found.items() if re.fullmatch(pattern, topic)}
-        for topic, said in found.items():
-            if said.error is not None:
-                raise told(said.error, f"topic '{topic}' cannot be read", self._who, "nothing was read")
-        if not found and self.bounded:
-            raise refused(f"no topic has a name like '{pattern}'", self._who, "correct the option 'pattern'")
-        return [(topic, number) for topic in sorted(found) for number in sorted(found[topic].partitions)]
+        return [topic for topic in topics if re.fullmatch(pattern, topic)]
 
     def _ends(self, places: Sequence[Place]) -> Ends:
         return Ends(self._offsets(dict.fromkeys(places, "earliest")), self._offsets(dict.fromkeys(places, "latest")))
@@ -377,7 +379,7 @@ class KafkaRange(ChannelSource):
         except kafka.KafkaException as problem:
             raise self._fault(problem, "the ends of partitions could not be looked up") from problem
         except TimeoutError as problem:
-            raise unanswered(self._who, self._seconds) from problem
+            raise unanswered(self._who, self._seconds, KEPT) from problem
 
     def _fault(self, problem: Exception, what: str) -> SparkExtError:
         return told(problem.args[0], what, self._who, "all that was committed")

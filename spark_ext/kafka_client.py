@@ -9,7 +9,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -60,13 +61,26 @@ _NOT_ALLOWED: Final = frozenset(
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
     }
 )
+_UNREACHED: Final = frozenset({"_TRANSPORT", "_RESOLVE"})
+"""Why a broker could not be reached: tells more than that a call timed out."""
+
 _NO_MESSAGE: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP", "INVALID_RECORD", "POLICY_VIOLATION"}
 )
 """Names of librdkafka: what comes back however often it is repeated."""
 
-_SETTLING: Final = frozenset({"NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PART", "_NOENT"})
-"""What a partition says that has just been created, or whose leader has just changed."""
+_SETTLING: Final = frozenset(
+    {
+        "NOT_LEADER_FOR_PARTITION",
+        "LEADER_NOT_AVAILABLE",
+        "UNKNOWN_LEADER_EPOCH",
+        "FENCED_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_NOENT",
+    }
+)
+"""What a partition says that has just been created, or whose leader has just changed or come back."""
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
@@ -147,19 +161,66 @@ def library(who: str) -> Any:
 
 
 def admin(options: KafkaOptions, who: str) -> AdminClient:
-    """A client for metadata and offsets. Keep it referenced while its calls run.
+    """A client for metadata and offsets that the brokers have let in. Keep it referenced while its calls run.
 
     Raises:
         EnvironmentProblem: the library is missing.
-        ConfigurationError: a client option is refused.
+        ConfigurationError: a client option is refused, or the credentials are.
+        StorageError: no broker answers.
     """
     kafka = library(who)
     from confluent_kafka.admin import AdminClient
 
+    heard: list[KafkaError] = []
+    settings = {**options.client(who), "error_cb": heard.append}
     try:
-        return AdminClient(options.client(who))
+        client = AdminClient(settings)
     except (kafka.KafkaException, TypeError, ValueError) as problem:
         raise refused_settings(problem, who) from problem
+    _enter(client, heard, options.request_timeout / 1000, who)
+    return client
+
+
+def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: str) -> None:
+    """Wait for a broker's first answer. That it refuses credentials is told by callbacks only; calls just time out."""
+    from confluent_kafka import KafkaException
+
+    answer = client.describe_cluster(request_timeout=seconds)
+    limit = time.monotonic() + seconds + 1
+    while True:
+        client.poll(0)
+        refusal = next((error for error in heard if error.name() in _NOT_ALLOWED), None)
+        if refusal is not None:
+            raise told(refusal, "the brokers do not let the client in", who, "nothing was read or written")
+        try:
+            answer.result(0.02)
+            return
+        except FutureTimeout:
+            if time.monotonic() < limit:
+                continue
+            cause: Any = "no answer"
+        except KafkaException as problem:
+            cause = problem.args[0].str()
+        reason = next((error.str() for error in heard if error.name() in _UNREACHED), cause)
+        raise StorageError(
+            f"no broker could be reached in {seconds:g} s: {reason}",
+            operator=who,
+            kept="all that was committed",
+            do="see to the brokers, the network and 'bootstrap_servers'; it is tried again with back-off",
+        )
+
+
+def answered(answer: Any, seconds: float) -> Any:
+    """What a call of the library gives.
+
+    Raises:
+        KafkaException: the brokers' refusal.
+        TimeoutError: no answer; before Python 3.11 futures have an error of their own for that.
+    """
+    try:
+        return answer.result(seconds)
+    except FutureTimeout:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
 
 
 def offsets(
@@ -185,13 +246,57 @@ def offsets(
     while places:
         asked = client.list_offsets(places, isolation_level=level, request_timeout=seconds)
         try:
-            found = {place: answer.result(seconds + 1) for place, answer in asked.items()}
+            found = {place: answered(answer, seconds + 1) for place, answer in asked.items()}
             return {(place.topic, place.partition): answer.offset for place, answer in found.items()}
         except kafka.KafkaException as problem:
             if problem.args[0].name() not in _SETTLING or time.monotonic() > limit:
                 raise
             time.sleep(0.02)
     return {}
+
+
+def partitions(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, int]:
+    """How many partitions topics have; 0: there is no such topic.
+
+    Asked like this the brokers make no topic of that name, which by default they do for whoever asks for its metadata.
+
+    Raises:
+        SparkExtError: the brokers refuse to tell, or do not answer.
+    """
+    import confluent_kafka as kafka
+
+    asked = client.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=seconds)
+    found: dict[str, int] = {}
+    for topic, answer in asked.items():
+        try:
+            found[topic] = len(answered(answer, seconds + 1).partitions)
+        except TimeoutError as problem:
+            raise unanswered(who, seconds, kept) from problem
+        except kafka.KafkaException as problem:
+            if problem.args[0].name() not in _NO_TOPIC:
+                raise told(problem.args[0], f"topic '{topic}' could not be looked at", who, kept) from problem
+            found[topic] = 0
+    return found
+
+
+def no_topic(topic: str, what: str, who: str, kept: str) -> ConfigurationError:
+    """The refusal of a topic that is not there."""
+    return ConfigurationError(
+        f"the topic '{topic}' cannot be {what}: there is no such topic",
+        operator=who,
+        kept=kept,
+        do="create the topic, or correct its name",
+    )
+
+
+def unanswered(who: str, seconds: float, kept: str) -> StorageError:
+    """The brokers are silent."""
+    return StorageError(
+        f"the brokers gave no answer within {seconds:g} s",
+        operator=who,
+        kept=kept,
+        do="see to the brokers and the network; it is tried again with back-off",
+    )
 
 
 def refused_settings(problem: Exception, who: str) -> ConfigurationError:

@@ -21,9 +21,16 @@ UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds by itself; a connector that has no such field does not see them."""
 
-_PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)[^/@]+@")
+_PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)\S+@")
+"""Up to the last `@`: a password may hold one, or a slash, that was to be encoded."""
 
-_SECRET = re.compile(r"password|secret|token|credential|api_?key|access_?key|dsn|sas$|storage_options", re.IGNORECASE)
+_SECRET = re.compile(
+    r"passw(or)?d|passphrase|secret|token|credential|(api|access|account|private|encryption)[._-]?key|authorization|"
+    r"signature|jaas|dsn|sas$|storage_options",
+    re.IGNORECASE,
+)
+
+_PARAMETER_OF_ADDRESS = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
 Self = TypeVar("Self", bound="Options")
 
@@ -127,11 +134,18 @@ class Options(BaseModel):
 
     @classmethod
     def shown(cls, name: str, value: Any) -> Any:
-        """A value as it may be shown and stored: `***` for a secret, and in the place of a password in an address."""
+        """A value as it may be shown and stored: `***` for a secret, and in the place of one in an address."""
         if value is not None and cls.is_secret(name):
             return "***"
-        return _PASSWORD_IN_ADDRESS.sub(r"\1***@", value) if isinstance(value, str) else value
+        if not isinstance(value, str) or "://" not in value:
+            return value
+        return _PARAMETER_OF_ADDRESS.sub(_without_secret, _PASSWORD_IN_ADDRESS.sub(r"\1***@", value))
 
     def public(self) -> dict[str, Any]:
         """The options as plain values, secrets replaced by `***`: what may be stored in a table and shown."""
         return {name: self.shown(name, value) for name, value in self.model_dump(mode="json").items()}
+
+
+def _without_secret(parameter: re.Match[str]) -> str:
+    mark, name, value = parameter.groups()
+    return f"{mark}{name}={'***' if _SECRET.search(name) or name.lower() in ('key', 'sig', 'code') else value}"

@@ -39,6 +39,11 @@ class Member:
         """The JVM of an executor of a cluster."""
         return self.is_jvm and "CoarseGrainedExecutorBackend" in self.command
 
+    @property
+    def is_python_worker(self) -> bool:
+        """A Python process of Spark's, not the shell script in pyspark's folder that starts the JVM."""
+        return " -m pyspark." in self.command and not self.is_jvm
+
     def kill(self) -> bool:
         """SIGKILL; returns whether it was still there."""
         with suppress(psutil.NoSuchProcess):

@@ -15,16 +15,23 @@ from pyspark.sql import DataFrame
 import spark_ext as sx
 from spark_ext.errors import JobFailedError, SparkExtError, from_text
 from spark_ext.jobs.job import Job
+from spark_ext.ledger.ledger import Ledger
+from spark_ext.ledger.schema import IncidentRow
 from spark_ext.spark.spark_log import SparkLog
 from tests.jobs import Lab
 from tests.waiting import until
 
 
 @contextmanager
-def refused(kind: type[SparkExtError], *words: str) -> Iterator[None]:
-    """What happens inside is refused by an error of that kind, which has all its parts and these words in it."""
+def refused(kind: type[SparkExtError], *words: str) -> Iterator[list[str]]:
+    """What happens inside is refused by an error of that kind, which has all its parts and these words in it.
+
+    Gives a list that holds all that was told, once it was.
+    """
+    told: list[str] = []
     with pytest.raises((SparkExtError, PySparkException)) as caught:
-        yield
+        yield told
+    told.append(str(caught.value))
     error: BaseException | None = caught.value
     if isinstance(error, PySparkException):
         # What Spark itself called, such as `load()`, comes back in Spark's error, with ours in it.
@@ -36,6 +43,12 @@ def refused(kind: type[SparkExtError], *words: str) -> Iterator[None]:
     assert error.operator and error.kept and error.do, str(error)
     for word in words:
         assert word in str(error), str(error)
+
+
+def failures(job: Job) -> list[tuple[str, str]]:
+    """What the ledger has of a job's failures, in order: what happened, and what was done."""
+    rows = Ledger(job.state_directory).table(IncidentRow).rows()
+    return [(row.what, row.action) for row in sorted(rows, key=lambda row: row.at) if row.type == "failure"]
 
 
 def first_epoch(lab: Lab) -> None:

@@ -85,7 +85,7 @@ def test_a_full_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
 
     def job() -> Job:
         frame = on_disk.source(counts="100", max_rows_per_epoch=20, gate=gate)
-        return on_disk.job(frame, restart_attempts=1, restart_backoff="10 ms")
+        return on_disk.job(frame, restart_attempts=1, restart_backoff="10 ms", outage_patience=0)
 
     running = job().start()
     until(lambda: running.ledger.epochs().count() == 1, "the first epoch to be in the ledger")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from rich.console import Console
 
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.schema import (
@@ -24,6 +26,7 @@ from spark_ext.ledger.schema import (
     IncidentRow,
 )
 from spark_ext.views.status import read_status
+from spark_ext.views.status_view import show_rows
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -354,3 +357,10 @@ def test_a_file_that_gives_no_job(script: Path, function: str, code: int, said: 
     assert done.returncode == code
     assert said in done.stderr
     assert ("Traceback" in done.stderr) == (function == "untold")
+
+
+def test_a_pipe_loses_nothing_of_a_wide_table() -> None:
+    out = io.StringIO()
+    channel = "/".join(f"part-{n}" for n in range(40))
+    show_rows([{"kind": "channel", "channel": channel}], ("kind", "channel"), Console(file=out, width=80))
+    assert f"channel  {channel}" in out.getvalue()

@@ -65,7 +65,7 @@ class QueryRun:
         self._query: StreamingQuery | None = None
         self._ended: tuple[BaseException | None] | None = None
         self._failures = 0
-        self._failed_after = -1
+        self._failing_since = 0.0
         self._restart_at: float | None = None
         self._planned_before: LoggedOffsets | None = None
         self._stopping = False
@@ -298,9 +298,13 @@ class QueryRun:
         if self._stopping:
             self._become(State.CANCELED, "stopped; a failure came on the way")
             return
+        if not self._failures:
+            self._failing_since = now
         self._failures += 1
         error = describe(failure, self.who, self.committed)
-        delay = None if lifecycle.is_terminal(error) else self.context.settings.restarts.delay_ms(self._failures)
+        outage = (now - self._failing_since) * 1000 if lifecycle.is_outage(error) else None
+        policy = self.context.settings.restarts
+        delay = None if lifecycle.is_terminal(error) else policy.delay_ms(self._failures, outage)
         if delay is None:
             self.fail(error, {"stack": str(failure)})
             return

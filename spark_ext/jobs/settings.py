@@ -27,6 +27,8 @@ class JobSettings(BaseModel):
     """Restarts of a query in a row without an epoch committed in between."""
     restart_backoff: Milliseconds = 100
     """Wait before the first restart; four times as long before each further one, up to 30 s."""
+    outage_patience: Milliseconds = 300_000
+    """For how long restarts go on, past `restart_attempts`, while a server or disk outside is away."""
     finalization_timeout: Milliseconds = 600_000
     """How long the final checkpoint waits for operators that require finalization."""
     stop_timeout: Milliseconds = 60_000
@@ -39,7 +41,7 @@ class JobSettings(BaseModel):
     @property
     def restarts(self) -> RestartPolicy:
         """The restart policy."""
-        return RestartPolicy(self.restart_attempts, self.restart_backoff)
+        return RestartPolicy(self.restart_attempts, self.restart_backoff, outage_ms=self.outage_patience)
 
     @classmethod
     def of(cls, job: str, given: Mapping[str, Any]) -> JobSettings:

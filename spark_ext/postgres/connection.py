@@ -87,6 +87,8 @@ class Server:
             conninfo = psycopg.conninfo.make_conninfo(**settings)
             if not all(port.isdigit() for port in str(settings.get("port", 0)).split(",") if port):
                 raise psycopg.ProgrammingError("port")
+            if options.dsn and "://" in options.dsn and _torn(parsed):
+                raise psycopg.ProgrammingError("password")
         except psycopg.Error:
             raise ConfigurationError(
                 "the option 'dsn' is not a connection string of PostgreSQL",
@@ -112,6 +114,12 @@ class Server:
 
         # Server-side preparation would outlive what it was made for: staging tables come and go.
         return psycopg.connect(self.conninfo, application_name=application, autocommit=True, prepare_threshold=None)
+
+
+def _torn(parsed: Mapping[str, Any]) -> bool:
+    """Whether a password with `@` or `/` in it, not encoded, has fallen apart: its end is in host or database then."""
+    # A host that begins with it is an abstract socket.
+    return "@" in str(parsed.get("host", ""))[1:] or "@" in str(parsed.get("dbname", ""))
 
 
 def _shown(settings: Mapping[str, Any]) -> str:
@@ -141,6 +149,10 @@ def load(module: str, who: str) -> Any:
             kept=_NOTHING,
             do="pip install 'spark-ext[postgres]' for the Python of driver and executors",
         ) from None
+
+
+_MOST_KEPT = 4
+"""Idle connections that a thread keeps."""
 
 
 class _Kept(threading.local):
@@ -196,6 +208,9 @@ def session(
         connection.close()
     else:
         _kept.connections[key] = connection
+        while len(_kept.connections) > _MOST_KEPT:
+            # The one that has been idle for longest: a process may serve many operators, one after the other.
+            _kept.connections.pop(next(iter(_kept.connections))).close()
 
 
 def _lives(connection: psycopg.Connection[Any]) -> bool:

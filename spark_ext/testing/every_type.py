@@ -54,7 +54,9 @@ def without(*names: str) -> T.StructType:
     """
     unknown = set(names) - set(EVERY_TYPE.fieldNames())
     if unknown:
-        raise ValueError(f"no columns of EVERY_TYPE: {sorted(unknown)}")
+        raise ValueError(
+            f"no columns of EVERY_TYPE: {sorted(unknown)}; there are: {', '.join(EVERY_TYPE.fieldNames())}"
+        )
     return T.StructType([field for field in EVERY_TYPE.fields if field.name not in names])
 
 

@@ -57,7 +57,9 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], console
     for row in rows:
         table.add_row(*(Text(_text(row[column])) for column in columns))
     if not console.is_terminal:
-        console.width = max(console.width, console.measure(table).maximum)
+        # A measure is never wider than what it is asked for.
+        wanted = console.measure(table, options=console.options.update(width=100_000)).maximum
+        console.width = max(console.width, wanted)
     console.print(table)
 
 

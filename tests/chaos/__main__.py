@@ -130,6 +130,7 @@ def _sinks(chosen: str, kills: int, seed: int, steps: bool, keep: Path | None) -
                 show(report, console)
             failed = failed or any(report.problems for report in reports)
             lines.append(summary(name, reports))
+            say(lines[-1])
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -219,7 +219,7 @@ class Round:
         members = [member for member in run.members() if member.pid != run.pid]
         if target == "jvm":
             return [member for member in members if member.is_jvm]
-        workers = [member for member in members if "pyspark" in member.command and not member.is_jvm]
+        workers = [member for member in members if member.is_python_worker]
         return workers + (self.cluster.python_workers() if self.cluster is not None else [])
 
 
@@ -313,7 +313,7 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
 
 def _children(run: Tree) -> bool:
     """Whether Python workers are there: the job's queries have begun."""
-    return any("pyspark" in member.command and not member.is_jvm for member in run.members())
+    return any(member.is_python_worker for member in run.members())
 
 
 def _wait(run: Tree, seconds: float) -> bool:

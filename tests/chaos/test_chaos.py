@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import history
 from tests.chaos.harness import Reference, Report, Round, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact
@@ -46,6 +47,13 @@ def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) ->
         report = server_at_steps(known(outlet), tmp_path / "server", outlet, print)
     assert report.problems == []
     assert len(report.blows) == 3 + len(outlet.commits)
+
+
+def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_path: Path) -> None:
+    report = history.chaos(tmp_path, kills=4, seed=5)
+    assert report.problems == []
+    assert len(report.blows) == 4
+    assert report.tables == dict.fromkeys(("table", "topic"), sum(history.EVENTS))
 
 
 @pytest.mark.cluster

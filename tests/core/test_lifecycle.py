@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 
 from spark_ext.end_of_input import EndOffset
-from spark_ext.errors import DataError, SparkExtError, StorageError
+from spark_ext.errors import CommitError, DataError, PreparedLostError, SparkExtError, StorageError, TransientError
 from spark_ext.lifecycle import (
     FinalStep,
     RestartPolicy,
     State,
     flushed,
     input_ended,
+    is_outage,
     is_terminal,
     job_state,
     new_finishes,
@@ -130,6 +131,48 @@ def test_waits_grow_to_a_limit_and_attempts_end(attempts: int, first: int, facto
 
 def test_the_shipped_policy() -> None:
     assert [RestartPolicy().delay_ms(failure) for failure in (1, 2, 3, 4)] == [100, 400, 1600, None]
+
+
+def restarts(policy: RestartPolicy, outage_s: float, epoch_s: float = 0.0) -> float | None:
+    """When a query runs again that finds a server away which comes back after `outage_s`, s; None: it has failed.
+
+    `epoch_s`: how long each attempt takes to fail.
+    """
+    now, failures = epoch_s, 0
+    while True:
+        failures += 1
+        delay = policy.delay_ms(failures, (now - epoch_s) * 1000)
+        if delay is None:
+            return None
+        now += delay / 1000
+        if now >= outage_s:
+            return now
+        now += epoch_s
+
+
+@pytest.mark.parametrize("epoch_s", [0.01, 6.4, 30.0])
+def test_an_outage_of_two_minutes_is_ridden_out_and_found_over_soon(epoch_s: float) -> None:
+    """However quick an attempt fails: at once in a source, after its own attempts in a sink, or by a time-out."""
+    again = restarts(RestartPolicy(), 120, epoch_s)
+    assert again is not None and again <= 120 + 30 + epoch_s
+    assert restarts(RestartPolicy(), 10_000, epoch_s) is None, "not for ever"
+    assert restarts(RestartPolicy(0), 1, epoch_s) is None, "no attempts: never"
+    assert restarts(RestartPolicy(outage_ms=0), 120, epoch_s) is None, "as any other failure"
+    assert RestartPolicy(outage_ms=10**12).delay_ms(10_000, 0) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (StorageError("x"), True),
+        (CommitError("x"), True),
+        (PreparedLostError("x"), True),
+        (TransientError("x"), False),
+        (DataError("x"), False),
+    ],
+)
+def test_what_is_away_is_waited_for(error: SparkExtError, outage: bool) -> None:
+    assert is_outage(error) is outage
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,8 @@ def test_public_options_mask_what_is_secret_and_show_the_rest() -> None:
 @pytest.mark.parametrize(
     "name",
     ["password", "DB_PASSWORD", "secret", "aws_secret_access_key", "token", "apiKey", "api_key", "credentials",
-     "access_key", "accessKey", "dsn", "sas"],
+     "access_key", "accessKey", "dsn", "sas", "kafka.sasl.jaas.config", "fs.s3a.access.key", "fs.azure.account.key.x",
+     "Authorization", "kafka.ssl.keystore.passphrase", "passwd"],
 )  # fmt: skip
 def test_options_that_go_into_the_ledger_are_masked_by_name(name: str) -> None:
     assert operators.public_options("elsewhere", {name: "hunter2", "path": "x"}) == {name: "***", "path": "x"}
@@ -108,6 +109,15 @@ def test_other_options_are_shown(name: str) -> None:
         ("postgresql://ann:hunter2@db:5432/x", "postgresql://ann:***@db:5432/x"),
         ("postgresql://ann@db/x", "postgresql://ann@db/x"),
         ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("postgresql://ann:hun@ter/2@db/x", "postgresql://ann:***@db/x"),
+        ("https://h/in?v=1&api_key=hunter2&n=3", "https://h/in?v=1&api_key=***&n=3"),
+        ("https://h/in?sig=hunter2", "https://h/in?sig=***"),
+        ("jdbc:postgresql://h/x?user=ann&password=hunter2", "jdbc:postgresql://h/x?user=ann&password=***"),
+        (
+            "jdbc:sqlserver://h;user=ann;password=hunter2;encrypt=true",
+            "jdbc:sqlserver://h;user=ann;password=***;encrypt=true",
+        ),
+        ("a sentence; key=value", "a sentence; key=value"),
     ],
 )
 def test_a_password_inside_an_address_is_masked(url: str, shown: str) -> None:

@@ -22,10 +22,12 @@ def test_the_shipped_file_lists_every_setting_but_credentials() -> None:
 
 
 def test_given_settings_win() -> None:
-    settings = JobSettings.of("j", {"interval": "2 s", "restart_attempts": 7, "restart_backoff": 10})
+    settings = JobSettings.of(
+        "j", {"interval": "2 s", "restart_attempts": 7, "restart_backoff": 10, "outage_patience": "2 s"}
+    )
     assert settings.interval == 2000
     assert settings.checkpoint_interval == 10_000
-    assert settings.restarts == RestartPolicy(7, 10)
+    assert settings.restarts == RestartPolicy(7, 10, outage_ms=2000)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import psutil
 import pyspark
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -31,21 +33,31 @@ from confluent_kafka.admin import (
 )
 
 from spark_ext.spark._jars import package_jars
+from tests.servers.kafka_log import DECIDED, states
 from tests.servers.watchdog import Watched
 from tests.waiting import until
 
 PACKAGES: Final = "org.apache.kafka:kafka_2.13:4.3.1,org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
+
+USER, PASSWORD = "tester", "s3cret-Passw0rd"
+"""Who may come in by `Broker.login`, the listener that asks."""
+
+_DECIDED_S: Final = 10.0
+"""How long `crash` waits for transactions that are decided."""
 
 _CLUSTER: Final = "5L6g3nShT-eMCtK--X86sw"
 
 _SETTINGS: Final = """
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.name.login.sasl.enabled.mechanisms=PLAIN
+listener.name.login.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  user_{user}="{password}";
 log.dirs={folder}/data
 num.partitions=1
 default.replication.factor=1
@@ -66,8 +78,9 @@ broker.heartbeat.interval.ms=300
 controller.quorum.election.timeout.ms=200
 controller.quorum.election.backoff.max.ms=200
 controller.quorum.fetch.timeout.ms=500
-auto.create.topics.enable=false
+auto.create.topics.enable=true
 log.retention.check.interval.ms=1000
+log.retention.ms=-1
 log.cleaner.backoff.ms=200
 num.network.threads=2
 num.io.threads=2
@@ -94,9 +107,10 @@ class Broker:
         self._watched = Watched(folder)
         self._numbers = itertools.count()
         self._server: subprocess.Popen[bytes] | None = None
-        self._port, controller = _free_ports(2)
+        self._port, self._login, controller = _free_ports(3)
         self._settings = folder / "server.properties"
-        self._settings.write_text(_SETTINGS.format(port=self._port, controller=controller, folder=folder))
+        ports = {"port": self._port, "login": self._login, "controller": controller}
+        self._settings.write_text(_SETTINGS.format(**ports, folder=folder, user=USER, password=PASSWORD))
         logging = folder / "log4j2.properties"
         logging.write_text(_LOGGING)
         java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else Path("java")
@@ -122,7 +136,7 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        self.crash()
+        self._end()
         self._watched.close()
 
     # -- the process ----------------------------------------------------------------------------------------
@@ -131,6 +145,11 @@ class Broker:
     def bootstrap(self) -> str:
         """Its address; the same after a restart."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def login(self) -> str:
+        """The address at which it asks for a password (SASL PLAIN)."""
+        return f"127.0.0.1:{self._login}"
 
     @property
     def pid(self) -> int:
@@ -154,10 +173,38 @@ class Broker:
         until(self._answers, f"an answer from the broker at {self.bootstrap}")
 
     def crash(self) -> None:
-        """`kill -9`. What it has acknowledged is on its disk."""
+        """`kill -9`. What it has acknowledged is on its disk.
+
+        But not while the end of a transaction is decided and not yet written to its partitions, which are
+        milliseconds: a Kafka 4.3.1 of one node that is killed just then takes it for complete at its return, so that
+        no reader of committed messages ever gets past it.
+        """
+        if self._server is None:
+            return
+        end = time.monotonic() + _DECIDED_S
+        while self._server.poll() is None and time.monotonic() < end:
+            self._server.send_signal(signal.SIGSTOP)
+            until(self._stands_still, "the broker to stand still")
+            if DECIDED.isdisjoint(self.transactions().values()):
+                break
+            self._server.send_signal(signal.SIGCONT)
+            time.sleep(0.005)  # awaited is what only a broker that stands still tells
+        self._end()
+
+    def transactions(self) -> dict[str, int]:
+        """The state of each transactional id, as its disk has it."""
+        return states(self._folder / "data")
+
+    def _end(self) -> None:
         if self._server is not None:
             self._server.kill()
             self._server.wait()
+
+    def _stands_still(self) -> bool:
+        try:
+            return psutil.Process(self.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
 
     def restart(self) -> None:
         """`kill -9`, and start it again."""
@@ -214,8 +261,9 @@ class Broker:
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has now; 0 without it."""
-        found = self.admin.list_topics(topic, timeout=10).topics[topic]
-        return 0 if found.error is not None else len(found.partitions)
+        # Whoever asks for one topic's metadata makes it, if the brokers have the default settings, as this one has.
+        found = self.admin.list_topics(timeout=10).topics.get(topic)
+        return 0 if found is None or found.error is not None else len(found.partitions)
 
     def send(self, topic: str, values: Sequence[str | bytes | None], partition: int = 0, **message: Any) -> None:
         """Messages without a transaction, in order, acknowledged."""

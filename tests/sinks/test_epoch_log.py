@@ -161,3 +161,16 @@ def test_drafts_of_dead_writers_are_swept(tmp_path: Path) -> None:
         (tmp_path / f".draft-{writer}-abc").touch()
     EpochLog(tmp_path).sweep(lambda writer: 0 < int(writer) < 2)
     assert sorted(item.name for item in tmp_path.iterdir()) == [".draft-0-abc", ".draft-2-abc"]
+
+
+@pytest.mark.parametrize("left", [0, 20, -1])
+def test_an_entry_that_a_power_failure_has_emptied_or_cut_is_told(tmp_path: Path, left: int) -> None:
+    """Not passed over, which would commit its epoch again, and not taken for another writer."""
+    log = EpochLog(tmp_path / "l")
+    write(log, epoch(0), epoch(1))
+    newest = max((tmp_path / "l").glob("0*.jsonl"))
+    newest.write_bytes(newest.read_bytes()[:left])
+    for look in (log.state, log.entries, lambda: log.append(always(epoch(2)), "1", "point")):
+        with pytest.raises(StateError, match="is empty or cut") as told:
+            look()
+        assert newest.name in told.value.what

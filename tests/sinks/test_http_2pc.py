@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import types
 from collections import Counter
@@ -24,6 +25,7 @@ from spark_ext.sinks._http_rows import JsonRows
 from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc import HttpTwoPhaseCommit
 from spark_ext.testing.children import frozen, killed_at, was_fenced
+from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from tests.conformance.test_commit_http import TOKEN, HttpTarget
 from tests.servers.receiver import Receiver
@@ -88,6 +90,8 @@ def test_retry_after_in_seconds_and_as_a_date() -> None:
     assert retry_after("Wed, 01 May 2024 11:59:00 GMT", now) == 0
     assert retry_after("soon", now) is None
     assert retry_after(None, now) is None
+    assert retry_after("\u00b2", now) is None, "a digit that is no number"
+    assert retry_after(f"Fri, 01 Jan {'9' * 40} 00:00:00 GMT", now) is None
 
 
 def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
@@ -125,6 +129,20 @@ def test_rows_that_json_has_no_values_for() -> None:
                 pa.RecordBatch.from_arrays([late], ["t"])
             )
         )
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_the_first_and_the_last_moment_are_times_in_any_session_zone(zone: str) -> None:
+    """Often used for `since ever` and `for ever`; in the session's zone they may lie in the year 0 or 10000."""
+    schema = columns("t timestamp, s struct<l: array<timestamp>>")
+    ends = pa.array([-62135596800000000, 253402300799999999], pa.int64()).cast(pa.timestamp("us", zone))
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), ends)
+    batch = pa.RecordBatch.from_arrays([ends, pa.StructArray.from_arrays([lists], ["l"])], ["t", "s"])
+    first, last = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
+    assert [json.loads(line) for line in JsonRows(schema, "a sink").lines(batch)] == [
+        {"t": first, "s": {"l": [first]}},
+        {"t": last, "s": {"l": [last]}},
+    ]
 
 
 # -- what is sent -----------------------------------------------------------------------------------------------------
@@ -271,6 +289,34 @@ def test_a_refusal_stops_the_query_and_shows_the_answers_beginning(
     assert driver.attempts == 1, "not tried again"
     driver.commit(messages, 0)
     assert numbers(receiver) == [0, 1], "once the receiver is corrected the recorded epoch goes through"
+
+
+@pytest.mark.parametrize("before", [280, 295])
+@pytest.mark.parametrize("said", ["Bearer {}", "the token {} is not valid"])
+def test_a_secret_is_hidden_wherever_the_answer_repeats_it(
+    target: HttpTarget, receiver: Receiver, before: int, said: str
+) -> None:
+    """Also where the shown part of the answer would end in the middle of it, and without the word before it."""
+    token = "tok-5Ecr3t-and-l0ng"
+    driver = started(target, headers=json.dumps({"Authorization": f"Bearer {token}"}))
+    receiver.behave({"status": 400, "text": "x" * (before - said.index("{")) + said.format(token)})
+    with pytest.raises(DataError) as refused:
+        driver.run(0, numbered(0, 2))
+    assert "xxx" in str(refused.value) and "tok-5" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_cannot_be_decoded_counts_by_its_status(
+    target: HttpTarget, receiver: Receiver, status: int
+) -> None:
+    """A body is for people; one that says it is gzip and is not changes nothing."""
+    driver = started(target)
+    receiver.behave({"status": status, "text": "plain", "headers": {"Content-Encoding": "gzip"}})
+    if status == 200:
+        driver.run(0, numbered(0, 2))
+    else:
+        with pytest.raises(DataError, match="status 400"):
+            driver.run(0, numbered(0, 2))
 
 
 def test_redact_hides_the_answer(target: HttpTarget, receiver: Receiver) -> None:

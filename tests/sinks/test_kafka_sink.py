@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,63 +15,22 @@ from confluent_kafka import Producer
 
 from spark_ext import failpoints
 from spark_ext.errors import (
-    CommitError,
     ConfigurationError,
-    DataError,
     FencedError,
-    SparkExtError,
+    PreparedLostError,
     StorageError,
     TransientError,
 )
 from spark_ext.sinks._kafka_epochs import PARTITIONS, EpochRecord
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
-from spark_ext.sinks.kafka_2pc import KafkaTwoPhaseCommit
+from spark_ext.sinks.contract import CommitOutcome, Epoch, Task
 from spark_ext.testing.ddl import columns
 from tests.servers.kafka import Broker
+from tests.sinks.kafka_hand import QUERY, VALUE, Sink, values
 
-QUERY = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
-VALUE = columns("value string")
 EVERY_COLUMN = columns(
     "key string, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
     "timestamp timestamp"
 )
-
-
-class Sink:
-    """A sink in the hands of one incarnation."""
-
-    def __init__(self, kafka: Broker, folder: Path, schema: Any = VALUE, incarnation: int = 0, **options: str) -> None:
-        self.schema, self.incarnation = schema, incarnation
-        self.given = {
-            "uid": "out",
-            "bootstrap_servers": kafka.bootstrap,
-            "staging": str(folder / "staging"),
-            "request_timeout": "20 s",
-            **options,
-        }
-
-    def sink(self) -> KafkaTwoPhaseCommit:
-        return KafkaTwoPhaseCommit(self.given)
-
-    def claim(self) -> None:
-        self.sink().claim(Claim("out", "job", "job-1", self.incarnation, 0))
-
-    def write(self, epoch: int, rows: Sequence[dict[str, Any]], partition: int = 0) -> Any:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        arrow = to_arrow_schema(self.schema, timezone="UTC")
-        batches = pa.Table.from_pylist(list(rows), schema=arrow).to_batches()
-        return self.sink().write(self.schema, iter(batches), Task("out", QUERY, epoch, partition, 0, 0, 0))
-
-    def commit(self, epoch: int, *prepared: Any) -> CommitOutcome:
-        return self.sink().commit(self.schema, Epoch("out", 0, QUERY, epoch, self.incarnation), prepared)
-
-    def run(self, epoch: int, *values: str) -> CommitOutcome:
-        return self.commit(epoch, self.write(epoch, [{"value": value} for value in values]))
-
-
-def values(kafka: Broker, topic: str) -> list[str]:
-    return [(message.value() or b"").decode() for message in kafka.messages(topic)]
 
 
 def test_every_column_arrives_as_it_was_given(kafka: Broker, tmp_path: Path) -> None:
@@ -126,70 +85,15 @@ def _murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("queue", [100_000, 100])
+def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: Path, queue: int) -> None:
+    """Also when the client's queue is full again and again."""
     topic = kafka.topic()
-    sink = Sink(kafka, tmp_path, topic=topic)
+    sink = Sink(kafka, tmp_path, topic=topic, client_options=json.dumps({"queue.buffering.max.messages": queue}))
     wanted = [f"{epoch}-{number}" for epoch in range(3) for number in range(3000)]
     for epoch in range(3):
         sink.run(epoch, *wanted[epoch * 3000 : epoch * 3000 + 3000])
     assert values(kafka, topic) == wanted
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ("value bigint", "column 'value' has the type bigint, it has to be string or binary"),
-        ("value string, id bigint", "column 'id' has the type bigint, and is none that a message has"),
-        ("key string", "there is no column 'value'"),
-        ("value string, headers array<string>", "array<struct<key: string, value: binary>>"),
-        ("value string, partition bigint", "column 'partition' has the type bigint, it has to be int"),
-    ],
-)
-def test_rows_that_are_no_messages_are_refused(kafka: Broker, tmp_path: Path, schema: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        Sink(kafka, tmp_path, topic="t").sink().validate(columns(schema))
-
-
-def test_without_a_topic_the_rows_have_to_say_it(kafka: Broker, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no column 'topic', and no option 'topic'"):
-        Sink(kafka, tmp_path).sink().validate(VALUE)
-    sink = Sink(kafka, tmp_path, columns("topic string, value string"))
-    with pytest.raises(DataError, match="its column 'topic' is null"):
-        sink.write(0, [{"topic": None, "value": "a"}])
-
-
-def test_a_topic_or_partition_that_is_not_there_is_refused(kafka: Broker, tmp_path: Path) -> None:
-    """The one of the option before the query starts, those of rows before a transaction begins."""
-    with pytest.raises(ConfigurationError, match="'nowhere' cannot be written"):
-        Sink(kafka, tmp_path, topic="nowhere").sink().validate(VALUE)
-    topic = kafka.topic(partitions=2)
-    sink = Sink(kafka, tmp_path, columns("topic string, partition int, value string"), transactional_id=topic)
-    good = {"topic": topic, "partition": 1, "value": "a"}
-    with pytest.raises(ConfigurationError, match="there is no topic 'nowhere'"):
-        sink.commit(0, sink.write(0, [good, {**good, "topic": "nowhere"}]))
-    with pytest.raises(ConfigurationError, match="has 2 partitions, and a row is for partition 2"):
-        sink.commit(0, sink.write(0, [good, {**good, "partition": 2}]))
-    assert values(kafka, topic) == []
-    kafka.grow(topic, 3)
-    sink.commit(0, sink.write(0, [good, {**good, "partition": 2, "value": "b"}]))
-    assert sorted(values(kafka, topic)) == ["a", "b"]
-
-
-def test_a_message_that_is_too_large_is_refused_in_the_task(kafka: Broker, tmp_path: Path) -> None:
-    sink = Sink(kafka, tmp_path, topic=kafka.topic(), max_message_bytes="1k")
-    with pytest.raises(DataError, match="a message has 1025 bytes, more than the 1024"):
-        sink.run(0, "a", "x" * 1025)
-
-
-def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tmp_path: Path) -> None:
-    """The cause is told, not that the rest was thrown away; the topic is left readable, and takes the next epoch."""
-    topic = kafka.topic(max_message_bytes=2000)
-    sink = Sink(kafka, tmp_path, topic=topic)
-    with pytest.raises(DataError, match="MSG_SIZE_TOO_LARGE"):
-        sink.run(0, "a", "x" * 5000, *("b" * 50))
-    assert values(kafka, topic) == []
-    sink.run(0, "a")
-    assert values(kafka, topic) == ["a"]
 
 
 def test_an_epoch_goes_into_many_topics_in_one_step(kafka: Broker, tmp_path: Path, monkeypatch: Any) -> None:
@@ -212,8 +116,10 @@ def test_a_producer_that_took_the_transactional_id_is_found_out(kafka: Broker, t
     topic = kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic)
     sink.run(0, "a")
-    stranger = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"spark-ext.{topic}.out"})
-    stranger.init_transactions(30)
+    stranger = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": f"spark-ext.{topic}.out", "log_level": 0}
+    )
+    stranger.init_transactions(60)
     prepared = sink.write(1, [{"value": "b"}])
     with pytest.raises(TransientError, match="was taken by another producer"):
         sink.commit(1, prepared)
@@ -262,12 +168,48 @@ def test_a_broker_that_is_down_is_told_and_one_that_comes_back_is_used(kafka: Br
 
 
 def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafka: Broker, tmp_path: Path) -> None:
+    """It was written on another machine. On the same one it is lost, and the epoch is repeated."""
     sink = Sink(kafka, tmp_path, topic=kafka.topic())
     prepared = sink.write(0, [{"value": "a"}])
     Path(prepared.path).unlink()
     with pytest.raises(ConfigurationError, match="is not there on") as told:
-        sink.commit(0, prepared)
+        sink.commit(0, replace(prepared, host="another"))
     assert "'staging'" in told.value.do
+    with pytest.raises(PreparedLostError, match="is gone"):
+        sink.commit(0, prepared)
+    assert sink.run(0, "a") is CommitOutcome.COMMITTED
+
+
+def test_a_staged_file_that_is_not_whole_is_noticed(kafka: Broker, tmp_path: Path) -> None:
+    """Cut between two batches, as a file system may leave it after a crash, it looks like a shorter one."""
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic)
+    sink.run(0, "a")
+    batches = [pa.RecordBatch.from_pydict({"value": [f"{n}-{row}" for row in range(5)]}) for n in range(3)]
+    prepared = sink.sink().write(VALUE, iter(batches), Task("out", QUERY, 1, 0, 0, 0, 0))
+    path = Path(prepared.path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: _two_batches(whole)])
+    with pytest.raises(PreparedLostError, match="has 10 of 15 messages"):
+        sink.commit(1, prepared)
+    path.write_bytes(b"nothing that Arrow knows")
+    with pytest.raises(PreparedLostError, match="cannot be read"):
+        sink.commit(1, prepared)
+    assert values(kafka, topic) == ["a"]
+    path.write_bytes(whole)
+    assert sink.commit(1, prepared) is CommitOutcome.COMMITTED
+    assert len(values(kafka, topic)) == 16
+
+
+def _two_batches(stream: bytes) -> int:
+    with pa.ipc.open_stream(stream) as reader:
+        schema = reader.schema
+        first = [reader.read_next_batch() for _ in range(2)]
+    sink = pa.BufferOutputStream()
+    writer = pa.ipc.new_stream(sink, schema)
+    for batch in first:
+        writer.write_batch(batch)
+    return int(sink.tell())
 
 
 def test_without_a_folder_to_stage_in_the_sink_says_so(kafka: Broker, tmp_path: Path) -> None:
@@ -315,31 +257,3 @@ def test_a_record_keeps_the_last_queries_and_not_all() -> None:
     assert record.holds(Epoch("out", 0, "query-249", 249, 0)) and record.holds(Epoch("out", 0, "query-150", 150, 0))
     assert not record.holds(Epoch("out", 0, "query-149", 149, 0))
     assert EpochRecord.from_bytes(record.to_bytes(), "") == record
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"client_options": '{"transactional.id": "x"}'}, "'transactional.id' is set by the connector"),
-        ({"client_options": "compression=lz4"}, "this is not a JSON object"),
-        ({"client_options": '{"sasl.password": "${NO_SUCH}"}'}, "names the variable NO_SUCH"),
-        ({"client_options": '{"no.such.setting": "1"}'}, "No such configuration property"),
-        ({"transaction_timeout": "20 min"}, "INVALID_TRANSACTION_TIMEOUT"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(kafka: Broker, tmp_path: Path, options: dict[str, str], said: str) -> None:
-    with pytest.raises(SparkExtError, match=said) as told:
-        Sink(kafka, tmp_path, topic=kafka.topic(), **options).run(0, "a")
-    assert not isinstance(told.value, CommitError | TransientError), "repeating it would not help"
-
-
-def test_no_secret_is_shown(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that is given nor one from the environment."""
-    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret-2")
-    given = '{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": "me", %s}'
-    for secret in ('"sasl.password": "s3cret-1"', '"sasl.password": "${KAFKA_PASSWORD}"'):
-        sink = Sink(kafka, tmp_path, topic="t", client_options=given % secret, request_timeout="1 s")
-        with pytest.raises(SparkExtError) as told:
-            sink.sink().validate(VALUE)
-        shown = f"{told.value} {sink.sink().options!r} {sink.sink().options.public()}"
-        assert "s3cret" not in shown

@@ -63,9 +63,29 @@ def test_no_server_there_is_transient(database: Database) -> None:
     refused({**database.options, "port": "1"}, StorageError, "could not be used")
 
 
-@pytest.mark.parametrize("dsn", [f"postgresql://u:{PASSWORD}@h:port/x", f"host=h password={PASSWORD} 'oops"])
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"postgresql://u:{PASSWORD}@h:port/x",
+        f"host=h password={PASSWORD} 'oops",
+        # With an @ or a / in a password that is not encoded, its end is read as the host or the database.
+        f"postgresql://u:p@{PASSWORD}@h/x",
+        f"postgresql://u:12/{PASSWORD}@h/x",
+        f"postgres://u:p/{PASSWORD}@h/x",
+        f"postgresql://u:%zz{PASSWORD}@h/x",
+        f"postgresql://h/x?user=u&password={PASSWORD}&bogus=1",
+        f"jdbc:postgresql://h/x?user=u&password={PASSWORD}",
+    ],
+)
 def test_a_dsn_that_is_none_is_not_shown(dsn: str) -> None:
     refused({"dsn": dsn}, ConfigurationError, "not a connection string")
+
+
+@pytest.mark.parametrize("host", ["/tmp/sockets", "@abstract", "one,two", "[::1]"])
+def test_hosts_of_any_form_are_taken(host: str) -> None:
+    settings = {"dsn": "postgresql:///x", "host": host, "dbname": "a@b"}
+    given = PostgresTwoPhaseCommit({"uid": "out", "table": "t", **settings}).options
+    assert pg_connection.Server.of(given, "").name == f"{host}:5432/a@b"
 
 
 def test_a_missing_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +131,7 @@ def test_a_server_without_prepared_transactions() -> None:
         ("CREATE TABLE out (id integer, name text)", "'id' has the type integer in the table, and bigint in the query"),
         ("CREATE TABLE out (id bigint, name numeric)", "'name' has the type numeric in the table, and string"),
         ("CREATE TABLE out (id bigint, name text, at date NOT NULL)", "'at' may not be null in the table"),
-        ("CREATE TABLE out (id bigint GENERATED ALWAYS AS (1) STORED, name text)", "'id' is computed by the server"),
+        ("CREATE TABLE out (id bigint GENERATED ALWAYS AS (1) STORED, name text)", "'id' is GENERATED ALWAYS"),
         ("CREATE VIEW out AS SELECT 1::bigint AS id, 'x' AS name", "is not a table"),
     ],
 )

@@ -53,7 +53,7 @@ def test_offsets_at_both_ends(kafka: Broker) -> None:
 
 def test_times_at_both_ends_for_all_or_by_partition(kafka: Broker) -> None:
     """A time between two messages, one before all, one behind all."""
-    topic = kafka.topic(partitions=2)
+    topic = kafka.topic(partitions=2, retention_ms=-1)
     for number in range(10):
         kafka.send(topic, [f"a{number}"], partition=0, timestamp=1_700_000_000_000 + number * 1000)
         kafka.send(topic, [f"b{number}"], partition=1, timestamp=1_700_000_000_000 + number * 1000)
@@ -187,7 +187,7 @@ def test_a_topic_that_was_made_anew_is_told(kafka: Broker) -> None:
 
 def test_a_seam_says_where_it_begins(kafka: Broker) -> None:
     """By partition, with or without the topic, or by a time; what is not named begins as the options say."""
-    topic = kafka.topic(partitions=2)
+    topic = kafka.topic(partitions=2, retention_ms=-1)
     for number in range(5):
         for partition in range(2):
             kafka.send(topic, [f"{number}"], partition=partition, timestamp=1000 * (number + 1))

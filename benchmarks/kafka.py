@@ -1,0 +1,179 @@
+"""`kafka_2pc` and `kafka_range` against Spark's own Kafka sink and source, and a bare transactional producer.
+
+One private broker on loopback. A message has a number as key and a value of 100 bytes. Spark's sink (at least once)
+and `kafka_2pc` get the same rows from `rate-micro-batch`; acks=all, no compression, and 1 MB batches on every side. The
+bare producer sends messages that are ready in memory, one transaction per epoch: what one client gets through when
+nobody makes the rows. The two sources read the same topic to its end, by `availableNow`, into `noop`. The time is that
+of whole epochs; the first one, in which workers and connections start, does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import OffsetSpec
+
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._spark import LIMIT, run_epochs, session, until, workplace
+from spark_ext.kafka_client import offsets
+from spark_ext.spark._jars import session_jars
+from tests.servers.kafka import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+ROUNDS = 3
+ROWS = 1_000_000
+"""Of an epoch."""
+EPOCHS = 2
+"""That count."""
+PARTITIONS = 4
+VALUE = "x" * 100
+_LIMIT = ROWS + 100
+"""Offsets of an epoch that is read: the topic's end, with its markers of transactions, makes no epoch of its own."""
+PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+
+SINKS = ("kafka_2pc", "Spark's sink")
+SOURCES = ("kafka_range", "Spark's source")
+BARE = "bare producer"
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure so many rounds."""
+    rates: dict[str, list[float]] = {way: [] for way in (*SINKS, BARE, *SOURCES)}
+    jars = ":".join(map(str, session_jars(PACKAGE, {})))
+    with session("kafka", {"spark.driver.extraClassPath": jars}) as spark, _broker() as broker:
+        full = _topic(broker)
+        _bare(broker, full, EPOCHS + 1)
+        for round_ in range(rounds):
+            measured = {way: _write(spark, broker, way) for way in SINKS}
+            measured[BARE] = _bare(broker, _topic(broker))
+            measured |= {way: _read(spark, broker, way, full) for way in SOURCES}
+            for way, one in measured.items():
+                if round_ or rounds == 1:  # the first round compiles
+                    rates[way].append(one)
+    rate = {way: Sample.of(values, "M rows/s") for way, values in rates.items()}
+    sizes = {"rows per epoch": ROWS, "epochs": EPOCHS, "rounds": rounds, "bytes per value": len(VALUE)}
+    return [
+        _figure("kafka_throughput", "written", SINKS[0], SINKS[1], 0.8, rate, sizes),
+        _figure("kafka_bare", "written", SINKS[0], BARE, 0.7, rate, sizes),
+        _figure("kafka_read", "read", SOURCES[0], SOURCES[1], 1, rate, sizes),
+    ]
+
+
+def _figure(name: str, done: str, a: str, b: str, aim: float, rate: dict[str, Sample], sizes: dict[str, int]) -> Figure:
+    what = f"rows {done} per second: {a} / {b}"
+    sides = {side: rate[side] for side in (a, b)}
+    return Figure(name, "kafka", what, rate[a].median / rate[b].median, Aim(">=", aim), sides, sizes)
+
+
+@contextmanager
+def _broker() -> Iterator[Broker]:
+    with workplace() as folder, Broker(folder) as broker:
+        yield broker
+
+
+def _topic(broker: Broker) -> str:
+    return broker.topic("rows", PARTITIONS)
+
+
+def _check(broker: Broker, topic: str, rows: int) -> None:
+    """Readers of committed messages see them all; which they do some ms after the commit."""
+    ends = {(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
+    until(lambda: sum(offsets(broker.admin, ends, 30).values()) >= rows, f"{rows} messages are in {topic}")
+
+
+def _drop(broker: Broker, topic: str) -> None:
+    broker.admin.delete_topics([topic])[topic].result(30)
+
+
+# -- sinks ------------------------------------------------------------------------------------------------------------
+
+
+def _write(spark: SparkSession, broker: Broker, way: str) -> float:
+    """Millions of rows per second."""
+    topic = _topic(broker)
+    with workplace() as folder:
+        reports = run_epochs(_writer(_rows(spark), broker, way, topic, folder), folder / "checkpoint", EPOCHS)
+    _check(broker, topic, (EPOCHS + 1) * ROWS)
+    _drop(broker, topic)
+    seconds = sum(report["durationMs"]["triggerExecution"] for report in reports if report["batchId"] >= 1) / 1000
+    return EPOCHS * ROWS / seconds / 1e6
+
+
+def _rows(spark: SparkSession) -> DataFrame:
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
+    return stream.selectExpr("CAST(value AS STRING) AS key", f"'{VALUE}' AS value")
+
+
+def _writer(rows: DataFrame, broker: Broker, way: str, topic: str, folder: Path) -> DataStreamWriter:
+    if way == "kafka_2pc":
+        options = {"uid": "out", "bootstrap_servers": broker.bootstrap, "topic": topic, "staging": str(folder)}
+        return rows.writeStream.format("kafka_2pc").options(**options)
+    # Of batches of 16 kB, Kafka's default, a broker gets through fewer.
+    options = {"kafka.acks": "all", "kafka.batch.size": "1000000", "kafka.linger.ms": "5"}
+    options |= {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic}
+    return rows.writeStream.format("kafka").options(**options)
+
+
+def _bare(broker: Broker, topic: str, epochs: int = EPOCHS + 1) -> float:
+    """Millions of rows per second of messages that are ready; the first transaction does not count."""
+    messages = [(str(number).encode(), VALUE.encode()) for number in range(ROWS)]
+    producer: Any = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "transactional.id": topic,
+            "partitioner": "murmur2_random",
+            "log_level": 0,
+        }
+    )
+    producer.init_transactions(LIMIT)
+    begun = 0.0
+    for epoch in range(epochs):
+        if epoch == 1:
+            begun = time.perf_counter()
+        producer.begin_transaction()
+        for key, value in messages:
+            while True:
+                try:
+                    producer.produce(topic, value, key)
+                    break
+                except BufferError:  # the client's queue of 100,000 is full
+                    producer.poll(0.05)
+        producer.commit_transaction(LIMIT)
+    seconds = time.perf_counter() - begun
+    _check(broker, topic, epochs * ROWS)
+    producer.close()
+    return (epochs - 1) * ROWS / seconds / 1e6
+
+
+# -- sources ----------------------------------------------------------------------------------------------------------
+
+
+def _read(spark: SparkSession, broker: Broker, way: str, topic: str) -> float:
+    """Millions of rows per second."""
+    writer = _reader(spark, broker, way, topic).writeStream.format("noop").trigger(availableNow=True)
+    with workplace() as folder:
+        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+        if not query.awaitTermination(round(LIMIT)):
+            query.stop()
+            raise TimeoutError(f"{way} has not read {topic} in {LIMIT:g} s")
+    epochs = [(report["numInputRows"], report["durationMs"]["triggerExecution"]) for report in query.recentProgress]
+    full = [epoch for epoch in epochs if epoch[0]]
+    assert sum(rows for rows, _ in full) == (EPOCHS + 1) * ROWS, f"{way} read {full}"
+    return sum(rows for rows, _ in full[1:]) / sum(ms for _, ms in full[1:]) / 1000
+
+
+def _reader(spark: SparkSession, broker: Broker, way: str, topic: str) -> DataFrame:
+    if way == "kafka_range":
+        options = {"uid": "in", "bootstrap_servers": broker.bootstrap, "topics": topic}
+        return spark.readStream.format("kafka_range").options(max_rows_per_epoch=_LIMIT, **options).load()
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    options |= {"maxOffsetsPerTrigger": str(_LIMIT), "kafka.isolation.level": "read_committed"}
+    return spark.readStream.format("kafka").options(**options).load()
