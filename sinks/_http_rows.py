@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import types as spark
 
 from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.sinks._delta_types import arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +60,8 @@ class JsonRows:
         self._who = who
         self._names = schema.names
         self._converters = _of_fields(schema, "", who)
+        # Spark gives times in the session's zone, in which the first and the last hours of all years are outside them.
+        self._types = [arrow_type(field.dataType) for field in schema.fields]
         # One encoder for all: `json.dumps` would look at its arguments again for each row.
         self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
@@ -69,8 +72,10 @@ class JsonRows:
             DataError: a date or time lies outside the years 1 to 9999.
         """
         columns = [
-            self._column(name, convert, column)
-            for name, convert, column in zip(self._names, self._converters, batch.columns, strict=True)
+            self._column(name, convert, column if column.type == kind else column.cast(kind))
+            for name, convert, kind, column in zip(
+                self._names, self._converters, self._types, batch.columns, strict=True
+            )
         ]
         if not columns:
             yield from ("{}" for _ in range(batch.num_rows))
@@ -149,8 +154,7 @@ def _bytes(value: bytes) -> str:
 
 
 def _instant(value: datetime.datetime) -> str:
-    # Arrow gives them in the zone of the column's type, which is not always UTC.
-    return _local(value.astimezone(datetime.timezone.utc).replace(tzinfo=None)) + "Z"
+    return _local(value.replace(tzinfo=None)) + "Z"
 
 
 def _local(value: datetime.datetime) -> str:

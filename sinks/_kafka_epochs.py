@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import ConfigurationError, StorageError
-from spark_ext.kafka_client import KafkaOptions, admin, library, offsets, partitions, told
+from spark_ext.kafka_client import KafkaOptions, admin, answered, library, offsets, partitions, told
 from spark_ext.sinks.contract import Claim, Epoch
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class EpochsTopic:
             there = self._partitions(client) or self._create(client)
             resource = kafka.admin.ConfigResource(kafka.admin.ResourceType.TOPIC, self.topic)
             asked = client.describe_configs([resource], request_timeout=self._seconds)
-            policy = asked[resource].result(self._seconds)["cleanup.policy"].value
+            policy = answered(asked[resource], self._seconds)["cleanup.policy"].value
         except (kafka.KafkaException, TimeoutError) as problem:
             raise self._fault(problem, f"the topic of epochs '{self.topic}' could not be looked at") from problem
         if policy != "compact":
@@ -133,7 +133,7 @@ class EpochsTopic:
         # A replication factor of -1 is the brokers' own default.
         new = kafka.admin.NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=-1, config=config)
         try:
-            client.create_topics([new], request_timeout=self._seconds)[self.topic].result(self._seconds)
+            answered(client.create_topics([new], request_timeout=self._seconds)[self.topic], self._seconds)
         except kafka.KafkaException as problem:
             if problem.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise

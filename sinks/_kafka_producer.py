@@ -136,7 +136,12 @@ class Session:
         values = columns["value"].to_pylist()
         keys = columns["key"].to_pylist() if "key" in columns else itertools.repeat(None)
         if columns.keys() <= {"key", "value"}:
-            self._send_together(topic, [{"value": value, "key": key} for value, key in zip(values, keys, strict=False)])
+            produce = self._producer.produce
+            for value, key in zip(values, keys, strict=False):
+                try:
+                    produce(topic, value, key)
+                except BufferError:
+                    self._when_there_is_room(topic, value, key, -1)
             return
         topics = columns["topic"].to_pylist() if "topic" in columns else itertools.repeat(topic)
         partitions = _numbers(columns.get("partition"), -1)
@@ -144,16 +149,6 @@ class Session:
         headers = map(_pairs, columns["headers"].to_pylist()) if "headers" in columns else itertools.repeat(None)
         for row in zip(topics, values, keys, partitions, times, headers, strict=False):
             self._when_there_is_room(*row)
-
-    def _send_together(self, topic: str | None, messages: list[dict[str, Any]]) -> None:
-        """In one call of the library, which takes half of the time, and knows neither headers nor times."""
-        while (taken := self._producer.produce_batch(topic, messages)) < len(messages):
-            refused = next(message["_error"] for message in messages if "_error" in message)
-            if refused.name() != "_QUEUE_FULL":
-                raise self._kafka.KafkaException(refused)
-            # Behind the first message without room the client takes none, so the order stays.
-            messages = [{"value": message["value"], "key": message["key"]} for message in messages[taken:]]
-            self._wait_for_room()
 
     def _when_there_is_room(
         self, topic: str | None, value: Any, key: Any, partition: int, timestamp: int = 0, headers: Any = None
@@ -163,12 +158,9 @@ class Session:
                 self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
                 return
             except BufferError:
-                self._wait_for_room()
-
-    def _wait_for_room(self) -> None:
-        """The client's queue is full; what the brokers do not take in time fails, and ends the wait."""
-        self._producer.poll(0.05)
-        self._check()
+                # The client's queue is full; what the brokers do not take in time fails, and ends the wait.
+                self._producer.poll(0.05)
+                self._check()
 
     def _check(self) -> None:
         if self._failed or self._fatal:

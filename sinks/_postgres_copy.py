@@ -208,7 +208,7 @@ def _payload(array: pa.Array, column: Column) -> pa.Array:
     if column.element is not None:
         return _array(array, column)
     if column.kind in ("json", "jsonb"):
-        texts = array if types.is_string(array.type) else _json(array)
+        texts = array if types.is_string(array.type) else _json(array, column)
         if column.kind == "json":
             return texts.cast(pa.binary())
         # The form of jsonb has a version before the text.
@@ -232,13 +232,25 @@ def _array(array: pa.Array, column: Column) -> pa.Array:
     return pc.if_else(array.is_valid(), joined, pa.scalar(None, pa.binary()))
 
 
-def _json(array: pa.Array) -> pa.Array:
+def _json(array: pa.Array, column: Column) -> pa.Array:
     """Nested values as JSON texts, one Python object per value: slower than the rest."""
     plain = _plain(array.type)
+    try:
+        values = array.to_pylist()
+    except (OverflowError, ValueError):
+        row = next(row for row in range(len(array)) if not _has_texts(array.slice(row, 1)))
+        raise ValueMisfit(row, column.name, "a date or time in it is outside the years 1 to 9999") from None
     return pa.array(
-        [None if value is None else json.dumps(plain(value), ensure_ascii=False) for value in array.to_pylist()],
-        pa.string(),
+        [None if value is None else json.dumps(plain(value), ensure_ascii=False) for value in values], pa.string()
     )
+
+
+def _has_texts(one: pa.Array) -> bool:
+    try:
+        one.to_pylist()
+    except (OverflowError, ValueError):
+        return False
+    return True
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any]:

@@ -81,7 +81,10 @@ class _Recent:
         """A value by the number of its row; the whole row without a column."""
         for first, batch in self._batches:
             if first <= row < first + batch.num_rows:
-                found = batch.slice(row - first, 1).to_pylist()[0]
+                try:
+                    found = batch.slice(row - first, 1).to_pylist()[0]
+                except (OverflowError, ValueError):
+                    return _UNKNOWN  # a time that Python has not
                 return found if column is None else found.get(column, _UNKNOWN)
         return _UNKNOWN
 

@@ -6,8 +6,10 @@ message behind it comes, or where the consumer says that the log ends.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,9 +106,11 @@ def _consumer(options: KafkaOptions, who: str) -> Any:
         )
         defaults = {
             "fetch.wait.max.ms": 10,  # how long the end of the log is waited for
-            "fetch.message.max.bytes": 4 * 1024 * 1024,
-            "queued.max.messages.kbytes": 64 * 1024,
+            # What is fetched beyond a range is thrown away, so not more ahead than keeps reading busy.
+            "queued.max.messages.kbytes": 8 * 1024,
             "queued.min.messages": 1_000_000,
+            "fetch.message.max.bytes": 2 * 1024 * 1024,
+            "fetch.queue.backoff.ms": 2,  # how long fetching rests when so much waits: a second, if nobody says
         }
         try:
             _consumers[key] = kafka.Consumer({**defaults, **own})
@@ -155,10 +159,14 @@ def read(
         consumer.assign([kafka.TopicPartition(*place, start)])
         at, limit = start, time.monotonic() + seconds
         while at < end:
-            messages = consumer.consume(1, 0.5)
+            with _no_collection():
+                messages = consumer.consume(1, 0.5)
+                if messages and end - at > 1:
+                    # The rest of what has arrived, without waiting for a full batch.
+                    messages += consumer.consume(min(BATCH, end - at) - 1, 0)
+                good, at, problem = _sorted(messages, at, end)
+                arrays = _arrays(good, place, names, kafka.Message) if good else []
             if messages:
-                # The rest of what has arrived, without waiting for a full batch.
-                messages += consumer.consume(min(BATCH, max(1, end - at)) - 1, 0) if end - at > 1 else []
                 limit = time.monotonic() + seconds
             elif time.monotonic() > limit:
                 raise StorageError(
@@ -167,9 +175,8 @@ def read(
                     kept=KEPT,
                     do="see to the brokers and the network; the epoch is repeated",
                 )
-            good, at, problem = _sorted(messages, at, end)
-            if good:
-                yield pa.RecordBatch.from_arrays(_arrays(good, place, names, kafka.Message), names=list(names))
+            if arrays:
+                yield pa.RecordBatch.from_arrays(arrays, names=list(names))
             if problem is not None:
                 if problem.name() not in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                     raise told(problem, f"{name(place)} could not be read", who, KEPT)
@@ -183,6 +190,18 @@ def read(
             consumer.unassign()
         else:
             _forget(consumer)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's search for cycles: so many messages at once set it off again and again, and have none."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _sorted(messages: Sequence[Message], at: int, end: int) -> tuple[list[Message], int, Any]:

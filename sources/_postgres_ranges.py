@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.errors import DataError
 from spark_ext.sources._postgres_increments import digest, rows_of
 from spark_ext.sources._postgres_relation import INTEGERS, Relation, refused
 from spark_ext.sources._postgres_slice import Slice
@@ -87,6 +88,26 @@ def cut(
     if out and out[-1].high == end:
         return [*out[:-1], KeyRange(out[-1].low, end, last=True)]
     return [*out, KeyRange(end, end, last=True)]
+
+
+def refuse_nulls(view: View, relation: Relation) -> None:
+    """A table's key is NOT NULL. In a query or view that has to be looked at: no range would hold such a row.
+
+    Raises:
+        DataError: a row has no key.
+    """
+    if relation.has_xid:
+        return
+    found = view.connection.execute(
+        f"SELECT EXISTS (SELECT FROM {relation.source} t WHERE t.{relation.quoted_key} IS NULL)"
+    ).fetchone()
+    if found == (True,):
+        raise DataError(
+            f"there are rows whose key '{relation.key}' is null",
+            operator=view.who,
+            kept="nothing of them was read",
+            do="leave such rows out in the query, or name a column without nulls in the option 'key'",
+        )
 
 
 def _pieces(

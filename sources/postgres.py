@@ -22,7 +22,7 @@ from spark_ext.postgres.connection import ConnectionOptions, Server, load
 from spark_ext.postgres.names import Name
 from spark_ext.sources._columns import arrow_schema
 from spark_ext.sources._postgres_increments import ByColumn, ByTransaction, Increments
-from spark_ext.sources._postgres_ranges import MOST, KeyRange, advance, cut, parse
+from spark_ext.sources._postgres_ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
 from spark_ext.sources._postgres_relation import Relation, check_declared, look_up, refused
 from spark_ext.sources._postgres_slice import Slice, of_increment, of_range
 from spark_ext.sources._postgres_snapshot import View, ours
@@ -207,6 +207,7 @@ class Postgres(ChannelSource):
                 f"set the option key={other}, or start with a new state",
             )
         self._view.look()
+        refuse_nulls(self._view, relation)
         ranges = cut(self._view.connection, relation, self.options.rows_per_channel, [done for _, done in started])
         channels = [Channel(found.id(relation.key), {}, self._data(found)) for found in ranges]
         self._unsafe = {channel.id for channel in (*channels, *self._known)} - self._finished
@@ -230,6 +231,7 @@ class Postgres(ChannelSource):
     def _plan(self) -> tuple[dict[str, Any], list[list[Any]]]:
         """Where the increment begins, and the ranges before it."""
         begin = self._increments.begin(self._view, self._relation)
+        refuse_nulls(self._view, self._relation)
         ranges = cut(self._view.connection, self._relation, self.options.rows_per_channel)
         return begin, [found.to_json() for found in ranges]
 

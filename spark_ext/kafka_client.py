@@ -75,6 +75,7 @@ _SETTLING: Final = frozenset(
         "LEADER_NOT_AVAILABLE",
         "UNKNOWN_LEADER_EPOCH",
         "FENCED_LEADER_EPOCH",
+        "OFFSET_NOT_AVAILABLE",
         "UNKNOWN_TOPIC_OR_PART",
         "_NOENT",
     }
@@ -209,6 +210,19 @@ def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: st
         )
 
 
+def answered(answer: Any, seconds: float) -> Any:
+    """What a call of the library gives.
+
+    Raises:
+        KafkaException: the brokers' refusal.
+        TimeoutError: no answer; before Python 3.11 futures have an error of their own for that.
+    """
+    try:
+        return answer.result(seconds)
+    except FutureTimeout:
+        raise TimeoutError(f"no answer within {seconds:g} s") from None
+
+
 def offsets(
     client: AdminClient, wanted: Mapping[tuple[str, int], Any], seconds: float, *, committed: bool = True
 ) -> dict[tuple[str, int], int]:
@@ -232,7 +246,7 @@ def offsets(
     while places:
         asked = client.list_offsets(places, isolation_level=level, request_timeout=seconds)
         try:
-            found = {place: answer.result(seconds + 1) for place, answer in asked.items()}
+            found = {place: answered(answer, seconds + 1) for place, answer in asked.items()}
             return {(place.topic, place.partition): answer.offset for place, answer in found.items()}
         except kafka.KafkaException as problem:
             if problem.args[0].name() not in _SETTLING or time.monotonic() > limit:
@@ -255,7 +269,7 @@ def partitions(client: AdminClient, topics: Collection[str], seconds: float, who
     found: dict[str, int] = {}
     for topic, answer in asked.items():
         try:
-            found[topic] = len(answer.result(seconds + 1).partitions)
+            found[topic] = len(answered(answer, seconds + 1).partitions)
         except TimeoutError as problem:
             raise unanswered(who, seconds, kept) from problem
         except kafka.KafkaException as problem:

@@ -151,6 +151,10 @@ def load(module: str, who: str) -> Any:
         ) from None
 
 
+_MOST_KEPT = 4
+"""Idle connections that a thread keeps."""
+
+
 class _Kept(threading.local):
     """Connections of this thread by server and application: operators are built anew for each epoch."""
 
@@ -204,6 +208,9 @@ def session(
         connection.close()
     else:
         _kept.connections[key] = connection
+        while len(_kept.connections) > _MOST_KEPT:
+            # The one that has been idle for longest: a process may serve many operators, one after the other.
+            _kept.connections.pop(next(iter(_kept.connections))).close()
 
 
 def _lives(connection: psycopg.Connection[Any]) -> bool:

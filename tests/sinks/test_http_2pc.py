@@ -25,6 +25,7 @@ from spark_ext.sinks._http_rows import JsonRows
 from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc import HttpTwoPhaseCommit
 from spark_ext.testing.children import frozen, killed_at, was_fenced
+from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from tests.conformance.test_commit_http import TOKEN, HttpTarget
 from tests.servers.receiver import Receiver
@@ -128,6 +129,20 @@ def test_rows_that_json_has_no_values_for() -> None:
                 pa.RecordBatch.from_arrays([late], ["t"])
             )
         )
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_the_first_and_the_last_moment_are_times_in_any_session_zone(zone: str) -> None:
+    """Often used for `since ever` and `for ever`; in the session's zone they may lie in the year 0 or 10000."""
+    schema = columns("t timestamp, s struct<l: array<timestamp>>")
+    ends = pa.array([-62135596800000000, 253402300799999999], pa.int64()).cast(pa.timestamp("us", zone))
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), ends)
+    batch = pa.RecordBatch.from_arrays([ends, pa.StructArray.from_arrays([lists], ["l"])], ["t", "s"])
+    first, last = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
+    assert [json.loads(line) for line in JsonRows(schema, "a sink").lines(batch)] == [
+        {"t": first, "s": {"l": [first]}},
+        {"t": last, "s": {"l": [last]}},
+    ]
 
 
 # -- what is sent -----------------------------------------------------------------------------------------------------
