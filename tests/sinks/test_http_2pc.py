@@ -19,9 +19,9 @@ from pyspark.sql import types as T
 
 from spark_ext import failpoints, registry
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, SparkExtError, TransientError
-from spark_ext.sinks._http_chunks import Cut, Piece, chunks, pieces
-from spark_ext.sinks._http_client import Verdict, retry_after, verdict
-from spark_ext.sinks._http_rows import JsonRows
+from spark_ext.sinks._http.chunks import Cut, Piece, chunks, pieces
+from spark_ext.sinks._http.client import Verdict, retry_after, verdict
+from spark_ext.sinks._http.rows import JsonRows
 from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc import HttpTwoPhaseCommit
 from spark_ext.testing.children import frozen, killed_at, was_fenced
