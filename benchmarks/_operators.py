@@ -15,6 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +89,10 @@ class Steps(ChannelSource):
 
 
 class Nothing(DataSource):
-    """A Python sink that takes all rows and does nothing: what any Python sink costs in Spark."""
+    """A Python sink that takes all rows and does nothing: what any Python sink costs in Spark.
+
+    It treats its workers as spark-ext's sinks do (`worker_process`): else they would cost less than nothing.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -99,13 +103,18 @@ class Nothing(DataSource):
 
 
 class _NothingWriter(DataSourceStreamArrowWriter):
+    def __init__(self) -> None:
+        tune()
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        begin_task()
         for _ in iterator:
             pass
+        tune()
         return WriterCommitMessage()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        pass
+        tune()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         pass

@@ -15,7 +15,7 @@ from spark_ext.failpoints import reach
 from spark_ext.offsets import is_channel_offset
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.spark.spark_log import SparkLog
-from spark_ext.spark.worker_process import settle
+from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         self._schema = schema
         # Built on the driver and pickled to the executors, which cannot see the registry.
         self._registration = registry.lookup(sink.options.uid)
-        settle()
+        tune()
 
     @property
     def _uid(self) -> str:
@@ -52,6 +52,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         """Phase one, in a task."""
         from pyspark import TaskContext
 
+        begin_task()
         context = TaskContext.get()
         assert context is not None
         query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)
@@ -69,7 +70,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         counted = _Counted(iterator)
         prepared = self._sink.write(self._schema, counted, task)
         reach("sink.written")
-        settle()
+        tune()
         return Written(query_id, int(epoch), counted.rows, prepared)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -97,7 +98,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         reach("sink.before_commit")
         self._with_retries(epoch, prepared)
         reach("sink.committed")
-        settle()
+        tune()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing is undone: Spark aborts also after a commit that raised although it took effect.

@@ -23,7 +23,7 @@ from spark_ext.failpoints import reach
 from spark_ext.offsets import Range, SourceOffset, ranges
 from spark_ext.sources._planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
-from spark_ext.spark.worker_process import settle
+from spark_ext.spark.worker_process import tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source = source
         self._schema = schema
         self._planner: Planner | None = None
-        settle()
+        tune()
 
     @property
     def _uid(self) -> str:

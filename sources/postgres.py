@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server, load
+from spark_ext.clients.postgres.names import Name
 from spark_ext.offsets import Position
 from spark_ext.options import Milliseconds
-from spark_ext.postgres.connection import ConnectionOptions, Server, load
-from spark_ext.postgres.names import Name
 from spark_ext.sources._columns import arrow_schema
-from spark_ext.sources._postgres_increments import ByColumn, ByTransaction, Increments
-from spark_ext.sources._postgres_ranges import MOST, KeyRange, advance, cut, parse
-from spark_ext.sources._postgres_relation import Relation, check_declared, look_up, refused
-from spark_ext.sources._postgres_slice import Slice, of_increment, of_range
-from spark_ext.sources._postgres_snapshot import View, ours
+from spark_ext.sources._postgres.increments import ByColumn, ByTransaction, Increments
+from spark_ext.sources._postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
+from spark_ext.sources._postgres.relation import Relation, check_declared, look_up, refused
+from spark_ext.sources._postgres.slice import Slice, of_increment, of_range
+from spark_ext.sources._postgres.snapshot import View, ours
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ class Postgres(ChannelSource):
                 f"set the option key={other}, or start with a new state",
             )
         self._view.look()
+        refuse_nulls(self._view, relation)
         ranges = cut(self._view.connection, relation, self.options.rows_per_channel, [done for _, done in started])
         channels = [Channel(found.id(relation.key), {}, self._data(found)) for found in ranges]
         self._unsafe = {channel.id for channel in (*channels, *self._known)} - self._finished
@@ -230,6 +231,7 @@ class Postgres(ChannelSource):
     def _plan(self) -> tuple[dict[str, Any], list[list[Any]]]:
         """Where the increment begins, and the ranges before it."""
         begin = self._increments.begin(self._view, self._relation)
+        refuse_nulls(self._view, self._relation)
         ranges = cut(self._view.connection, self._relation, self.options.rows_per_channel)
         return begin, [found.to_json() for found in ranges]
 
@@ -290,7 +292,7 @@ class Postgres(ChannelSource):
             DataError: a value does not fit what is declared.
             StorageError: the server failed.
         """
-        from spark_ext.sources._postgres_read import Plan, read
+        from spark_ext.sources._postgres.read import Plan, read
 
         if not end.get("rows"):
             return

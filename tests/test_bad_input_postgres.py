@@ -1,7 +1,7 @@
 """Bad input around PostgreSQL, in real jobs: refused in time, by name, and a good run afterwards is exact.
 
 What needs no Spark to be seen (each type, each name, each way of rows) is in `sinks/test_postgres_refusals.py` and
-`sources/test_postgres.py`.
+`sources/test_postgres_refusals.py`.
 """
 
 from __future__ import annotations

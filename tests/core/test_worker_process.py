@@ -1,9 +1,10 @@
-"""What a Python worker of Spark's holds is kept out of the collections that Spark makes after each task."""
+"""A Python worker of Spark's answers without delay, and is spared collections of what is never garbage."""
 
 from __future__ import annotations
 
 import gc
 import importlib
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.spark import worker_process
-from spark_ext.spark.worker_process import settle
+from spark_ext.spark.worker_process import begin_task, tune
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,8 @@ def collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_nothing_is_frozen_outside_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
-    settle()
+    begin_task()
+    tune()
     assert gc.get_freeze_count() == 0
 
 
@@ -31,18 +33,18 @@ def test_a_worker_freezes_what_is_loaded_once_and_again_when_more_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    settle()
+    tune()
     first = gc.get_freeze_count()
     assert first > len(sys.modules)
 
     kept = [[number] for number in range(1000)]
-    settle()
+    tune()
     assert gc.get_freeze_count() == first
 
     (tmp_path / "loaded_later.py").write_text("HELD = [[number] for number in range(1000)]\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("loaded_later")
-    settle()
+    tune()
     assert gc.get_freeze_count() >= first + 2 * len(kept)
     del sys.modules["loaded_later"]
 
@@ -60,5 +62,38 @@ def test_garbage_is_collected_before_it_is_frozen(monkeypatch: pytest.MonkeyPatc
     first, second = Node(), Node()
     first.other, second.other = second, first
     del first, second
-    settle()
+    tune()
     assert Node.gone == 2
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The two ends of a connection, on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname()[:2])
+        with client, server.accept()[0] as other:
+            yield client, other
+
+
+def test_a_worker_s_connections_send_at_once(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    assert not any(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in pair)
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    tune()
+    assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in pair)
+    # It is not closed behind its owner's back.
+    pair[0].sendall(b"x")
+    assert pair[1].recv(1) == b"x"
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")
+def test_a_task_s_connections_confirm_at_once(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    for one in pair:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+    assert not any(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for one in pair)
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    begin_task()
+    assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) for one in pair)

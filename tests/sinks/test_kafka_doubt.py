@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import OffsetSpec
 
+from spark_ext.clients.kafka import KafkaOptions, admin, offsets
 from spark_ext.errors import ConfigurationError, DataError
-from spark_ext.kafka_client import KafkaOptions, admin, offsets
 from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sources.kafka_range import KafkaRange
 from spark_ext.testing.children import frozen
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import Driver, run_epoch
 from tests.servers.kafka import Broker
+from tests.sinks.kafka_hand import VALUE, Sink, values
 from tests.sinks.kafka_kit import KafkaTarget
-from tests.sinks.test_kafka_sink import VALUE, Sink, values
 from tests.waiting import until
 
 UTC = datetime.timezone.utc

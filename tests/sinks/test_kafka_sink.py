@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,70 +12,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import OffsetSpec
 
 from spark_ext import failpoints
 from spark_ext.errors import (
-    CommitError,
     ConfigurationError,
-    DataError,
     FencedError,
     PreparedLostError,
-    SparkExtError,
     StorageError,
     TransientError,
 )
-from spark_ext.kafka_client import offsets
-from spark_ext.sinks._kafka_epochs import PARTITIONS, EpochRecord
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
-from spark_ext.sinks.kafka_2pc import KafkaTwoPhaseCommit
+from spark_ext.sinks._kafka.epochs import PARTITIONS, EpochRecord
+from spark_ext.sinks.contract import CommitOutcome, Epoch, Task
 from spark_ext.testing.ddl import columns
 from tests.servers.kafka import Broker
-from tests.waiting import until
+from tests.sinks.kafka_hand import QUERY, VALUE, Sink, values
 
-QUERY = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
-VALUE = columns("value string")
 EVERY_COLUMN = columns(
     "key string, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
     "timestamp timestamp"
 )
-
-
-class Sink:
-    """A sink in the hands of one incarnation."""
-
-    def __init__(self, kafka: Broker, folder: Path, schema: Any = VALUE, incarnation: int = 0, **options: str) -> None:
-        self.schema, self.incarnation = schema, incarnation
-        self.given = {
-            "uid": "out",
-            "bootstrap_servers": kafka.bootstrap,
-            "staging": str(folder / "staging"),
-            "request_timeout": "20 s",
-            **options,
-        }
-
-    def sink(self) -> KafkaTwoPhaseCommit:
-        return KafkaTwoPhaseCommit(self.given)
-
-    def claim(self) -> None:
-        self.sink().claim(Claim("out", "job", "job-1", self.incarnation, 0))
-
-    def write(self, epoch: int, rows: Sequence[dict[str, Any]], partition: int = 0) -> Any:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        arrow = to_arrow_schema(self.schema, timezone="UTC")
-        batches = pa.Table.from_pylist(list(rows), schema=arrow).to_batches()
-        return self.sink().write(self.schema, iter(batches), Task("out", QUERY, epoch, partition, 0, 0, 0))
-
-    def commit(self, epoch: int, *prepared: Any) -> CommitOutcome:
-        return self.sink().commit(self.schema, Epoch("out", 0, QUERY, epoch, self.incarnation), prepared)
-
-    def run(self, epoch: int, *values: str) -> CommitOutcome:
-        return self.commit(epoch, self.write(epoch, [{"value": value} for value in values]))
-
-
-def values(kafka: Broker, topic: str) -> list[str]:
-    return [(message.value() or b"").decode() for message in kafka.messages(topic)]
 
 
 def test_every_column_arrives_as_it_was_given(kafka: Broker, tmp_path: Path) -> None:
@@ -141,91 +94,6 @@ def test_a_tasks_rows_stay_in_order_within_a_partition(kafka: Broker, tmp_path: 
     for epoch in range(3):
         sink.run(epoch, *wanted[epoch * 3000 : epoch * 3000 + 3000])
     assert values(kafka, topic) == wanted
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ("value bigint", "column 'value' has the type bigint, it has to be string or binary"),
-        ("value string, id bigint", "column 'id' has the type bigint, and is none that a message has"),
-        ("key string", "there is no column 'value'"),
-        ("value string, headers array<string>", "array<struct<key: string, value: binary>>"),
-        ("value string, partition bigint", "column 'partition' has the type bigint, it has to be int"),
-    ],
-)
-def test_rows_that_are_no_messages_are_refused(kafka: Broker, tmp_path: Path, schema: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        Sink(kafka, tmp_path, topic="t").sink().validate(columns(schema))
-
-
-def test_without_a_topic_the_rows_have_to_say_it(kafka: Broker, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no column 'topic', and no option 'topic'"):
-        Sink(kafka, tmp_path).sink().validate(VALUE)
-    sink = Sink(kafka, tmp_path, columns("topic string, value string"))
-    with pytest.raises(DataError, match="its column 'topic' is null"):
-        sink.write(0, [{"topic": None, "value": "a"}])
-
-
-def test_a_topic_or_partition_that_is_not_there_is_refused(kafka: Broker, tmp_path: Path) -> None:
-    """The one of the option before the query starts, those of rows before a transaction begins."""
-    with pytest.raises(ConfigurationError, match="'nowhere' cannot be written"):
-        Sink(kafka, tmp_path, topic="nowhere").sink().validate(VALUE)
-    topic = kafka.topic(partitions=2)
-    sink = Sink(kafka, tmp_path, columns("topic string, partition int, value string"), transactional_id=topic)
-    good = {"topic": topic, "partition": 1, "value": "a"}
-    with pytest.raises(ConfigurationError, match="there is no topic 'nowhere'"):
-        sink.commit(0, sink.write(0, [good, {**good, "topic": "nowhere"}]))
-    with pytest.raises(ConfigurationError, match="has 2 partitions, and a row is for partition 2"):
-        sink.commit(0, sink.write(0, [good, {**good, "partition": 2}]))
-    assert values(kafka, topic) == []
-    kafka.grow(topic, 3)
-    sink.commit(0, sink.write(0, [good, {**good, "partition": 2, "value": "b"}]))
-    assert sorted(values(kafka, topic)) == ["a", "b"]
-
-
-def test_a_message_that_is_too_large_is_refused_in_the_task(kafka: Broker, tmp_path: Path) -> None:
-    sink = Sink(kafka, tmp_path, topic=kafka.topic(), max_message_bytes="1k")
-    with pytest.raises(DataError, match="a message has 1025 bytes, more than the 1024"):
-        sink.run(0, "a", "x" * 1025)
-
-
-def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tmp_path: Path) -> None:
-    """The cause is told, not that the rest was thrown away; the topic is left readable, and takes the next epoch."""
-    topic = kafka.topic(max_message_bytes=2000)
-    sink = Sink(kafka, tmp_path, topic=topic)
-    with pytest.raises(DataError, match="MSG_SIZE_TOO_LARGE"):
-        sink.run(0, "a", "x" * 5000, *("b" * 50))
-    assert values(kafka, topic) == []
-    sink.run(0, "a")
-    assert values(kafka, topic) == ["a"]
-
-
-def test_a_transaction_that_takes_longer_than_its_timeout(
-    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Held before its commit until the broker has ended it: told with the option to raise, and repeated exactly."""
-    topic, gate = kafka.topic(), tmp_path / "gate"
-    sink = Sink(kafka, tmp_path, topic=topic, transaction_timeout="1 s")
-    prepared = sink.write(0, [{"value": "a"}])
-    monkeypatch.setattr(failpoints, "_passed", Counter())
-    monkeypatch.setenv(failpoints.VARIABLE, f"kafka.before_commit=wait:{gate}")
-
-    def end() -> int:
-        found = offsets(kafka.admin, {(topic, 0): OffsetSpec.latest()}, 10, committed=False)
-        return found[(topic, 0)]
-
-    with ThreadPoolExecutor(1) as held:
-        late = held.submit(sink.commit, 0, prepared)
-        try:
-            until(lambda: end() == 2, "the message, and the marker that takes it back")
-        finally:
-            gate.touch()
-        with pytest.raises(TransientError, match="longer than the option 'transaction_timeout' of 1000 ms") as told:
-            late.result()
-    assert "raise transaction_timeout" in told.value.do
-    assert values(kafka, topic) == []
-    assert sink.commit(0, prepared) is CommitOutcome.COMMITTED
-    assert values(kafka, topic) == ["a"]
 
 
 def test_an_epoch_goes_into_many_topics_in_one_step(kafka: Broker, tmp_path: Path, monkeypatch: Any) -> None:
@@ -389,31 +257,3 @@ def test_a_record_keeps_the_last_queries_and_not_all() -> None:
     assert record.holds(Epoch("out", 0, "query-249", 249, 0)) and record.holds(Epoch("out", 0, "query-150", 150, 0))
     assert not record.holds(Epoch("out", 0, "query-149", 149, 0))
     assert EpochRecord.from_bytes(record.to_bytes(), "") == record
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"client_options": '{"transactional.id": "x"}'}, "'transactional.id' is set by the connector"),
-        ({"client_options": "compression=lz4"}, "this is not a JSON object"),
-        ({"client_options": '{"sasl.password": "${NO_SUCH}"}'}, "names the variable NO_SUCH"),
-        ({"client_options": '{"no.such.setting": "1"}'}, "No such configuration property"),
-        ({"transaction_timeout": "20 min"}, "INVALID_TRANSACTION_TIMEOUT"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(kafka: Broker, tmp_path: Path, options: dict[str, str], said: str) -> None:
-    with pytest.raises(SparkExtError, match=said) as told:
-        Sink(kafka, tmp_path, topic=kafka.topic(), **options).run(0, "a")
-    assert not isinstance(told.value, CommitError | TransientError), "repeating it would not help"
-
-
-def test_no_secret_is_shown(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that is given nor one from the environment."""
-    monkeypatch.setenv("KAFKA_PASSWORD", "s3cret-2")
-    given = '{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": "me", %s}'
-    for secret in ('"sasl.password": "s3cret-1"', '"sasl.password": "${KAFKA_PASSWORD}"'):
-        sink = Sink(kafka, tmp_path, topic="t", client_options=given % secret, request_timeout="1 s")
-        with pytest.raises(SparkExtError) as told:
-            sink.sink().validate(VALUE)
-        shown = f"{told.value} {sink.sink().options!r} {sink.sink().options.public()}"
-        assert "s3cret" not in shown

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import types as T
 
 from spark_ext import failpoints
+from spark_ext.clients.postgres import connection as pg_connection
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, PreparedLostError, StateError
-from spark_ext.postgres import connection as pg_connection
 from spark_ext.sinks.contract import CommitOutcome
 from spark_ext.sinks.postgres_2pc import PostgresTwoPhaseCommit
 from spark_ext.sources.postgres import Postgres
@@ -302,6 +302,18 @@ def test_connections_are_kept_over_epochs(database: Database) -> None:
     one.run(3, numbered(3, 4))
     assert one.target.ids() == [0, 1, 2, 3]
     assert database.column(started) != before
+
+
+def test_a_process_that_serves_many_sinks_keeps_few_connections(database: Database) -> None:
+    """One job after the other in one driver: their idle connections would use the server's up."""
+    for number in range(12):
+        one = Driver(PostgresTarget(database, f"t{number}"), uid=f"out-{number}")
+        one.claim()
+        one.run(0, numbered(0, 2))
+    there = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^spark_ext:' AND datname = current_database()"
+    )
+    assert database.column(there)[0] <= 4
 
 
 # -- prepared transactions in doubt ------------------------------------------------------------------------------------

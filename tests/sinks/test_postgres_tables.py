@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_ext.errors import ConfigurationError, DataError, PreparedLostError
+from spark_ext.sinks.contract import Claim, Epoch, Task
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import Driver, numbered
 from tests.servers.postgres import Database
@@ -138,3 +140,17 @@ def test_settings_of_a_database_change_nothing(database: Database, way: str, set
     one.claim()
     one.run(0, numbered(0, 5))
     assert one.target.ids() == list(range(5))
+
+
+@pytest.mark.parametrize("inline", ["0", "1m"])
+def test_a_time_that_json_has_no_text_for_is_named(database: Database, inline: str) -> None:
+    """Of a nested column: PostgreSQL itself knows the year 10000, ISO 8601 and Python do not."""
+    schema = columns("id bigint, s struct<t: timestamp>")
+    sink = PostgresTarget(database, inline_size=inline).sink()
+    sink.validate(schema)
+    sink.claim(Claim("out", "job", "job-1", 1, 0))
+    times = pa.array([0, None, 253402300800000000, 1], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array(range(4)), pa.StructArray.from_arrays([times], ["t"])], ["id", "s"])
+    with pytest.raises(DataError, match=r"row 3, column 's'.*outside the years 1 to 9999"):
+        part = sink.write(schema, iter([batch]), Task("out", "q", 0, 0, 0, 1, 0))
+        sink.commit(schema, Epoch("out", 0, "q", 0, 1), [part])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spark_ext.errors import DataError
 from spark_ext.sources.postgres import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database
@@ -88,3 +89,14 @@ def test_a_view_is_read_by_a_growing_column(table: Database) -> None:
         found.epoch()
     found.replay()
     assert ids(found) == [*range(10, 201, 10), 500]
+
+
+@pytest.mark.parametrize("what", ["query", "table"])
+def test_a_null_in_the_key_of_a_query_or_view_is_refused(table: Database, what: str) -> None:
+    """No range holds it: the row would be left out without a word. Of a table's key the server sees to it."""
+    select = "SELECT nullif(id, 70) AS id, word FROM t"
+    table.run(f"CREATE VIEW v AS {select}")
+    given = {"query": select} if what == "query" else {"table": "v"}
+    found = SourceRun(Postgres, {"uid": "in", "dsn": table.dsn, "key": "id", **given}, limits=[{"readers": "2"}])
+    with pytest.raises(DataError, match="'id' is null"):
+        to_rest(found)
