@@ -20,7 +20,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import LIMIT, run_epochs, session, until, workplace
-from spark_ext.kafka_client import offsets
+from spark_ext.clients.kafka import offsets
 from spark_ext.spark._jars import session_jars
 from tests.servers.kafka import Broker
 

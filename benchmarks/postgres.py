@@ -199,8 +199,8 @@ def _send(connection: psycopg.Connection[Any], stream: Sequence[Any]) -> None:
 
 
 def _encoded() -> list[Any]:
-    from spark_ext.sinks._postgres_copy import HEADER, TRAILER, encode
-    from spark_ext.sinks._postgres_types import Column
+    from spark_ext.sinks._postgres.copy import HEADER, TRAILER, encode
+    from spark_ext.sinks._postgres.types import Column
 
     numbers = np.arange(COPY_ROWS)
     batch = pa.RecordBatch.from_arrays(

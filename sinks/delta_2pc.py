@@ -2,7 +2,7 @@
 
     frame.writeStream.format("delta_2pc").option("uid", "daily").option("path", "out/daily").start()
 
-Tasks write Parquet with statistics (`_delta_files`); the driver commits the files by the recipe of `_delta_table`. See
+Tasks write Parquet with statistics (`_delta.files`); the driver commits the files by the recipe of `_delta.table`. See
 `docs/delta_2pc.md` for the guarantee and its limits.
 """
 
@@ -19,14 +19,14 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import reach
 from spark_ext.options import Bytes
-from spark_ext.sinks._delta_files import DataFile, Layout, TaskFiles
-from spark_ext.sinks._delta_store import Place
+from spark_ext.sinks._delta.files import DataFile, Layout, TaskFiles
+from spark_ext.sinks._delta.store import Place
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.sinks._delta_table import Target
+    from spark_ext.sinks._delta.table import Target
 
 
 def _names(value: object) -> object:
@@ -109,7 +109,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     @cached_property
     def _target(self) -> Target:
-        from spark_ext.sinks._delta_table import Target
+        from spark_ext.sinks._delta.table import Target
 
         properties = dict(self.options.table_properties)
         if self.options.indexed_columns != 32:
@@ -135,7 +135,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             UnsupportedTableError: names the table's feature.
             StorageError: the table cannot be read.
         """
-        from spark_ext.sinks._delta_types import check_input
+        from spark_ext.sinks._delta.types import check_input
 
         check_input(schema, self.options.partition_by, self._target.who)
         table = self._target.load()
@@ -150,7 +150,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             ConfigurationError: a type cannot be stored.
             StorageError: a file cannot be written.
         """
-        from spark_ext.sinks._delta_types import check_input
+        from spark_ext.sinks._delta.types import check_input
 
         who = f"sink '{task.sink}' (delta_2pc {self.place.uri}), epoch {task.epoch}, partition {task.partition}"
         check_input(schema, self.options.partition_by, who)
@@ -184,22 +184,22 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         )
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
-        """One commit with all files of the epoch; see the recipe in `_delta_table`."""
+        """One commit with all files of the epoch; see the recipe in `_delta.table`."""
         files = [file for of_task in prepared for file in of_task]
         outcome, version = self._target.commit(schema, epoch, files)
         if outcome is CommitOutcome.COMMITTED:
-            from spark_ext.sinks._delta_upkeep import keep_up
+            from spark_ext.sinks._delta.upkeep import keep_up
 
             keep_up(self.place, version, self.options.log_checkpoint_interval)
         return outcome
 
     def claim(self, claim: Claim) -> None:
-        """The fence first, then the files that dead incarnations have left; see `_delta_orphans`.
+        """The fence first, then the files that dead incarnations have left; see `_delta.orphans`.
 
         Without a table the fence needs one: it is created here if `validate` has told the schema. Otherwise nothing is
         cleaned either, because an older incarnation could still create the table with its files.
         """
-        from spark_ext.sinks._delta_orphans import clean
+        from spark_ext.sinks._delta.orphans import clean
 
         table = self._target.claim(claim, self._schema)
         reach("delta.fenced")

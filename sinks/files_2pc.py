@@ -19,17 +19,17 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import ConfigurationError, DataError, FencedError, StorageError
 from spark_ext.failpoints import reach
 from spark_ext.options import Bytes
-from spark_ext.sinks._delta_files import DataFile, Layout
-from spark_ext.sinks._delta_store import Place
+from spark_ext.sinks._delta.files import DataFile, Layout
+from spark_ext.sinks._delta.store import Place
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_ext.sinks._delta_files import TaskFiles
+    from spark_ext.sinks._delta.files import TaskFiles
     from spark_ext.sinks._epoch_log import Entry, State
-    from spark_ext.sinks._files_folder import About, Folder
+    from spark_ext.sinks._files.folder import About, Folder
 
 
 def _names(value: object) -> object:
@@ -110,13 +110,13 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     @cached_property
     def _folder(self) -> Folder:
-        from spark_ext.sinks._files_folder import Folder
+        from spark_ext.sinks._files.folder import Folder
 
         return Folder(self._path, self._who)
 
     def _about(self, schema: StructType) -> About:
-        from spark_ext.sinks._delta_types import table_schema
-        from spark_ext.sinks._files_folder import About
+        from spark_ext.sinks._delta.types import table_schema
+        from spark_ext.sinks._files.folder import About
 
         options = self.options
         columns = table_schema(schema).jsonValue()
@@ -129,7 +129,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             ConfigurationError: names the column, the type or what differs.
             StorageError: the folder cannot be read or written.
         """
-        from spark_ext.sinks._files_types import check
+        from spark_ext.sinks._files.types import check
 
         check(schema, self.options.format, self.options.partition_by, self._who)
         try:
@@ -148,7 +148,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             DataError: a value cannot be written in this format.
             StorageError: a file cannot be written.
         """
-        from spark_ext.sinks._files_types import check
+        from spark_ext.sinks._files.types import check
 
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         check(schema, self.options.format, self.options.partition_by, who)
@@ -173,7 +173,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             raise
 
     def _task_files(self, schema: StructType, task: Task) -> TaskFiles:
-        from spark_ext.sinks._files_text import HivePaths, TextFiles
+        from spark_ext.sinks._files.text import HivePaths, TextFiles
 
         options, place = self.options, self._folder.files
         layout = Layout(
@@ -314,7 +314,7 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
     Raises:
         ConfigurationError: it is not such a folder.
     """
-    from spark_ext.sinks._files_text import read_options
+    from spark_ext.sinks._files.text import read_options
 
     folder, about = _opened(path)
     names = [str(folder.path / "_files" / file["path"]) for file in folder.committed()]
@@ -328,7 +328,7 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
 
 
 def _opened(path: str | Path) -> tuple[Folder, About]:
-    from spark_ext.sinks._files_folder import Folder
+    from spark_ext.sinks._files.folder import Folder
 
     folder = Folder(Path(path).expanduser().absolute(), f"reader of {path}")
     about = folder.about()

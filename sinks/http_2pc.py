@@ -2,8 +2,8 @@
 
     frame.writeStream.format("http_2pc").options(uid="orders", url="https://shop/orders", outbox="state/outbox").start()
 
-Tasks write their rows as JSON into an outbox; the driver records the epoch there (`_http_outbox`), and only then sends
-it (`_http_client`). Exactly once needs a receiver that remembers keys: `docs/http_2pc.md` says how long.
+Tasks write their rows as JSON into an outbox; the driver records the epoch there (`_http.outbox`), and only then sends
+it (`_http.client`). Exactly once needs a receiver that remembers keys: `docs/http_2pc.md` says how long.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError, TransientError
 from spark_ext.failpoints import reach
-from spark_ext.options import Bytes, Milliseconds
-from spark_ext.sinks._http_chunks import Chunk, Cut
-from spark_ext.sinks._http_client import Sender, Wire, library, shown
-from spark_ext.sinks._http_outbox import Outbox, placed, stage
-from spark_ext.sinks._http_rows import check_types
+from spark_ext.options import Bytes, Milliseconds, is_secret_parameter
+from spark_ext.sinks._http.chunks import Chunk, Cut
+from spark_ext.sinks._http.client import Sender, Wire, library, shown
+from spark_ext.sinks._http.outbox import Outbox, placed, stage
+from spark_ext.sinks._http.rows import check_types
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.delta_2pc import Pairs
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.sinks._delta_files import DataFile
+    from spark_ext.sinks._delta.files import DataFile
 
 
 class HttpOptions(SinkOptions):
@@ -241,6 +241,9 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         # What comes behind a scheme (`Bearer ...`) is one by itself.
         secrets = [part for value in given.values() for part in (value, value.partition(" ")[2])]
         secrets += [token] if token else []
+        for parameter in urlsplit(options.url).query.split("&"):
+            name, _, value = parameter.partition("=")
+            secrets += [value, unquote_plus(value)] if is_secret_parameter(name) else []
         if token is not None:
             given["Authorization"] = f"Bearer {token}"
         for name, value in given.items():

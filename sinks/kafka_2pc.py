@@ -2,8 +2,8 @@
 
     messages.writeStream.format("kafka_2pc").options(uid="out", bootstrap_servers="kafka:9092", topic="orders").start()
 
-Tasks stage their messages as files (`_kafka_staging`); the driver publishes them with one transactional producer
-(`_kafka_producer`), together with a record of the epoch (`_kafka_epochs`). See `docs/kafka_2pc.md` for the guarantee
+Tasks stage their messages as files (`_kafka.staging`); the driver publishes them with one transactional producer
+(`_kafka.producer`), together with a record of the epoch (`_kafka.epochs`). See `docs/kafka_2pc.md` for the guarantee
 and its limits.
 """
 
@@ -17,18 +17,18 @@ from pydantic import Field
 from pyspark.sql.types import StructType
 
 from spark_ext import registry
+from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions
 from spark_ext.errors import ConfigurationError, FencedError
 from spark_ext.failpoints import reach
-from spark_ext.kafka_client import KafkaOptions, admin, no_topic, partitions
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.sinks._kafka_epochs import EpochRecord, EpochsTopic
-    from spark_ext.sinks._kafka_producer import Limits
-    from spark_ext.sinks._kafka_staging import Staged, Staging
+    from spark_ext.sinks._kafka.epochs import EpochRecord, EpochsTopic
+    from spark_ext.sinks._kafka.producer import Limits
+    from spark_ext.sinks._kafka.staging import Staged, Staging
 
 
 class KafkaSinkOptions(SinkOptions, KafkaOptions):
@@ -82,7 +82,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
 
     @cached_property
     def _epochs(self) -> EpochsTopic:
-        from spark_ext.sinks._kafka_epochs import EpochsTopic
+        from spark_ext.sinks._kafka.epochs import EpochsTopic
 
         options = self.options
         key = options.transactional_id or f"spark-ext.{options.topic or '*'}.{options.uid}"
@@ -90,7 +90,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
 
     @property
     def _limits(self) -> Limits:
-        from spark_ext.sinks._kafka_producer import Limits
+        from spark_ext.sinks._kafka.producer import Limits
 
         return Limits(self.options.transaction_timeout, self.options.max_message_bytes)
 
@@ -116,7 +116,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
 
     @property
     def _staging(self) -> Staging:
-        from spark_ext.sinks._kafka_staging import Staging
+        from spark_ext.sinks._kafka.staging import Staging
 
         return Staging(self._place(), self._who)
 
@@ -133,7 +133,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             EnvironmentProblem: the client library is missing.
             StorageError: the brokers do not answer.
         """
-        from spark_ext.sinks._kafka_staging import check_columns
+        from spark_ext.sinks._kafka.staging import check_columns
 
         check_columns(schema, self.options.topic, self._who)
         options, kept = self.options, "nothing was written"
@@ -151,14 +151,14 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             DataError: a message without a topic, or too large.
             StorageError: the file cannot be written.
         """
-        from spark_ext.sinks._kafka_staging import check_columns
+        from spark_ext.sinks._kafka.staging import check_columns
 
         check_columns(schema, self.options.topic, self._who)
         return self._staging.write(batches, task, self.options.topic, self.options.max_message_bytes)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Staged]) -> CommitOutcome:
         """One transaction with all messages of the epoch and the record of it."""
-        from spark_ext.sinks._kafka_producer import forget, session
+        from spark_ext.sinks._kafka.producer import forget, session
 
         options, staging = self.options, self._staging
         try:
@@ -190,7 +190,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         Who has the id is decided by Kafka; whose turn it is, by the record: an older driver that takes the id back
         finds there that it may not, and the newer one takes it again.
         """
-        from spark_ext.sinks._kafka_producer import forget, session
+        from spark_ext.sinks._kafka.producer import forget, session
 
         options = self.options
         self._place(claim.state)

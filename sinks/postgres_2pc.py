@@ -2,8 +2,8 @@
 
     frame.writeStream.format("postgres_2pc").option("uid", "daily").option("dsn", ...).option("table", "daily").start()
 
-Tasks copy their rows to where no reader sees them (`_postgres_prepare`); the driver makes them visible and records the
-epoch in one transaction (`_postgres_commit`), under a lock that is the fence (`_postgres_record`). See
+Tasks copy their rows to where no reader sees them (`_postgres.prepare`); the driver makes them visible and records the
+epoch in one transaction (`_postgres.commit`), under a lock that is the fence (`_postgres.record`). See
 `docs/postgres_2pc.md` for the guarantee and its limits.
 """
 
@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server, session
+from spark_ext.clients.postgres.names import Name
+from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import ConfigurationError
 from spark_ext.options import Bytes, Milliseconds
-from spark_ext.postgres.connection import ConnectionOptions, Server, session
-from spark_ext.postgres.names import Name
-from spark_ext.postgres.problems import translated
-from spark_ext.sinks._postgres_record import Identity
-from spark_ext.sinks._postgres_rows import KEPT, Teller, arrow_schema, cast, keyed
-from spark_ext.sinks._postgres_table import Table, create, look_up, missing, usable
+from spark_ext.sinks._postgres.record import Identity
+from spark_ext.sinks._postgres.rows import KEPT, Teller, arrow_schema, cast, keyed
+from spark_ext.sinks._postgres.table import Table, create, look_up, missing, usable
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
 
-    from spark_ext.sinks._postgres_commit import Committer
-    from spark_ext.sinks._postgres_prepare import Part
+    from spark_ext.sinks._postgres.commit import Committer
+    from spark_ext.sinks._postgres.prepare import Part
 
 
 def _names(value: object) -> object:
@@ -126,7 +126,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             ConfigurationError: names the server, table, column or setting.
             StorageError: the server cannot be reached.
         """
-        from spark_ext.sinks._postgres_types import new_type
+        from spark_ext.sinks._postgres.types import new_type
 
         options = self.options
         for field in schema.fields:
@@ -171,11 +171,11 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             )
 
     def claim(self, claim: Claim) -> None:
-        """The fence first, then what dead incarnations have left; see `_postgres_claim`.
+        """The fence first, then what dead incarnations have left; see `_postgres.claim`.
 
         Without a table there is nothing to fence; it is made here if `validate` has told the schema.
         """
-        from spark_ext.sinks._postgres_claim import take
+        from spark_ext.sinks._postgres.claim import take
 
         with self._session(claim.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
@@ -196,9 +196,9 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             ConfigurationError: the table does not take the rows' columns.
             StorageError: the server failed.
         """
-        from spark_ext.sinks._postgres_commit import begin
-        from spark_ext.sinks._postgres_prepare import Origin, gather, make_way, prepare, stage
-        from spark_ext.sinks._postgres_record import refuse_fenced
+        from spark_ext.sinks._postgres.commit import begin
+        from spark_ext.sinks._postgres.prepare import Origin, gather, make_way, prepare, stage
+        from spark_ext.sinks._postgres.record import refuse_fenced
 
         arrow = arrow_schema(schema)
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
@@ -221,7 +221,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             return prepare(connection, identity, table, schema.names, every, origin, teller)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Part]) -> CommitOutcome:
-        """One transaction with all rows of the epoch and its record; see `_postgres_commit`.
+        """One transaction with all rows of the epoch and its record; see `_postgres.commit`.
 
         Raises:
             FencedError: a newer incarnation has claimed the table.
@@ -240,8 +240,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     @contextmanager
     def _session(self, incarnation: int, who: str | None = None) -> Iterator[psycopg.Connection[Any]]:
         """A kept connection, with the sink's record made; errors inside come out as ours."""
-        from spark_ext.sinks._postgres_claim import application
-        from spark_ext.sinks._postgres_record import ensure
+        from spark_ext.sinks._postgres.claim import application
+        from spark_ext.sinks._postgres.record import ensure
 
         who = who or self._who
         name = application(self._mark, incarnation)
@@ -251,9 +251,9 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     @contextmanager
     def _fence(self, identity: Identity, incarnation: int) -> Iterator[psycopg.Connection[Any]]:
         """A further connection that holds the sink's row until it is left."""
-        from spark_ext.sinks._postgres_claim import application
-        from spark_ext.sinks._postgres_commit import begin
-        from spark_ext.sinks._postgres_record import lock
+        from spark_ext.sinks._postgres.claim import application
+        from spark_ext.sinks._postgres.commit import begin
+        from spark_ext.sinks._postgres.record import lock
 
         with self._server.connect(application(self._mark, incarnation)) as connection:
             begin(connection, self.options.lock_timeout)
@@ -273,7 +273,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     def _committer(
         self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, incarnation: int
     ) -> Committer:
-        from spark_ext.sinks._postgres_commit import Committer, Upsert
+        from spark_ext.sinks._postgres.commit import Committer, Upsert
 
         options = self.options
         identity = Identity(options.uid, str(table.name))

@@ -19,11 +19,11 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.clients.kafka import KafkaOptions, admin, library, no_topic, offsets, partitions, told, unanswered
 from spark_ext.errors import DataError, SparkExtError
-from spark_ext.kafka_client import KafkaOptions, admin, library, no_topic, offsets, partitions, told, unanswered
 from spark_ext.offsets import Position
 from spark_ext.options import Bytes, Milliseconds
-from spark_ext.sources._kafka_bounds import (
+from spark_ext.sources._kafka.bounds import (
     Bound,
     Ends,
     Place,
@@ -33,7 +33,7 @@ from spark_ext.sources._kafka_bounds import (
     options_of,
     refused,
 )
-from spark_ext.sources._kafka_reader import COLUMNS, HEADERS, KEPT, read
+from spark_ext.sources._kafka.reader import COLUMNS, HEADERS, KEPT, read
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, Seam, SourceOptions
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server, load
+from spark_ext.clients.postgres.names import Name
 from spark_ext.offsets import Position
 from spark_ext.options import Milliseconds
-from spark_ext.postgres.connection import ConnectionOptions, Server, load
-from spark_ext.postgres.names import Name
 from spark_ext.sources._columns import arrow_schema
-from spark_ext.sources._postgres_increments import ByColumn, ByTransaction, Increments
-from spark_ext.sources._postgres_ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
-from spark_ext.sources._postgres_relation import Relation, check_declared, look_up, refused
-from spark_ext.sources._postgres_slice import Slice, of_increment, of_range
-from spark_ext.sources._postgres_snapshot import View, ours
+from spark_ext.sources._postgres.increments import ByColumn, ByTransaction, Increments
+from spark_ext.sources._postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
+from spark_ext.sources._postgres.relation import Relation, check_declared, look_up, refused
+from spark_ext.sources._postgres.slice import Slice, of_increment, of_range
+from spark_ext.sources._postgres.snapshot import View, ours
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class Postgres(ChannelSource):
             DataError: a value does not fit what is declared.
             StorageError: the server failed.
         """
-        from spark_ext.sources._postgres_read import Plan, read
+        from spark_ext.sources._postgres.read import Plan, read
 
         if not end.get("rows"):
             return

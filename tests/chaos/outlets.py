@@ -22,8 +22,8 @@ from deltalake import DeltaTable
 
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
-from spark_ext.sinks._delta_files import owner_of
-from spark_ext.sinks._files_folder import Folder
+from spark_ext.sinks._delta.files import owner_of
+from spark_ext.sinks._files.folder import Folder
 from spark_ext.sinks.files_2pc import committed_files
 from tests.chaos.scenario import ROOT, Scenario, Server
 from tests.chaos.sink_job import SCHEMA
@@ -146,8 +146,8 @@ class PostgresOutlet(Outlet):
         return pa.Table.from_pylist(self.database.table(_plain(out.name)), SCHEMA)
 
     def left(self, out: Path) -> list[str]:
-        from spark_ext.sinks._postgres_prepare import Origin
-        from spark_ext.sinks._postgres_record import Identity
+        from spark_ext.sinks._postgres.prepare import Origin
+        from spark_ext.sinks._postgres.record import Identity
 
         newest = newest_incarnation(out)
         # Other rounds have tables of their own in this database.

@@ -15,7 +15,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from pyspark.sql import types as T
 
-from spark_ext.sinks._files_folder import Folder
+from spark_ext.sinks._files.folder import Folder
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.files_2pc import FilesTwoPhaseCommit, committed_files
 from spark_ext.testing.every_type import EVERY_TYPE, without

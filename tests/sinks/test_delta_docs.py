@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_ext.sinks import _delta_features
+from spark_ext.sinks._delta import features as _delta_features
 from spark_ext.sinks.delta_2pc import DeltaOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "delta_2pc.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructType
 
 from spark_ext.errors import UnsupportedTableError
-from spark_ext.sinks._delta_features import TableFacts, demands
+from spark_ext.sinks._delta.features import TableFacts, demands
 from tests.sinks.delta_kit import Driver, ids, numbered
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from spark_ext import registry
 from spark_ext.errors import CommitError, ConfigurationError, DataError, StorageError
 from spark_ext.sinks._epoch_log import SPAN
-from spark_ext.sinks._files_text import hive_folder
+from spark_ext.sinks._files.text import hive_folder
 from spark_ext.sinks.files_2pc import FilesTwoPhaseCommit, committed_files
 from spark_ext.sources.files import Files
 from spark_ext.testing.ddl import columns

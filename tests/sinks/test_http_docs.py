@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_ext.sinks._http_client import Verdict, verdict
+from spark_ext.sinks._http.client import Verdict, verdict
 from spark_ext.sinks.http_2pc import HttpOptions
 from tests.servers.receiver import Receiver
 

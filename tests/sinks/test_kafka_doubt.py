@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import OffsetSpec
 
+from spark_ext.clients.kafka import KafkaOptions, admin, offsets
 from spark_ext.errors import ConfigurationError, DataError
-from spark_ext.kafka_client import KafkaOptions, admin, offsets
 from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sources.kafka_range import KafkaRange
 from spark_ext.testing.children import frozen

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 
 from spark_ext import failpoints
+from spark_ext.clients.kafka import offsets
 from spark_ext.errors import (
     CommitError,
     ConfigurationError,
@@ -17,7 +18,6 @@ from spark_ext.errors import (
     SparkExtError,
     TransientError,
 )
-from spark_ext.kafka_client import offsets
 from spark_ext.sinks.contract import CommitOutcome
 from spark_ext.testing.ddl import columns
 from tests.servers.kafka import Broker

@@ -21,7 +21,7 @@ from spark_ext.errors import (
     StorageError,
     TransientError,
 )
-from spark_ext.sinks._kafka_epochs import PARTITIONS, EpochRecord
+from spark_ext.sinks._kafka.epochs import PARTITIONS, EpochRecord
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task
 from spark_ext.testing.ddl import columns
 from tests.servers.kafka import Broker

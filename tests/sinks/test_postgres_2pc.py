@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import types as T
 
 from spark_ext import failpoints
+from spark_ext.clients.postgres import connection as pg_connection
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, PreparedLostError, StateError
-from spark_ext.postgres import connection as pg_connection
 from spark_ext.sinks.contract import CommitOutcome
 from spark_ext.sinks.postgres_2pc import PostgresTwoPhaseCommit
 from spark_ext.sources.postgres import Postgres

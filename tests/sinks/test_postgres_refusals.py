@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
+from spark_ext.clients.postgres import connection as pg_connection
 from spark_ext.errors import (
     CommitError,
     ConfigurationError,
@@ -16,7 +17,6 @@ from spark_ext.errors import (
     StorageError,
     TerminalError,
 )
-from spark_ext.postgres import connection as pg_connection
 from spark_ext.sinks.postgres_2pc import PostgresTwoPhaseCommit
 from spark_ext.testing.sink_driver import Driver
 from tests.servers.postgres import PASSWORD, Database, PostgresServer

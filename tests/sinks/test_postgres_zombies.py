@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from spark_ext import failpoints
-from spark_ext.sinks._postgres_prepare import Origin
-from spark_ext.sinks._postgres_record import Identity
+from spark_ext.sinks._postgres.prepare import Origin
+from spark_ext.sinks._postgres.record import Identity
 from spark_ext.testing.children import Child, frozen, was_fenced
 from spark_ext.testing.sink_driver import Driver, SinkTarget, numbered
 from tests.servers.postgres import PASSWORD, Database

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_ext.errors import DataError, ReplayError, StorageError
-from spark_ext.sources._postgres_ranges import KeyRange, cut, parse
-from spark_ext.sources._postgres_relation import look_up
+from spark_ext.sources._postgres.ranges import KeyRange, cut, parse
+from spark_ext.sources._postgres.relation import look_up
 from spark_ext.sources.contract import Committed
 from spark_ext.sources.postgres import Postgres
 from spark_ext.testing.ddl import columns

@@ -1,0 +1,1 @@
+"""How `delta_2pc` writes Parquet and Delta's log."""

@@ -1,0 +1,1 @@
+"""How `files_2pc` writes each format into a folder."""

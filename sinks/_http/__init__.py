@@ -1,0 +1,1 @@
+"""The outbox, the chunks and the client of `http_2pc`."""

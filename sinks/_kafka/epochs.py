@@ -1,0 +1,253 @@
+"""The topic in which `kafka_2pc` keeps which epochs are committed: one record per epoch, in the epoch's transaction.
+
+It is compacted, so the last record of each sink stays for ever and the topic stays small; the offsets of a consumer
+group, which could hold the same, are forgotten a week after the last commit. A sink's records are in one partition,
+by the hash of its transactional id over a fixed number, so that more partitions later do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.clients.kafka import KafkaOptions, admin, answered, library, offsets, partitions, told
+from spark_ext.errors import ConfigurationError, StorageError
+from spark_ext.sinks.contract import Claim, Epoch
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+PARTITIONS: Final = 8
+"""Of the topic; never to be changed."""
+
+APPLICATIONS: Final = 100
+"""How many queries' epochs a record remembers: a sink outside a job may serve many, one after the other."""
+
+_VERSION: Final = 1
+_KEPT: Final = "the target is as it was"
+_SEGMENT_BYTES: Final = 8 * 1024 * 1024
+"""Only closed segments are compacted, so a small one keeps the topic small."""
+_WINDOW: Final = 64
+"""Offsets that a look reads at first, from the end backwards; eight times as many with each further step."""
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What a sink has committed, and for whom."""
+
+    incarnation: int = 0
+    job: str = ""
+    job_id: str = ""
+    epochs: Mapping[str, int] = field(default_factory=dict)
+    """`Epoch.application` to the last number, the most recent one last."""
+
+    def holds(self, epoch: Epoch) -> bool:
+        """Whether the epoch, or a later one of its query, is committed."""
+        return self.epochs.get(epoch.application, -1) >= epoch.number
+
+    def with_epoch(self, epoch: Epoch) -> EpochRecord:
+        """With this epoch as the last one."""
+        others = {name: number for name, number in self.epochs.items() if name != epoch.application}
+        kept = dict(list(others.items())[-(APPLICATIONS - 1) :])
+        return replace(self, incarnation=epoch.incarnation, epochs={**kept, epoch.application: epoch.number})
+
+    def claimed(self, claim: Claim) -> EpochRecord:
+        """With a new owner."""
+        return replace(self, incarnation=claim.incarnation, job=claim.job, job_id=claim.job_id)
+
+    def to_bytes(self) -> bytes:
+        """The value of the message."""
+        names = ("incarnation", "job", "job_id", "epochs")
+        return json.dumps({"version": _VERSION, **{name: getattr(self, name) for name in names}}).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, who: str) -> EpochRecord:
+        """Read a record.
+
+        Raises:
+            ConfigurationError: a newer release wrote it, or it is something else.
+        """
+        try:
+            found = json.loads(raw)
+            if found["version"] == _VERSION:
+                return cls(found["incarnation"], found["job"], found["job_id"], found["epochs"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise ConfigurationError(
+            "the topic of epochs holds a record that this release does not know",
+            operator=who,
+            kept=_KEPT,
+            do="run the release that wrote it or a newer one, or choose another topic with the option 'epochs_topic'",
+        )
+
+
+class EpochsTopic:
+    """The topic, as one sink sees it.
+
+    Args:
+        options: how to reach the brokers.
+        topic: its name.
+        key: the sink's transactional id.
+        who: for messages.
+    """
+
+    def __init__(self, options: KafkaOptions, topic: str, key: str, who: str) -> None:
+        self._options, self.topic, self.key, self.who = options, topic, key, who
+        self.partition = zlib.crc32(key.encode()) % PARTITIONS
+
+    @property
+    def _seconds(self) -> float:
+        return self._options.request_timeout / 1000
+
+    def ensure(self) -> None:
+        """Create the topic if it is not there; refuse one that would forget.
+
+        Raises:
+            ConfigurationError: it is not there and may not be created; or is not compacted, or has too few partitions.
+            StorageError: no answer.
+        """
+        kafka = library(self.who)
+        client = admin(self._options, self.who)
+        try:
+            there = self._partitions(client) or self._create(client)
+            resource = kafka.admin.ConfigResource(kafka.admin.ResourceType.TOPIC, self.topic)
+            asked = client.describe_configs([resource], request_timeout=self._seconds)
+            policy = answered(asked[resource], self._seconds)["cleanup.policy"].value
+        except (kafka.KafkaException, TimeoutError) as problem:
+            raise self._fault(problem, f"the topic of epochs '{self.topic}' could not be looked at") from problem
+        if policy != "compact":
+            raise self._refused(f"has cleanup.policy={policy}, so it would forget what is committed")
+        if there < PARTITIONS:
+            raise self._refused(f"has {there} partitions instead of {PARTITIONS}")
+
+    def _partitions(self, client: AdminClient) -> int:
+        return partitions(client, [self.topic], self._seconds, self.who, _KEPT)[self.topic]
+
+    def _create(self, client: AdminClient) -> int:
+        kafka = library(self.who)
+        config = {"cleanup.policy": "compact", "segment.bytes": str(_SEGMENT_BYTES)}
+        # A replication factor of -1 is the brokers' own default.
+        new = kafka.admin.NewTopic(self.topic, num_partitions=PARTITIONS, replication_factor=-1, config=config)
+        try:
+            answered(client.create_topics([new], request_timeout=self._seconds)[self.topic], self._seconds)
+        except kafka.KafkaException as problem:
+            if problem.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise
+        # Another broker may not have heard of it yet.
+        limit = time.monotonic() + self._seconds
+        while not (there := self._partitions(client)):
+            if time.monotonic() > limit:
+                raise TimeoutError
+            time.sleep(0.02)
+        # Only when it has leaders does the brokers' metadata have all of it.
+        self._offset(client, kafka.admin.OffsetSpec.latest())
+        return there
+
+    def look(self, *, settled: bool = True) -> EpochRecord:
+        """The sink's last committed record. What it says still holds as long as the sink's producer is not fenced.
+
+        Args:
+            settled: whether to wait for open transactions of other sinks, behind which nothing is told; a look before
+                one's own predecessor's is ended must not.
+
+        Raises:
+            StorageError: no answer, or another sink's transaction stays open.
+        """
+        kafka = library(self.who)
+        client = admin(self._options, self.who)
+        try:
+            end = self._settled_end(client) if settled else self._offset(client, kafka.admin.OffsetSpec.latest())
+            begin = self._offset(client, kafka.admin.OffsetSpec.earliest())
+            consumer = kafka.Consumer(
+                self._options.client(
+                    self.who,
+                    group_id="spark-ext",  # asked for by the library; nothing is ever committed under it
+                    enable_auto_commit=False,
+                    enable_partition_eof=True,
+                    isolation_level="read_committed",
+                    fetch_wait_max_ms=10,
+                )
+            )
+            try:
+                return self._last(consumer, begin, end)
+            finally:
+                consumer.close()
+        except (kafka.KafkaException, TimeoutError) as problem:
+            raise self._fault(problem, "the committed epochs could not be read") from problem
+
+    def _settled_end(self, client: AdminClient) -> int:
+        """The partition's end, once no transaction before it is open: behind an open one nothing is told."""
+        kafka = library(self.who)
+        latest = kafka.admin.OffsetSpec.latest()
+        written = self._offset(client, latest, committed=False)
+        limit = time.monotonic() + self._seconds
+        while True:
+            settled = self._offset(client, latest)
+            if settled >= written:
+                return settled
+            if time.monotonic() > limit:
+                raise StorageError(
+                    f"a transaction on the topic of epochs '{self.topic}' has been open for {self._seconds:g} s; "
+                    "before it ends nobody can tell which epochs are committed",
+                    operator=self.who,
+                    kept=_KEPT,
+                    do="wait: the brokers end it after the transaction_timeout of the sink that began it; it is "
+                    "tried again with back-off",
+                )
+            time.sleep(0.01)
+
+    def _offset(self, client: AdminClient, spec: Any, *, committed: bool = True) -> int:
+        place = (self.topic, self.partition)
+        return offsets(client, {place: spec}, self._seconds, committed=committed)[place]
+
+    def _last(self, consumer: Any, begin: int, end: int) -> EpochRecord:
+        """Backwards, in growing steps."""
+        stop, size = end, _WINDOW
+        while stop > begin:
+            start = max(begin, stop - size)
+            found = self._last_in(consumer, start, stop)
+            if found is not None:
+                return EpochRecord.from_bytes(found, self.who)
+            stop, size = start, size * 8
+        return EpochRecord()
+
+    def _last_in(self, consumer: Any, start: int, stop: int) -> bytes | None:
+        kafka = library(self.who)
+        consumer.assign([kafka.TopicPartition(self.topic, self.partition, start)])
+        key, found, at = self.key.encode(), None, start
+        limit = time.monotonic() + self._seconds
+        while at < stop:
+            for message in consumer.consume(1000, 0.02):
+                error = message.error()
+                if error is not None and error.name() != "_PARTITION_EOF":
+                    raise kafka.KafkaException(error)
+                at = message.offset() + (error is None)
+                if error is None and message.key() == key and message.offset() < stop:
+                    found = message.value()
+                limit = time.monotonic() + self._seconds
+            if time.monotonic() > limit:
+                raise TimeoutError(f"no answer within {self._seconds:g} s")
+        return found
+
+    def _fault(self, problem: Exception, what: str) -> Exception:
+        if isinstance(problem, TimeoutError):
+            return StorageError(
+                f"{what}: no answer within {self._seconds:g} s",
+                operator=self.who,
+                kept=_KEPT,
+                do="see to the brokers and the network; it is tried again with back-off",
+            )
+        return told(problem.args[0], what, self.who, _KEPT)
+
+    def _refused(self, how: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the topic of epochs '{self.topic}' {how}",
+            operator=self.who,
+            kept="nothing was written",
+            do=f"create it with --partitions {PARTITIONS} --config cleanup.policy=compact, or choose another with the "
+            "option 'epochs_topic'",
+        )

@@ -1,0 +1,1 @@
+"""Types, COPY, the record of epochs and the commit of `postgres_2pc`."""

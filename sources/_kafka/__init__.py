@@ -1,0 +1,1 @@
+"""Bounds and reading of `kafka_range`."""

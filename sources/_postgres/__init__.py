@@ -1,0 +1,1 @@
+"""Ranges, the snapshot and the increments of the source `postgres`."""
