@@ -178,7 +178,7 @@ class TwoPhaseCommitSink(DataSource):
 
         Raises:
             FencedError: a newer incarnation has claimed it; the message says which.
-            ConfigurationError: the target holds epochs that another job wrote under this uid.
+            ConfigurationError: the target holds epochs that another job wrote under this uid; the message names it.
         """
 
     # -- may be written -----------------------------------------------------------------------------------------------

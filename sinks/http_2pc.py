@@ -13,14 +13,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError, TransientError
 from spark_ext.failpoints import reach
-from spark_ext.options import Bytes, Milliseconds
+from spark_ext.options import Bytes, Milliseconds, is_secret_parameter
 from spark_ext.sinks._http.chunks import Chunk, Cut
 from spark_ext.sinks._http.client import Sender, Wire, library, shown
 from spark_ext.sinks._http.outbox import Outbox, placed, stage
@@ -241,6 +241,9 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         # What comes behind a scheme (`Bearer ...`) is one by itself.
         secrets = [part for value in given.values() for part in (value, value.partition(" ")[2])]
         secrets += [token] if token else []
+        for parameter in urlsplit(options.url).query.split("&"):
+            name, _, value = parameter.partition("=")
+            secrets += [value, unquote_plus(value)] if is_secret_parameter(name) else []
         if token is not None:
             given["Authorization"] = f"Bearer {token}"
         for name, value in given.items():

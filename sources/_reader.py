@@ -23,7 +23,7 @@ from spark_ext.failpoints import reach
 from spark_ext.offsets import Range, SourceOffset, ranges
 from spark_ext.sources._planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
-from spark_ext.spark.worker_process import tune
+from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._planner: Planner | None = None
         tune()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # In a task: the JVM sends this first, and then the partition, for which the worker waits before `read`.
+        begin_task()
 
     @property
     def _uid(self) -> str:
@@ -96,11 +101,13 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         assert isinstance(partition, ReadTask)
         reach("source.read")
+        tune()
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for piece in partition.ranges:
             channel = Channel(piece.channel, None, piece.data)
             for batch in self._source.read(channel, piece.start, piece.end):
                 yield self._conform(batch, schema, piece)
+        tune()
 
     def _conform(self, batch: pa.RecordBatch, schema: pa.Schema, piece: Range) -> pa.RecordBatch:
         # Spark compares the first batch of a task only, and an odd one later kills the JVM's reader.

@@ -148,4 +148,9 @@ class Options(BaseModel):
 
 def _without_secret(parameter: re.Match[str]) -> str:
     mark, name, value = parameter.groups()
-    return f"{mark}{name}={'***' if _SECRET.search(name) or name.lower() in ('key', 'sig', 'code') else value}"
+    return f"{mark}{name}={'***' if is_secret_parameter(name) else value}"
+
+
+def is_secret_parameter(name: str) -> bool:
+    """Whether a parameter of an address, `?name=value`, is one that nobody is to see."""
+    return _SECRET.search(name) is not None or name.lower() in ("key", "sig", "code")

@@ -222,6 +222,14 @@ def test_a_secret_is_hidden_wherever_the_answer_repeats_it(
     assert "xxx" in str(refused.value) and "tok-5" not in str(refused.value)
 
 
+def test_a_secret_of_the_address_is_hidden_too(target: HttpTarget, receiver: Receiver) -> None:
+    driver = started(target, url=f"{receiver.url}?v=1&api_key=k%40y-12345")
+    receiver.behave({"status": 400, "text": "neither k%40y-12345 nor k@y-12345 is known"})
+    with pytest.raises(DataError, match=r"neither \*\*\* nor \*\*\* is known") as refused:
+        driver.run(0, numbered(0, 2))
+    assert "y-12345" not in str(refused.value)
+
+
 @pytest.mark.parametrize("status", [200, 400])
 def test_an_answer_that_cannot_be_decoded_counts_by_its_status(
     target: HttpTarget, receiver: Receiver, status: int
