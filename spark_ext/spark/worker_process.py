@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -45,8 +46,11 @@ def tune() -> None:
 
 def _set(option: int) -> None:
     """Switch a TCP option on for each connection of this process, of which the one to the JVM is what matters."""
-    for opened in list(Path("/dev/fd").iterdir()):
-        number = int(opened.name)
+    try:
+        numbers = [int(opened.name) for opened in Path("/dev/fd").iterdir()]
+    except OSError:
+        return  # a system without that folder: slower, and nothing worse
+    for number in numbers:
         try:
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
@@ -55,7 +59,8 @@ def _set(option: int) -> None:
             continue  # the folder's own, closed since
         try:
             if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
-                found.setsockopt(socket.IPPROTO_TCP, option, 1)
+                with suppress(OSError):  # a connection that has just ended
+                    found.setsockopt(socket.IPPROTO_TCP, option, 1)
         finally:
             found.detach()
 
