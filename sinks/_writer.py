@@ -19,6 +19,7 @@ from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import tenacity
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
@@ -112,7 +113,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         options = self._sink.options
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type((TransientError, OSError)),
-            stop=tenacity.stop_after_attempt(options.commit_attempts),
+            stop=_Enough(options.commit_attempts, options.commit_patience / 1000),
             wait=tenacity.wait_exponential_jitter(
                 multiplier=options.commit_backoff / 1000, max=10, jitter=options.commit_backoff / 1000
             ),
@@ -122,7 +123,8 @@ class EpochWriter(DataSourceStreamArrowWriter):
         except tenacity.RetryError as given_up:
             last = given_up.last_attempt.exception()
             raise CommitError(
-                f"epoch {epoch.number} could not be committed in {options.commit_attempts} attempts: {last}",
+                f"epoch {epoch.number} could not be committed "
+                f"in {given_up.last_attempt.attempt_number} attempts: {last}",
                 operator=f"sink '{self._uid}', query id {epoch.query_id}, epoch {epoch.number}",
                 kept=f"what {len(prepared)} tasks prepared; whether the last attempt took effect is in doubt "
                 "until the epoch is replayed, which finds out",
@@ -143,6 +145,22 @@ class EpochWriter(DataSourceStreamArrowWriter):
             return False
         logged = SparkLog(self._registration.checkpoint).offsets(epoch)
         return logged is not None and any(is_channel_offset(raw) and raw.get("final", 0) > 0 for raw in logged.sources)
+
+
+class _Enough:
+    """Ends an epoch's attempts: after so many, or a second one so many seconds after the first failure."""
+
+    def __init__(self, attempts: int, seconds: float) -> None:
+        self._attempts, self._seconds = attempts, seconds
+        self._first: float | None = None
+
+    def __call__(self, state: tenacity.RetryCallState) -> bool:
+        failed = state.outcome_timestamp
+        assert failed is not None
+        if self._first is None:
+            self._first = failed
+        late = failed - self._first >= self._seconds
+        return state.attempt_number >= self._attempts or (state.attempt_number > 1 and late)
 
 
 class _Counted:

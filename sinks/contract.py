@@ -56,6 +56,10 @@ class SinkOptions(Options):
     commit_backoff: Milliseconds = 50
     """Wait before the second attempt, ms; doubles with each further one, with jitter, up to 10 s."""
 
+    commit_patience: Milliseconds = 30_000
+    """From the second attempt on: how long after the first failure no further attempt is made, ms. So a target that
+    does not even answer is an incident of the job before long."""
+
 
 @dataclass(frozen=True)
 class Claim:

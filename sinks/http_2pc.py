@@ -45,6 +45,9 @@ class HttpOptions(SinkOptions):
     outbox: str = Field(min_length=1)
     """A folder that lasts and that driver and executors share: a local path or a URI; sinks may share it."""
 
+    commit_patience: Milliseconds = 600_000
+    """As for every sink, but longer: a receiver that throttles asks for waits of its own."""
+
     body: Literal["lines", "array"] = "lines"
     """JSON, one row per line (`application/x-ndjson`), or one array (`application/json`)."""
 

@@ -269,6 +269,19 @@ def test_a_receiver_that_is_too_slow_is_asked_again(target: HttpTarget, receiver
     assert numbers(receiver) == [0, 1]
 
 
+@pytest.mark.parametrize(("patience", "attempts"), [("1 ms", 2), ("10 min", 3)])
+def test_a_receiver_that_stays_silent_is_told_after_a_while(
+    target: HttpTarget, receiver: Receiver, patience: str, attempts: int
+) -> None:
+    """By the second attempt at the earliest: one slow answer is no outage."""
+    options = {"timeout": "300 ms", "commit_attempts": "3", "commit_backoff": "1 ms", "commit_patience": patience}
+    driver = started(target, **options)
+    receiver.behave(*[{"delay": 3.0}] * 3)
+    with pytest.raises(CommitError, match=f"in {attempts} attempts"):
+        driver.run(0, numbered(0, 2))
+    assert len(target.leftovers()) > 0, "the epoch is decided, and sent by the next start"
+
+
 # -- incarnations -----------------------------------------------------------------------------------------------------
 
 
