@@ -181,6 +181,10 @@ def read(
                 if problem.name() not in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
                     raise told(problem, f"{name(place)} could not be read", who, KEPT)
                 at = _where_it_goes_on(options, place, at, who, accept=accept)
+                # A consumer that was assigned a partition again after its error has aborted the process (librdkafka
+                # 2.13: "Assertion `rktp->rktp_started' failed"), at some later moment.
+                _forget(consumer)
+                consumer = _consumer(options, who)
                 consumer.assign([kafka.TopicPartition(*place, at)])
         done = True
     except kafka.KafkaException as problem:
