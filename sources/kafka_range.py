@@ -67,9 +67,9 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions):
     """`latest` (the default), `none`, or offsets by partition, themselves not read; -1 is latest."""
     ending_time: str | None = None
     """Up to the first message at or after a time: ISO 8601 or ms, one for all or by partition. A time to come is waited
-    for; a partition that has no such message then ends where it stands after `ending_grace`."""
+    for; a partition that has no such message ends where it stands `ending_grace` after it."""
     ending_grace: Milliseconds = 5_000
-    """How long after an `ending_time` to come to wait for messages that are older than it, ms."""
+    """How long after `ending_time` messages that are older than it may still come, ms."""
     lost_records: Literal["refuse", "accept"] = "refuse"
     """Whether records that retention removed before they were read stop the query, or are passed over."""
     headers: bool = False
@@ -208,7 +208,8 @@ class KafkaRange(ChannelSource):
         accept = self.options.lost_records == "accept"
         ends = self._ends(fresh)
         first = begins(start, fresh, ends, self._at_times, self._who, accept=accept)
-        last = finishes(self.options.end, fresh, ends, self._at_times, self._who)
+        grace = self.options.ending_grace
+        last = finishes(self.options.end, fresh, ends, self._at_times, self._who, grace=grace)
         self._highs.update(ends.latest)
         self._watched.update(fresh)
         if not self.bounded:
@@ -253,7 +254,7 @@ class KafkaRange(ChannelSource):
         return Advance(to, finished=to == end, rows=rows, bytes=rows * self.options.message_bytes)
 
     def _end_by_time(self, place: Place, start: int) -> int | None:
-        """Where a partition ends by a time that was to come when it began; None: it has not come to it yet."""
+        """Where a partition ends by a time that was to come, or just gone, when it began; None: it is not there yet."""
         if place not in self._ended:
             wanted = self.options.end.time_of(place)
             assert wanted is not None

@@ -132,8 +132,10 @@ def begins(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str
     return out
 
 
-def finishes(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str) -> dict[Place, int | None]:
-    """Where partitions end; None: never, or at a time that has not passed yet.
+def finishes(
+    bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str, *, grace: int
+) -> dict[Place, int | None]:
+    """Where partitions end; None: never, or at a time that has not passed yet for so long, ms.
 
     Raises:
         ConfigurationError: a partition is not named.
@@ -142,7 +144,7 @@ def finishes(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: s
         return dict.fromkeys(places)
     now = time.time() * 1000
     found = _resolved(bound, list(places), ends, ask, who, "ending")
-    return {place: None if (bound.time_of(place) or 0) > now else offset for place, offset in found.items()}
+    return {place: None if (bound.time_of(place) or 0) + grace > now else offset for place, offset in found.items()}
 
 
 def _resolved(bound: Bound, places: list[Place], ends: Ends, ask: Ask, who: str, option: str) -> dict[Place, int]:

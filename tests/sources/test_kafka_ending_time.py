@@ -68,3 +68,20 @@ def test_a_partition_without_such_a_message_ends_after_the_grace(kafka: Broker, 
     until(lambda: made.advance(channel, 0, Limit()).finished, "time and grace have passed")
     assert time.time() * 1000 >= at + 200
     assert made.advance(channel, 0, Limit()).end == sent
+
+
+def test_a_time_that_has_just_passed_is_waited_for_as_well(kafka: Broker) -> None:
+    """A source that begins late, such as the last stage of a hybrid one: what is on its way belongs to it."""
+    topic = kafka.topic()
+    at = int(time.time() * 1000) - 1_000
+    kafka.send(topic, ["a"], timestamp=at - 1)
+    made = source(kafka, topic, at, "1 h")
+    (channel,) = begun(made)
+    until(lambda: made.advance(channel, 0, Limit()).end == 1, "the message is seen")
+    assert not made.advance(channel, 1, Limit()).finished
+    kafka.send(topic, ["late"], timestamp=at - 1)
+    kafka.send(topic, ["behind"], timestamp=at)
+    until(lambda: made.advance(channel, 1, Limit()).finished, "the end is seen")
+    assert made.advance(channel, 1, Limit()).end == 2
+    (ended,) = begun(source(kafka, topic, at, "0"))
+    assert ended.data[2] == 2
