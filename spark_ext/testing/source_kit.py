@@ -11,6 +11,7 @@ rule of `spark_ext.sources.contract`; what the right rows are, is for the test t
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -125,6 +126,9 @@ class SourceRun:
     def restart(self, limits: Mapping[str, str] | None = None) -> None:
         """A new planner process, under other limits."""
         self.trace.restarts += 1
+        # What the old one held goes with it, such as the connection of a snapshot, though it was no process of its own.
+        del self.planning
+        gc.collect()
         self.planning = self._start(limits)
 
     def _start(self, limits: Mapping[str, str] | None) -> _Planning:
