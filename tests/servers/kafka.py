@@ -21,7 +21,7 @@ from typing import Any, Final
 import psutil
 import pyspark
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -251,8 +251,18 @@ class Broker:
         """A new topic of exactly this name."""
         wanted = {key.replace("_", "."): str(value) for key, value in config.items()}
         new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=wanted)
-        self.admin.create_topics([new])[name].result(30)
+        until(lambda: self._made(new), f"the broker to take the topic {name}")
         until(lambda: self.partitions(name) == partitions, f"the topic {name}")
+
+    def _made(self, new: NewTopic) -> bool:
+        """False just after a restart, when it answers already, and its own controller still takes it for dead."""
+        try:
+            self.admin.create_topics([new])[new.topic].result(30)
+        except KafkaException as refused:
+            if refused.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR:
+                return False
+            raise
+        return True
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
