@@ -156,20 +156,14 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         check_input(schema, self.options.partition_by, who)
         files = TaskFiles(self.place, schema, self._layout, task)
         try:
-            for batch in batches:
-                files.add(batch)
-            return files.finish() or None
+            return files.write(batches)
         except OSError as problem:
-            files.discard()
             raise StorageError(
                 f"a data file could not be written: {problem}",
                 operator=who,
                 kept="nothing of this epoch is visible; what was committed before is untouched",
                 do="see to the storage (space, permissions); the epoch is repeated",
             ) from problem
-        except BaseException:
-            files.discard()
-            raise
 
     @property
     def _layout(self) -> Layout:

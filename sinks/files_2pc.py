@@ -154,23 +154,16 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         check(schema, self.options.format, self.options.partition_by, who)
         files = self._task_files(schema, task)
         try:
-            for batch in batches:
-                files.add(batch)
-            return files.finish() or None
+            return files.write(batches)
         except OSError as problem:
-            files.discard()
             raise self._storage("could not be written", problem, who) from problem
         except (ValueError, OverflowError) as problem:
-            files.discard()
             raise DataError(
                 f"a value cannot be written as {self.options.format}: {problem}",
                 operator=who,
                 kept="nothing of this epoch is visible; what was committed before is untouched",
                 do="filter such rows out, or choose another format",
             ) from problem
-        except BaseException:
-            files.discard()
-            raise
 
     def _task_files(self, schema: StructType, task: Task) -> TaskFiles:
         from spark_ext.sinks._files.text import HivePaths, TextFiles

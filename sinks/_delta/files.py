@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -169,7 +169,7 @@ class _Group:
 
 
 class TaskFiles:
-    """Writes the rows of one task. `add` batches, then `finish`; after an error, `discard`."""
+    """Writes the rows of one task: `write` them all; or `add` batches, then `finish`, and after an error `discard`."""
 
     def __init__(self, place: Place, schema: StructType, layout: Layout, task: Task) -> None:
         from pyspark.sql.types import StructType
@@ -189,6 +189,20 @@ class TaskFiles:
         self._waiting = 0
         self._done: list[DataFile] = []
         self._begun: list[str] = []
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
+        """All rows; None when there are none. After an error nothing of them is left.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        try:
+            for batch in batches:
+                self.add(batch)
+            return self.finish() or None
+        except BaseException:
+            self.discard()
+            raise
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take some rows.

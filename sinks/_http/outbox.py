@@ -86,22 +86,16 @@ def stage(
     rows = JsonRows(schema, who)
     files = TaskFiles(place, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
+    lines = (line for batch in batches for line in rows.lines(batch))
     try:
-        lines = (line for batch in batches for line in rows.lines(batch))
-        for piece in pieces(lines, cut):
-            files.add(_batch(epoch, cut, piece))
-        return files.finish() or None
+        return files.write(_batch(epoch, cut, piece) for piece in pieces(lines, cut))
     except OSError as problem:
-        files.discard()
         raise StorageError(
             f"the outbox could not be written: {problem}",
             operator=who,
             kept="nothing of this epoch was sent",
             do="see to the storage (space, permissions); the epoch is repeated",
         ) from problem
-    except BaseException:
-        files.discard()
-        raise
 
 
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
