@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from spark_ext.errors import CommitError, StateError
 from spark_ext.failpoints import reach
@@ -28,6 +28,8 @@ VERSION: Final = 1
 SPAN: Final = 100
 ROUNDS: Final = 40
 """How often an entry that met another one is decided again before the caller's back-off takes over."""
+
+T = TypeVar("T")
 
 Entry = Mapping[str, Any]
 """What is written: `{"kind": "claim", ...}` or `{"kind": "epoch", ...}`; readers skip kinds that they do not know."""
@@ -91,7 +93,7 @@ class EpochLog:
         Raises:
             OSError: it cannot be read.
         """
-        return self._read()[0]
+        return self._read(self._fold)
 
     def entries(self) -> list[Entry]:
         """All entries of one moment, in order.
@@ -99,10 +101,7 @@ class EpochLog:
         Raises:
             OSError: the log cannot be read.
         """
-        while True:
-            # What was listed may have been merged and deleted before it is read.
-            with contextlib.suppress(FileNotFoundError):
-                return [entry for piece in self._read()[1] for entry in self._entries(piece)]
+        return self._read(lambda chain: [entry for piece in chain for entry in self._entries(piece)])
 
     def append(self, decide: Callable[[State], Entry | None], writer: str, before: str) -> State | None:
         """Write the entry that is decided on by the log's state at its very place.
@@ -149,28 +148,43 @@ class EpochLog:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[State, list[_Piece]]:
-        """The state, and the pieces that hold all entries up to it."""
-        for _ in range(ROUNDS):
-            there = self._pieces()
-            longest: dict[int, _Piece] = {}
-            for piece in there:
-                if piece.last >= longest.get(piece.first, piece).last:
-                    longest[piece.first] = piece
-            chain: list[_Piece] = []
-            while (at := chain[-1].last + 1 if chain else 0) in longest:
-                chain.append(longest[at])
-            # A listing may be torn: then there are entries that the chain should have come to. And what was listed may
-            # have been merged and deleted before it is read.
-            if not there or (chain and chain[-1].last == max(piece.last for piece in there)):
-                with contextlib.suppress(FileNotFoundError):
-                    return self._fold(chain), chain
+    def _read(self, take: Callable[[Sequence[_Piece]], T]) -> T:
+        """What is taken from the pieces that hold all entries of one moment."""
+        torn = 0
+        while torn < ROUNDS:
+            chain = self._chain()
+            if chain is None:
+                torn += 1
+                continue
+            # What was listed may be merged and deleted before it is read; and once it is deleted, a writer that was
+            # frozen since may put an entry of its own there for a moment (see `_counts`). Where that can have been, a
+            # longer piece is in the chain now.
+            with contextlib.suppress(FileNotFoundError):
+                taken = take(chain)
+                if (self._chain() or [])[: len(chain)] == chain:
+                    return taken
         raise StateError(
             "entries of the log are missing",
             operator=f"log {self._folder}",
             kept="nothing was written",
             do="bring the folder back from a copy; files in it must not be deleted by hand",
         )
+
+    def _chain(self) -> list[_Piece] | None:
+        """The longest pieces from the first entry to the last; None: entries are missing between those that are there.
+
+        A listing that was torn by writers misses some as well.
+        """
+        there = self._pieces()
+        longest: dict[int, _Piece] = {}
+        for piece in there:
+            if piece.last >= longest.get(piece.first, piece).last:
+                longest[piece.first] = piece
+        chain: list[_Piece] = []
+        while (at := chain[-1].last + 1 if chain else 0) in longest:
+            chain.append(longest[at])
+        end = chain[-1].last if chain else -1
+        return chain if all(piece.last <= end for piece in there) else None
 
     def _fold(self, chain: Sequence[_Piece]) -> State:
         """The state at the end of a chain: a segment knows its own."""
@@ -226,8 +240,13 @@ class EpochLog:
 
         Entries are deleted only after a segment that covers them is there: a look after the creation finds it.
         """
-        covered = any(other.first <= piece.first <= other.last for other in self._pieces() if other != piece)
-        if not covered or self.entries()[piece.first] == json.loads(json.dumps(entry)):
+        written = json.loads(json.dumps(entry))
+
+        def at_its_place(chain: Sequence[_Piece]) -> Entry:
+            holder = next(other for other in chain if other.first <= piece.first <= other.last)
+            return written if holder == piece else self._entries(holder)[piece.first - holder.first]
+
+        if self._read(at_its_place) == written:
             return True
         (self._folder / piece.name).unlink(missing_ok=True)
         return False
@@ -253,7 +272,7 @@ class EpochLog:
             for part in parts
             for entry in (self._segment(part, step, writer) if step > 1 else self._entries(part))
         ]
-        state = self._fold([before for before in self._read()[1] if before.last < piece.first])
+        state = self._read(lambda chain: self._fold([before for before in chain if before.last < piece.first]))
         for entry in entries:
             state = state.after(entry)
         self._put(piece, state, entries, writer)

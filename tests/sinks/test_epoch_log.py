@@ -121,6 +121,28 @@ def test_a_writer_frozen_for_so_long_that_its_place_was_merged_away_decides_agai
     assert not (tmp_path / f"{1:020}.jsonl").exists()
 
 
+@pytest.mark.parametrize("look", [EpochLog.entries, EpochLog.state])
+def test_a_reader_frozen_for_so_long_that_a_place_has_another_writers_file_looks_again(
+    tmp_path: Path, look: Callable[[EpochLog], object]
+) -> None:
+    """The file that such a writer takes back at once is where the reader saw one that counted."""
+    other = EpochLog(tmp_path, span=2)
+    first = tmp_path / f"{0:020}.jsonl"
+    write(other, epoch(0))
+
+    class Frozen(EpochLog):
+        def _entries(self, piece: object) -> list[Entry]:
+            if not other.state().epochs["a"]:
+                write(other, *map(epoch, range(1, 8)))
+                assert not first.exists(), "merged and deleted"
+                write(EpochLog(tmp_path / "late"), epoch(0, "late"))
+                (tmp_path / "late" / first.name).rename(first)
+            return super()._entries(piece)  # type: ignore[arg-type]
+
+    assert look(Frozen(tmp_path, span=2)) == look(other)
+    assert first.exists(), "even if it is never taken back"
+
+
 def test_merging_that_a_crash_prevented_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = EpochLog(tmp_path, span=3)
     with monkeypatch.context() as crash:
