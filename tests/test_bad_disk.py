@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from spark_ext.errors import StateError, StorageError
 from spark_ext.jobs.job import Job
+from tests.disks import fill, remount, small_disk
 from tests.jobs import Lab, expected
 from tests.refusals import delta_job, delta_numbers, first_epoch, refused
 from tests.waiting import until
@@ -20,15 +20,8 @@ from tests.waiting import until
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
+    with small_disk(tmp_path / "disk", "4m") as place:
         yield place
-    finally:
-        # Lazily: what failed on a full disk may still hold a file open in the JVM.
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 @pytest.fixture
@@ -37,19 +30,6 @@ def on_disk(spark: SparkSession, disk: Path, tmp_path: Path) -> Lab:
     lab = Lab(spark, disk)
     lab.log = str(tmp_path / "events.jsonl")
     return lab
-
-
-def remount(disk: Path, how: str) -> bool:
-    return subprocess.run(["mount", "-o", f"remount,{how}", disk], capture_output=True).returncode == 0
-
-
-def fill(disk: Path) -> Path:
-    """Take all room; returns the file to delete."""
-    filling = disk / "filling"
-    with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
-        while True:
-            out.write(b"x" * 4096)
-    return filling
 
 
 def test_a_read_only_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:

@@ -173,13 +173,9 @@ def test_a_value_that_spark_has_not(lab: Lab, database: Database) -> None:
 
 def test_a_full_disk_of_the_server(lab: Lab, database: Database) -> None:
     """The run goes on by itself once there is room."""
-    server = database.server
-    with server.small_disk("1m") as place:
-        with server.admin(database.name) as admin:
-            admin.execute(f"CREATE TABLESPACE full_one LOCATION '{place}'")
-            admin.execute("GRANT CREATE ON TABLESPACE full_one TO PUBLIC")
+    with database.server.small_tablespace("1m") as space:
         try:
-            database.run("CREATE TABLE out (channel text, n bigint, filling text) TABLESPACE full_one")
+            database.run(f"CREATE TABLE out (channel text, n bigint, filling text) TABLESPACE {space}")
             # Not to be compressed: the server would make it small.
             odd = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 1000))"
             database.run("CREATE TABLE filling (t text)", f"INSERT INTO filling SELECT {odd}")
@@ -195,8 +191,6 @@ def test_a_full_disk_of_the_server(lab: Lab, database: Database) -> None:
             assert there(database) == expected(80)
         finally:
             database.run("DROP TABLE out")
-            with server.admin(database.name) as admin:
-                admin.execute("DROP TABLESPACE full_one")
 
 
 @pytest.mark.parametrize("way", ["sink", "source"])

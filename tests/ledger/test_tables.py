@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from spark_ext.errors import FencedError, SparkExtError, StateError, StorageErro
 from spark_ext.ledger.fence import Fence
 from spark_ext.ledger.schema import EpochRow, FinishedRow, arrow_schema, to_arrow
 from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
+from tests.disks import fill, remount, small_disk
 from tests.ledger.rows import START, epoch, flag, line, process
 
 OLD, NEW = Fence("j", 1), Fence("j", 2)
@@ -284,42 +284,35 @@ def test_a_truncated_log_is_told(table: LedgerTable[EpochRow]) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 400 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    yield place
-    subprocess.run(["umount", place], check=True)
+    with small_disk(tmp_path / "disk", "400k") as place:
+        yield place
 
 
-def test_a_full_disk_is_a_storage_error_and_passes(small_disk: Path) -> None:
-    table = LedgerTable(str(small_disk / "epochs"), EpochRow)
+def test_a_full_disk_is_a_storage_error_and_passes(disk: Path) -> None:
+    table = LedgerTable(str(disk / "epochs"), EpochRow)
     table.append([epoch(1)], OLD)
-    filling = small_disk / "filling"
-    with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
-        while True:
-            out.write(b"x" * 4096)
+    filling = fill(disk)
     with pytest.raises(StorageError, match="no space left") as caught:
         table.append([epoch(2)], OLD)
     assert table.uri in caught.value.operator
     assert numbers(again(table)) == [1]
     with pytest.raises(StorageError, match="no space left"):
-        LedgerTable(str(small_disk / "finished"), FinishedRow).append([flag(1)])
+        LedgerTable(str(disk / "finished"), FinishedRow).append([flag(1)])
     filling.unlink()
     table.append([epoch(2)], OLD)
     assert numbers(again(table)) == [1, 2]
 
 
-def test_a_read_only_disk_is_a_state_error_and_stays_readable(small_disk: Path) -> None:
-    table = LedgerTable(str(small_disk / "epochs"), EpochRow)
+def test_a_read_only_disk_is_a_state_error_and_stays_readable(disk: Path) -> None:
+    table = LedgerTable(str(disk / "epochs"), EpochRow)
     table.append([epoch(1)], OLD)
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert remount(disk, "ro")
     with pytest.raises(StateError, match="read-only"):
         table.append([epoch(2)], OLD)
     with pytest.raises(StateError, match="read-only"):
-        LedgerTable(str(small_disk / "finished"), FinishedRow).create()
+        LedgerTable(str(disk / "finished"), FinishedRow).create()
     assert numbers(again(table)) == [1]
 
 

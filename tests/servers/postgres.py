@@ -27,6 +27,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.disks import small_disk
 from tests.servers.watchdog import Watched
 from tests.waiting import until
 
@@ -279,23 +280,21 @@ class PostgresServer:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(database.name)))
 
     @contextmanager
-    def small_disk(self, size: str) -> Iterator[Path]:
-        """A file system of its own for a tablespace, soon full; needs root, else the test is passed over."""
-        place = self.folder / "small"
-        place.mkdir()
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], capture_output=True, check=False
-        )
-        if mounted.returncode != 0:
-            place.rmdir()
-            pytest.skip("this user may not mount a file system")
-        try:
-            inner = place / "space"
-            inner.mkdir(mode=0o700)
-            self._own(inner)
-            yield inner
-        finally:
-            subprocess.run(["umount", "-l", str(place)], check=True)
+    def small_tablespace(self, size: str) -> Iterator[str]:
+        """A tablespace on a small disk, soon full, where all may create tables; drop them before its end."""
+        name = f"small_{next(self._numbers)}"
+        with small_disk(self.folder / name, size) as disk:
+            place = disk / "space"
+            place.mkdir(mode=0o700)
+            self._own(place)
+            with self.admin() as admin:
+                admin.execute(f"CREATE TABLESPACE {name} LOCATION '{place}'")
+                admin.execute(f"GRANT CREATE ON TABLESPACE {name} TO PUBLIC")
+            try:
+                yield name
+            finally:
+                with self.admin() as admin:
+                    admin.execute(f"DROP TABLESPACE {name}")
 
     def close(self) -> None:
         """End it and remove its data."""

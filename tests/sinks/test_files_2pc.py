@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import subprocess
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -25,6 +24,7 @@ from spark_ext.sources.files import Files
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
 from spark_ext.testing.source_kit import drive
+from tests.disks import fill, remount, small_disk
 from tests.sinks.files_target import FilesTarget, links
 
 DAYS = columns("id bigint, day date, name string")
@@ -260,14 +260,8 @@ def test_a_time_that_has_no_text_form_is_named(tmp_path: Path, kind: str) -> Non
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("this user may not mount a file system")
-    try:
+    with small_disk(tmp_path / "disk", "1m") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(disk: Path) -> None:
@@ -275,10 +269,7 @@ def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(disk: Path) -> None:
     made = driver(disk / "out", commit_attempts="1")
     made.run(0, numbered(0, 5))
     ready = made.write(1, numbered(5, 10))
-    filling = disk / "filling"
-    with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
-        while True:
-            out.write(b"x" * 4096)
+    filling = fill(disk)
     with pytest.raises(StorageError, match="No space left") as full:
         made.write(2, numbered(10, 20_000))
     assert "epoch 2, partition 0" in full.value.operator
@@ -294,7 +285,7 @@ def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(disk: Path) -> None:
 
 def test_a_read_only_disk_is_told_at_the_start(disk: Path) -> None:
     driver(disk / "out").run(0, numbered(0, 5))
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    assert remount(disk, "ro")
     second = Driver(FilesTarget(disk / "out", "parquet"), incarnation=2)
     with pytest.raises(StorageError, match="Read-only file system") as told:
         second.claim()

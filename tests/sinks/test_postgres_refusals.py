@@ -249,13 +249,9 @@ def test_two_rows_of_one_key_in_an_epoch_are_refused(database: Database) -> None
 
 def test_a_disk_that_is_full_is_transient(database: Database) -> None:
     """A real one: a tablespace on a file system of two megabytes, which needs root to be mounted."""
-    server = database.server
-    with server.small_disk("2m") as place:
-        with server.admin(database.name) as admin:
-            admin.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
-            admin.execute("GRANT CREATE ON TABLESPACE small TO PUBLIC")
+    with database.server.small_tablespace("2m") as space:
         try:
-            database.run("CREATE TABLE out (id bigint, name text) TABLESPACE small")
+            database.run(f"CREATE TABLE out (id bigint, name text) TABLESPACE {space}")
             one = driver(database, commit_attempts="2", commit_backoff="1")
             one.claim()
             one.run(0, [{"id": 0, "name": "a"}])
@@ -269,8 +265,6 @@ def test_a_disk_that_is_full_is_transient(database: Database) -> None:
             assert one.target.ids() == [0, *range(10)]
         finally:
             database.run("DROP TABLE out")
-            with server.admin(database.name) as admin:
-                admin.execute("DROP TABLESPACE small")
 
 
 def test_odd_names_are_names_as_any_other(database: Database) -> None:

@@ -1,0 +1,41 @@
+"""Disks that are small, full or read-only: file systems of their own in memory. To mount one needs root."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A file system of a size such as `1m` in a new folder; the test is skipped where it may not be mounted."""
+    place.mkdir()
+    try:
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
+        if subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("this user may not mount a file system")
+        try:
+            yield place
+        finally:
+            # Lazily: what failed on a full disk may still hold a file open, in the JVM or in a server.
+            subprocess.run(["umount", "-l", place], check=True)
+    finally:
+        place.rmdir()
+
+
+def fill(disk: Path) -> Path:
+    """Take all room; returns the file to delete."""
+    filling = disk / "filling"
+    with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
+        while True:
+            out.write(b"x" * 4096)
+    return filling
+
+
+def remount(disk: Path, how: str) -> bool:
+    """Make it read-only, `ro`, or writable, `rw`; returns whether it was done: it is not while a file is open."""
+    return subprocess.run(["mount", "-o", f"remount,{how}", disk], capture_output=True).returncode == 0
