@@ -62,6 +62,14 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
 
 
+def _row(batch: pa.RecordBatch, at: int) -> Any:
+    """A row's values by name, to be shown."""
+    try:
+        return batch.slice(at, 1).to_pylist()[0]
+    except (OverflowError, ValueError):
+        return _UNKNOWN  # a time that Python has not
+
+
 class _Recent:
     """The batches sent last, with the number of their first row."""
 
@@ -81,11 +89,8 @@ class _Recent:
         """A value by the number of its row; the whole row without a column."""
         for first, batch in self._batches:
             if first <= row < first + batch.num_rows:
-                try:
-                    found = batch.slice(row - first, 1).to_pylist()[0]
-                except (OverflowError, ValueError):
-                    return _UNKNOWN  # a time that Python has not
-                return found if column is None else found.get(column, _UNKNOWN)
+                found = _row(batch, row - first)
+                return found if column is None or found is _UNKNOWN else found.get(column, _UNKNOWN)
         return _UNKNOWN
 
 
@@ -174,9 +179,7 @@ def keyed(batches: Iterable[pa.RecordBatch], key: Sequence[str], teller: Teller)
             column = batch.column(name)
             if column.null_count:
                 at = pc.index(column.is_null(), True).as_py()
-                raise teller.refused(
-                    rows + at + 1, name, batch.slice(at, 1).to_pylist()[0], "the key of an upsert may not be null"
-                )
+                raise teller.refused(rows + at + 1, name, _row(batch, at), "the key of an upsert may not be null")
         rows += batch.num_rows
         yield batch
 

@@ -130,6 +130,21 @@ def test_a_null_in_an_upserts_key_is_refused(database: Database, inline: str, la
     assert one.target.rows() == []
 
 
+@pytest.mark.parametrize("inline", ["0", "1m"])
+def test_a_null_key_is_refused_in_a_row_that_cannot_be_shown(database: Database, inline: str) -> None:
+    """A time beyond the year 9999, which PostgreSQL takes and Python does not have."""
+    schema = columns("id bigint, t timestamp")
+    database.run("CREATE TABLE out (id bigint PRIMARY KEY, t timestamptz)")
+    sink = PostgresTarget(database, mode="upsert", key="id", inline_size=inline).sink()
+    sink.validate(schema)
+    sink.claim(Claim("out", "job", "job-1", 1, 0))
+    times = pa.array([253402300800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array([None], pa.int64()), times], ["id", "t"])
+    with pytest.raises(DataError, match=r"row 1, column 'id'.*the key of an upsert may not be null"):
+        part = sink.write(schema, iter([batch]), Task("out", "q", 0, 0, 0, 1, 0))
+        sink.commit(schema, Epoch("out", 0, "q", 0, 1), [part])
+
+
 @pytest.mark.parametrize(
     "setting", ["default_transaction_isolation='serializable'", "search_path=''", "row_security=on"]
 )
