@@ -176,9 +176,11 @@ class Session:
         for one in staged:
             for topic, partition in one.topics:
                 wanted[topic] = max(wanted.get(topic, -1), partition)
+        unknown = [topic for topic, most in wanted.items() if self._partitions.get(topic, 0) <= max(most, 0)]
+        if unknown:
+            client = admin(self._options, self._who)
+            self._partitions |= partitions(client, unknown, self._seconds, self._who, KEPT)
         for topic, partition in wanted.items():
-            if self._partitions.get(topic, 0) <= max(partition, 0):
-                self._partitions[topic] = self._count(topic)
             if self._partitions[topic] <= max(partition, 0):
                 there = self._partitions[topic]
                 raise ConfigurationError(
@@ -189,9 +191,6 @@ class Session:
                     kept=KEPT,
                     do="create it, or correct the rows' columns 'topic' and 'partition'",
                 )
-
-    def _count(self, topic: str) -> int:
-        return partitions(admin(self._options, self._who), [topic], self._seconds, self._who, KEPT)[topic]
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
