@@ -10,6 +10,7 @@ other uids; live files; and removed ones that the log still remembers, which are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StorageError
@@ -48,6 +49,27 @@ def committed_names(table: DeltaTable) -> frozenset[str]:
     return frozenset(path.rpartition("/")[2] for path in (*paths, *removed))
 
 
+def delete_orphans(place: Place, claim: Claim, committed: Callable[[], frozenset[str]]) -> int:
+    """Delete what dead incarnations have left; returns how many files.
+
+    Args:
+        place: the root.
+        claim: the incarnation that cleans, after its fence.
+        committed: names, without folders, of files that are in use; asked for only when there is something to delete.
+
+    Raises:
+        OSError: the folder cannot be listed, or a file not deleted.
+    """
+    candidates = [path for path in place.files() if is_orphan(path, claim, frozenset())]
+    if not candidates:
+        return 0
+    kept = committed()
+    orphans = [path for path in candidates if is_orphan(path, claim, kept)]
+    for path in orphans:
+        place.delete(path)
+    return len(orphans)
+
+
 def clean(place: Place, table: DeltaTable, claim: Claim, who: str) -> int:
     """Delete what dead incarnations have left; returns how many files.
 
@@ -61,14 +83,7 @@ def clean(place: Place, table: DeltaTable, claim: Claim, who: str) -> int:
         StorageError: the folder cannot be listed, or a file not deleted.
     """
     try:
-        candidates = [path for path in place.files() if is_orphan(path, claim, frozenset())]
-        if not candidates:
-            return 0
-        committed = committed_names(table)
-        orphans = [path for path in candidates if is_orphan(path, claim, committed)]
-        for path in orphans:
-            place.delete(path)
-        return len(orphans)
+        return delete_orphans(place, claim, lambda: committed_names(table))
     except OSError as problem:
         raise StorageError(
             f"files that an earlier incarnation left could not be deleted: {problem}",

@@ -19,7 +19,7 @@ from typing import Any, Final
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.sinks._delta.files import owner_of
+from spark_ext.sinks._delta.orphans import delete_orphans
 from spark_ext.sinks._delta.store import Place
 from spark_ext.sinks._epoch_log import EpochLog, put_if_absent
 from spark_ext.sinks.contract import Claim
@@ -178,19 +178,13 @@ class Folder:
         Raises:
             OSError: the folder cannot be listed, or a file not deleted.
         """
-        candidates = [name for name in self.files.files() if _is_dead(name, claim)]
-        if candidates:
-            committed = {file["path"] for entry in self.log(claim.sink).entries() for file in entry.get("files", ())}
-            candidates = [name for name in candidates if name not in committed]
-        for name in candidates:
-            self.files.delete(name)
+        deleted = delete_orphans(self.files, claim, lambda: self._committed_names(claim.sink))
         self.log(claim.sink).sweep(lambda writer: 0 < int(writer) < claim.incarnation)
-        return len(candidates)
+        return deleted
 
-
-def _is_dead(name: str, claim: Claim) -> bool:
-    owner = owner_of(name)
-    return owner is not None and owner[0] == claim.sink and 0 < owner[1] < claim.incarnation
+    def _committed_names(self, uid: str) -> frozenset[str]:
+        files = (file for entry in self.log(uid).entries() for file in entry.get("files", ()))
+        return frozenset(file["path"].rpartition("/")[2] for file in files)
 
 
 def _shown(value: object) -> str:
