@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import reach
-from spark_ext.sinks._postgres import record as record
+from spark_ext.sinks._postgres import record
 from spark_ext.sinks._postgres.commit import Committer, begin
 from spark_ext.sinks._postgres.prepare import drop, pending, roll_back, staging_tables
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.clients.postgres.problems import told
 from spark_ext.errors import PreparedLostError, StateError
 from spark_ext.failpoints import reach
-from spark_ext.sinks._postgres import record as record
+from spark_ext.sinks._postgres import record
 from spark_ext.sinks._postgres.prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
 from spark_ext.sinks._postgres.rows import Teller, copy_in, unpacked
 from spark_ext.sinks._postgres.table import Table, names

@@ -14,7 +14,7 @@ from deltalake.schema import PrimitiveType
 
 from spark_ext.errors import ConfigurationError, StorageError
 from spark_ext.sinks._delta import table as _delta_table
-from spark_ext.sinks._delta import upkeep as _delta_upkeep
+from spark_ext.sinks._delta import upkeep
 from spark_ext.sinks._delta.store import Place
 from spark_ext.sinks.contract import CommitOutcome
 from tests.sinks.delta_kit import Driver, ddl, ids, numbered, table
@@ -261,26 +261,26 @@ def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: 
     driver.claim()
     for epoch in range(5):
         driver.run(epoch, numbered(epoch, epoch + 1))
-        for thread in list(_delta_upkeep._running.values()):
+        for thread in list(upkeep._running.values()):
             thread.join()
-    assert _delta_upkeep.newest_checkpoint(place) == 4
+    assert upkeep.newest_checkpoint(place) == 4
     # A process that starts anew goes on from what is in the table.
-    monkeypatch.setattr(_delta_upkeep, "_newest", {})
-    monkeypatch.setattr(_delta_upkeep, "_running", {})
+    monkeypatch.setattr(upkeep, "_newest", {})
+    monkeypatch.setattr(upkeep, "_running", {})
     monkeypatch.setattr(_delta_table, "_open", _delta_table._Open())
     driver.run(5, numbered(5, 6))
-    assert not _delta_upkeep._running
+    assert not upkeep._running
     driver.run(6, numbered(6, 7))
     driver.run(7, numbered(7, 8))
-    for thread in list(_delta_upkeep._running.values()):
+    for thread in list(upkeep._running.values()):
         thread.join()
-    assert _delta_upkeep.newest_checkpoint(place) == 8
+    assert upkeep.newest_checkpoint(place) == 8
     assert driver.run(7, numbered(7, 8)) is ALREADY, "the epochs' ids outlive the log's files"
     assert ids(tmp_path / "t") == list(range(8))
 
 
 def test_a_checkpoint_that_fails_is_told_and_harms_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    thread = _delta_upkeep.keep_up(Place(str(tmp_path / "none")), 100, 100)
+    thread = upkeep.keep_up(Place(str(tmp_path / "none")), 100, 100)
     assert thread is not None
     thread.join()
     assert "no checkpoint of the log" in caplog.text

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_ext.sinks._delta import features as _delta_features
+from spark_ext.sinks._delta import features
 from spark_ext.sinks.delta_2pc import DeltaOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "delta_2pc.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_each_option_is_in_the_table_with_its_default() -> None:
 def test_the_features_that_are_written_are_those_of_the_code() -> None:
     written = re.search(r"^Written: ([^.]*)\.", PAGE, re.MULTILINE)
     assert written is not None
-    assert set(re.findall(r"`(\w+)`", written[1])) == _delta_features._NOTHING_TO_DO
+    assert set(re.findall(r"`(\w+)`", written[1])) == features._NOTHING_TO_DO
     refused = re.search(r"Refused, by name: (.*?);", PAGE, re.DOTALL)
     assert refused is not None
-    assert set(re.findall(r"`(\w+)`", refused[1])) >= _delta_features._IF_USED.keys()
+    assert set(re.findall(r"`(\w+)`", refused[1])) >= features._IF_USED.keys()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from spark_ext.errors import ConfigurationError, DataError, StorageError
-from spark_ext.sinks._delta import values as values
+from spark_ext.sinks._delta import values
 from spark_ext.sinks._delta.files import MOST_OPEN_FILES, file_name, owner_of
 from spark_ext.sinks._delta.partitions import split
 from spark_ext.sinks.contract import Task

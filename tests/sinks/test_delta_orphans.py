@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ext.errors import FencedError
-from spark_ext.sinks._delta import orphans as _delta_orphans
+from spark_ext.sinks._delta import orphans
 from spark_ext.sinks._delta.store import Place
 from spark_ext.sinks.contract import Claim
 from tests.sinks.delta_kit import Driver, data_files, ddl, ids, numbered
@@ -131,10 +131,10 @@ def test_the_table_is_not_listed_for_live_files_when_nothing_can_be_an_orphan(
     def refuse(table: DeltaTable) -> frozenset[str]:
         raise AssertionError("the table's files were asked for")
 
-    monkeypatch.setattr(_delta_orphans, "committed_names", refuse)
+    monkeypatch.setattr(orphans, "committed_names", refuse)
     found = DeltaTable(path)
     claim = Claim("out", "job", "job-1", 1, 0)
-    assert _delta_orphans.clean(Place(str(path)), found, claim, "me") == 0
+    assert orphans.clean(Place(str(path)), found, claim, "me") == 0
 
 
 def test_through_a_uri(tmp_path: Path) -> None:
