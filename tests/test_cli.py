@@ -27,6 +27,7 @@ from spark_ext.ledger.schema import (
 )
 from spark_ext.views.status import read_status
 from spark_ext.views.status_view import show_rows
+from tests import pages
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -318,6 +319,17 @@ def test_run_to_the_end_and_again(script: Path) -> None:
     assert "q: FINISHED in an earlier run" in second.stdout
     status = spark_ext("status", script.parent / "state")
     assert "script FINISHED" in status.stdout
+
+
+def test_the_file_of_the_page_runs_as_printed(tmp_path: Path) -> None:
+    (tmp_path / "data" / "flights").mkdir(parents=True)
+    pq.write_table(pa.table({"dep_delay": [10.0, 61.0, None]}), tmp_path / "data" / "flights" / "a.parquet")
+    (example,) = pages.python_blocks("cli")
+    (tmp_path / "late.py").write_text(example, encoding="utf-8")
+    done = spark_ext("run", "late.py", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "FINISHED"
+    assert DeltaTable(tmp_path / "out" / "late" / "flights").to_pyarrow_table().to_pylist() == [{"dep_delay": 61.0}]
 
 
 def test_a_failed_job_is_told_without_a_traceback(script: Path) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.spark import _connectors
+from tests import pages
 from tests.chaos.outlets import OUTLETS
 
-PAGE = (Path(__file__).parents[1] / "docs" / "exactly-once.md").read_text(encoding="utf-8")
-MECHANISM, TRIED = PAGE.split("## Tried")
+MECHANISM, TRIED = pages.read("exactly-once").split("## Tried")
 
 SINKS = [found.name() for found in _connectors.load() if issubclass(found, TwoPhaseCommitSink)]
 

@@ -1,65 +1,18 @@
-"""The pages `postgres_2pc.md` and `postgres.md` say what is so: their examples run, their options are the code's."""
+"""The examples of the pages `postgres_2pc.md` and `postgres.md` run."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from deltalake import DeltaTable
 
-from spark_ext.sinks.postgres_2pc import PostgresSinkOptions
-from spark_ext.sources.contract import SourceOptions
-from spark_ext.sources.postgres import PostgresOptions
+from tests import pages
 from tests.servers.postgres import Database
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def page(name: str) -> str:
-    return (DOCS / name).read_text(encoding="utf-8")
 
 
 def test_the_examples_run_as_printed(tmp_path: Path, database: Database) -> None:
     """One after the other in one process: the source reads the table that the sink has made."""
-    text = page("postgres_2pc.md") + page("postgres.md")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env={**os.environ, "POSTGRES_DSN": database.dsn},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    blocks = pages.python_blocks("postgres_2pc") + pages.python_blocks("postgres")
+    pages.run(tmp_path, "\n".join(blocks), POSTGRES_DSN=database.dsn)
     assert database.rows("SELECT count(*), sum(amount) FROM orders") == [(2500, 2499 * 2500 / 8)]
     assert len(DeltaTable(tmp_path / "out" / "orders").to_pyarrow_table()) == 2500
-
-
-@pytest.mark.parametrize(
-    ("name", "named"),
-    [
-        ("postgres_2pc.md", PostgresSinkOptions.model_fields.keys()),
-        ("postgres.md", PostgresOptions.model_fields.keys() - SourceOptions.model_fields.keys()),
-    ],
-)
-def test_each_option_is_in_the_table(name: str, named: set[str]) -> None:
-    table = page(name).partition("## Options")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", table, re.MULTILINE)
-    assert {option for row in listed for option in re.findall(r"`(\w+)`", row)} == set(named)
-
-
-def test_each_default_of_the_sink_is_that_of_the_code() -> None:
-    table = page("postgres_2pc.md").partition("## Options")[2].partition("\n## ")[0]
-    defaults = PostgresSinkOptions.model_validate({"uid": "a", "table": "b"})
-    told = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", table, re.MULTILINE)
-    assert len(told) >= 9
-    for name, value in told:
-        given = PostgresSinkOptions.model_validate({"uid": "a", "table": "b", name: value})
-        assert getattr(given, name) == getattr(defaults, name), name

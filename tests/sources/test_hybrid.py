@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 from deltalake import write_deltalake
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.sources._hybrid_stages import OWN, HybridOptions
 from spark_ext.sources._seam import extended
 from spark_ext.sources.contract import ChannelSource, Committed, Seam
 from spark_ext.sources.datagen import SCHEMA, DataGen
@@ -339,23 +335,3 @@ def test_secrets_of_a_stage_are_not_shown() -> None:
     )
     assert options.public()["x.password"] == options.public()["x.dsn"] == "***"
     assert options.public()["x.path"] == "here"
-
-
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-PAGE = (Path(__file__).parents[2] / "docs" / "hybrid.md").read_text(encoding="utf-8")
-
-
-def test_the_pages_example_runs_as_printed(tmp_path: Path) -> None:
-    """The first one; that with PostgreSQL and Kafka is in `tests/test_docs_kafka.py`."""
-    first = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
-    (tmp_path / "page.py").write_text(first, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_each_option_is_in_the_pages_table() -> None:
-    listed = set(re.findall(r"^\| `([\w<>.]+)` \|", PAGE.partition("## The seam")[0], re.MULTILINE))
-    assert listed == {*HybridOptions.model_fields, "<stage>.<option>", *(f"<stage>.{name}" for name in OWN)}

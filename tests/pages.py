@@ -1,0 +1,65 @@
+"""Pages of the documentation: their Python, started as a reader would start it, and their tables of options."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def read(name: str) -> str:
+    """A page's text, by its name without `.md`."""
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def python_blocks(name: str) -> list[str]:
+    """The Python of a page, block by block."""
+    return re.findall(r"^```python\n(.*?)^```", read(name), re.DOTALL | re.MULTILINE)
+
+
+def run(folder: Path, code: str, *arguments: str, **env: str) -> str:
+    """Start code as a script in a folder, with modules that are in it and what else the environment has to have.
+
+    Returns:
+        What it printed.
+    """
+    script = folder / "page.py"
+    script.write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script.name, *arguments],
+        cwd=folder,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def section(name: str, title: str = "Options") -> str:
+    """What stands under a title of the second level."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", read(name), re.DOTALL | re.MULTILINE)
+    assert found is not None, f"docs/{name}.md has no section '{title}'"
+    return found[1]
+
+
+def options(table: str) -> set[str]:
+    """The names in the first column of a table; a row may have several."""
+    rows = re.findall(r"^\| ((?:`[\w<>.]+`(?:, )?)+) \|", table, re.MULTILINE)
+    return {name.lower() for row in rows for name in re.findall(r"`([\w<>.]+)`", row)}
+
+
+def defaults(table: str) -> dict[str, str]:
+    """The defaults that are written as code in a table's second column, by option."""
+    return dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table, re.MULTILINE))
+
+
+def links(name: str) -> list[str]:
+    """The other pages in its folder that a page links to."""
+    return re.findall(r"\]\((\w+)\.md\)", read(name))
