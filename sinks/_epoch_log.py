@@ -242,8 +242,10 @@ class EpochLog:
         """
         written = json.loads(json.dumps(entry))
 
-        def at_its_place(chain: Sequence[_Piece]) -> Entry:
-            holder = next(other for other in chain if other.first <= piece.first <= other.last)
+        def at_its_place(chain: Sequence[_Piece]) -> Entry | None:
+            holder = next((other for other in chain if other.first <= piece.first <= other.last), None)
+            if holder is None:
+                return None  # somebody has deleted the folder meanwhile
             return written if holder == piece else self._entries(holder)[piece.first - holder.first]
 
         if self._read(at_its_place) == written:

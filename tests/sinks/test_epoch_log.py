@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ext.errors import CommitError, StateError
+from spark_ext.sinks import _epoch_log
 from spark_ext.sinks._epoch_log import Entry, EpochLog, State, put_if_absent
 
 
@@ -167,6 +169,24 @@ def test_entries_that_somebody_has_deleted_are_missed(tmp_path: Path) -> None:
     (tmp_path / f"{1:020}.jsonl").unlink()
     with pytest.raises(StateError, match="entries of the log are missing"):
         log.state()
+
+
+def test_an_entry_whose_folder_is_deleted_at_once_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "log"
+    puts: list[bool] = []
+
+    def put(file: Path, text: str, writer: str) -> bool:
+        puts.append(put_if_absent(file, text, writer))
+        if len(puts) == 1:
+            shutil.rmtree(folder)
+        return puts[-1]
+
+    monkeypatch.setattr(_epoch_log, "put_if_absent", put)
+    write(EpochLog(folder), epoch(0))
+    assert puts == [True, True]
+    assert [entry["epoch"] for entry in EpochLog(folder).entries()] == [0]
 
 
 def test_a_file_is_put_once_and_whole(tmp_path: Path) -> None:
