@@ -20,7 +20,7 @@ import pytest
 from spark_ext.offsets import Position
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
-from tests.test_docs import python_blocks
+from tests.pages import python_blocks
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ SINK_BUGS = {
 @pytest.mark.parametrize("what", SINK_BUGS)
 def test_a_sink_that(what: str, tmp_path: Path) -> None:
     bug = SINK_BUGS[what]
-    sink, adapter, _ = python_blocks("testing.md")
+    sink, adapter, _ = python_blocks("testing")
     assert bug.right in sink
     (tmp_path / "sqlite_sink.py").write_text(sink.replace(bug.right, bug.wrong), encoding="utf-8")
     if "sqlite.torn" in bug.wrong:
