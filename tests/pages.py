@@ -18,10 +18,15 @@ def read(name: str) -> str:
 
 def python_blocks(name: str) -> list[str]:
     """The Python of a page, block by block."""
-    return re.findall(r"^```python\n(.*?)^```", read(name), re.DOTALL | re.MULTILINE)
+    return python_of(read(name))
 
 
-def run(folder: Path, code: str, *arguments: str, **env: str) -> str:
+def python_of(text: str) -> list[str]:
+    """The same of a text that is not in the folder of pages."""
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def run(folder: Path, code: str, **env: str) -> str:
     """Start code as a script in a folder, with modules that are in it and what else the environment has to have.
 
     Returns:
@@ -30,7 +35,7 @@ def run(folder: Path, code: str, *arguments: str, **env: str) -> str:
     script = folder / "page.py"
     script.write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, script.name, *arguments],
+        [sys.executable, script.name],
         cwd=folder,
         env={**os.environ, **env},
         capture_output=True,

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from spark_ext import errors
+from tests import pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-ERRORS = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+ERRORS = pages.read("errors")
 
 
 def links(page: Path) -> set[Path]:

@@ -16,9 +16,10 @@ import pytest
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.spark import _connectors
+from tests import pages
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+PAGE = pages.read("conformance")
 
 SHOWN, _, REST = PAGE.partition("\n## Not yet\n")
 ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \| ([^|]+) \|$", SHOWN, re.MULTILINE))
