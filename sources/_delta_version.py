@@ -16,7 +16,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, UnsupportedTableError
-from spark_ext.sources._input import KEPT
+from spark_ext.sources._delta_time import commits_of, current_at, instant
+from spark_ext.sources._input import KEPT, resolve
 
 READABLE = frozenset(
     {
@@ -64,9 +65,7 @@ class TableVersion:
         try:
             self._table = DeltaTable(path, version=version)
             if version is None and timestamp is not None:
-                wanted = _instant(timestamp)
-                self._check_time(wanted)
-                self._table.load_as_version(wanted.isoformat())
+                self._table.load_as_version(self._version_at(instant(timestamp)))
         except TableNotFoundError as problem:
             raise self._configuration(f"there is no Delta table '{path}'", "correct the option 'path'") from problem
         except ValueError as problem:
@@ -95,14 +94,17 @@ class TableVersion:
             "give a version that the table's log still has, and check that the storage is reachable",
         )
 
-    def _check_time(self, wanted: pd.Timestamp) -> None:
-        oldest = min(self._table.history(), key=lambda entry: int(entry["version"]))
-        committed = pd.Timestamp(oldest["timestamp"], unit="ms", tz="UTC")
-        if committed > wanted:
-            raise self._configuration(
-                f"the table's log begins with version {oldest['version']} of {committed}, after {wanted}",
-                "give a later timestamp, or a version",
-            )
+    def _version_at(self, wanted: pd.Timestamp) -> int:
+        filesystem, root = resolve(self._path, self._operator)
+        at = int(wanted.as_unit("ms").asm8.view("i8"))
+        commits = commits_of(self._table, filesystem, root, at)
+        if found := current_at(commits, at):
+            return found.version
+        oldest = [f"; the oldest is version {one.version} of {pd.Timestamp(one.at, unit='ms')}Z" for one in commits[:1]]
+        raise self._configuration(
+            f"the table's log has no commit at or before {wanted}{''.join(oldest)}",
+            "give a later timestamp, or a version",
+        )
 
     def _check_features(self) -> None:
         protocol = self._table.protocol()
@@ -174,12 +176,6 @@ class TableVersion:
             for batch in self._table.deletion_vectors()
             for path in pa.record_batch(batch)["filepath"].to_pylist()
         )
-
-
-def _instant(text: str) -> pd.Timestamp:
-    """ISO 8601 as an instant, UTC when it names no zone; a ValueError when it is not."""
-    parsed = pd.Timestamp(text)
-    return parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
 
 
 def _plain(node: Any, *, physical: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -50,6 +51,15 @@ def append(path: Path, first: int, rows: int) -> None:
     write_deltalake(path, pa.table({"id": pa.array(range(first, first + rows), pa.int64())}), mode="append")
 
 
+def committed(path: Path, version: int, at: int) -> None:
+    """Have a version's file in the log be of a time, in ms."""
+    os.utime(path / f"_delta_log/{version:020}.json", ns=(at * 1_000_000 + 999_999,) * 2)
+
+
+def iso(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000, timezone.utc).isoformat()
+
+
 @given(files=st.lists(st.integers(1, 40), min_size=1, max_size=5), seed=st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
 def test_the_pinned_version_once_while_the_table_grows(
@@ -71,17 +81,17 @@ def test_the_pinned_version_once_while_the_table_grows(
 
 
 def test_version_and_timestamp(tmp_path: Path) -> None:
-    append(tmp_path, 0, 2)
-    append(tmp_path, 10, 2)
-    append(tmp_path, 20, 2)
+    base = 1_700_000_000_000
+    for version in range(3):
+        append(tmp_path, version * 10, 2)
+        committed(tmp_path, version, base + version * 1000)
     assert ids(source(tmp_path, version="1")) == [0, 1, 10, 11]
-    history = {entry["version"]: entry["timestamp"] for entry in DeltaTable(tmp_path).history()}
-    at = datetime.fromtimestamp(history[1] / 1000, timezone.utc).isoformat()
-    assert ids(source(tmp_path, timestamp=at)) == [0, 1, 10, 11]
+    for at, versions in [(base, 1), (base + 999, 1), (base + 1000, 2), (base + 2000, 3)]:
+        assert len(ids(source(tmp_path, timestamp=iso(at)))) == versions * 2, at
     assert len(ids(source(tmp_path, timestamp="2999-01-01"))) == 6
     for more, told in [
         ({"version": "9"}, "version 9"),
-        ({"timestamp": "2001-01-01T00:00:00Z"}, "begins with version 0"),
+        ({"timestamp": iso(base - 1)}, "no commit at or before .* the oldest is version 0 of 2023-11-14 22:13:20Z"),
         ({"timestamp": "yesterday"}, "no timestamp"),
         ({"timestamp": "2001-01-01", "version": "1"}, "exclude"),
     ]:

@@ -1,0 +1,79 @@
+"""Which version of a Delta table was current at a time, by the rule of Spark's `timestampAsOf`.
+
+A commit's time is its in-commit timestamp where the table has them, and otherwise when its file in the log was
+modified. delta-rs knows the second rule only, and answers a time before the first commit with the first version, so a
+table that was copied, or restored from a backup, would be read in a version of another time without a word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import pandas as pd
+from deltalake import DeltaTable
+from pyarrow import fs
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit that the log still has."""
+
+    version: int
+    at: int
+    """Milliseconds since 1970 UTC."""
+
+
+def instant(text: str) -> pd.Timestamp:
+    """ISO 8601 as an instant, UTC when it names no zone; a ValueError when it is not."""
+    parsed = pd.Timestamp(text)
+    return parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
+
+
+def in_order(commits: Iterable[Commit]) -> list[Commit]:
+    """By version, each later than the one before it: clocks of several writers disagree, and versions decide."""
+    known = sorted(commits, key=lambda commit: commit.version)
+    return list(accumulate(known, lambda last, next_: Commit(next_.version, max(next_.at, last.at + 1))))
+
+
+def current_at(commits: Iterable[Commit], at: int) -> Commit | None:
+    """The last of commits in order at or before a time in ms; None when all are later."""
+    return max((commit for commit in commits if commit.at <= at), key=lambda commit: commit.version, default=None)
+
+
+def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int) -> list[Commit]:
+    """The commits among which a time is looked up, in order; its version is the last of them that is not later.
+
+    In-commit timestamps count from the commit that enabled them. A time before that is looked up among the commits
+    before, by their files.
+
+    Args:
+        table: its current version.
+        filesystem: of the table.
+        root: the table's folder in it.
+        at: the time, in ms since 1970 UTC.
+    """
+    settings = table.metadata().configuration
+    files = in_order(_files(filesystem, root))
+    if settings.get("delta.enableInCommitTimestamps", "false").lower() != "true":
+        return files
+    first = int(settings.get("delta.inCommitTimestampEnablementVersion", 0))
+    since = int(settings.get("delta.inCommitTimestampEnablementTimestamp", 0))
+    before = [commit for commit in files if commit.version < first]
+    if at < since and before:
+        return before
+    return [
+        Commit(int(entry["version"]), int(entry["inCommitTimestamp"]))
+        for entry in reversed(table.history())
+        if int(entry["version"]) >= first and "inCommitTimestamp" in entry
+    ]
+
+
+def _files(filesystem: fs.FileSystem, root: str) -> Iterable[Commit]:
+    for info in filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log")):
+        if found := _COMMIT.fullmatch(info.base_name):
+            yield Commit(int(found[1]), info.mtime_ns // 1_000_000)
