@@ -2,8 +2,8 @@
 
     frame.writeStream.format("delta_2pc").option("uid", "daily").option("path", "out/daily").start()
 
-Tasks write Parquet with statistics (`_delta.files`); the driver commits the files by the recipe of `_delta.table`. See
-`docs/delta_2pc.md` for the guarantee and its limits.
+Tasks write Parquet with statistics (`_datafiles.files`); the driver commits the files by the recipe of `_delta.table`.
+See `docs/delta_2pc.md` for the guarantee and its limits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import reach
 from spark_ext.options import Bytes
-from spark_ext.sinks._delta.files import DataFile, Layout, TaskFiles
-from spark_ext.sinks._delta.store import Place
+from spark_ext.sinks._datafiles.files import DataFile, Layout, TaskFiles
+from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             UnsupportedTableError: names the table's feature.
             StorageError: the table cannot be read.
         """
-        from spark_ext.sinks._delta.types import check_input
+        from spark_ext.sinks._datafiles.types import check_input
 
         check_input(schema, self.options.partition_by, self._target.who)
         table = self._target.load()
@@ -150,7 +150,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             ConfigurationError: a type cannot be stored.
             StorageError: a file cannot be written.
         """
-        from spark_ext.sinks._delta.types import check_input
+        from spark_ext.sinks._datafiles.types import check_input
 
         who = f"sink '{task.sink}' (delta_2pc {self.place.uri}), epoch {task.epoch}, partition {task.partition}"
         check_input(schema, self.options.partition_by, who)

@@ -19,15 +19,15 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import ConfigurationError, DataError, FencedError, StorageError
 from spark_ext.failpoints import reach
 from spark_ext.options import Bytes
-from spark_ext.sinks._delta.files import DataFile, Layout
-from spark_ext.sinks._delta.store import Place
+from spark_ext.sinks._datafiles.files import DataFile, Layout
+from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_ext.sinks._delta.files import TaskFiles
+    from spark_ext.sinks._datafiles.files import TaskFiles
     from spark_ext.sinks._epoch_log import Entry, State
     from spark_ext.sinks._files.folder import About, Folder
 
@@ -115,7 +115,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         return Folder(self._path, self._who)
 
     def _about(self, schema: StructType) -> About:
-        from spark_ext.sinks._delta.types import table_schema
+        from spark_ext.sinks._datafiles.types import table_schema
         from spark_ext.sinks._files.folder import About
 
         options = self.options

@@ -31,7 +31,7 @@ from spark_ext.sinks.delta_2pc import Pairs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.sinks._delta.files import DataFile
+    from spark_ext.sinks._datafiles.files import DataFile
 
 
 class HttpOptions(SinkOptions):

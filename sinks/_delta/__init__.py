@@ -1,1 +1,1 @@
-"""How `delta_2pc` writes Parquet and Delta's log."""
+"""The log of a Delta table, as `delta_2pc` and the outbox of `http_2pc` commit to it."""

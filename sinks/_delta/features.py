@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import UnsupportedTableError
-from spark_ext.sinks._delta.types import field_notes
+from spark_ext.sinks._datafiles.types import field_notes
 
 
 @dataclass(frozen=True)

@@ -24,15 +24,15 @@ from deltalake.transaction import AddAction
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, SparkExtError, StorageError
 from spark_ext.failpoints import reach
 from spark_ext.ledger.storage import error_number
-from spark_ext.sinks._delta import types as delta_types
+from spark_ext.sinks._datafiles import types as delta_types
+from spark_ext.sinks._datafiles.files import DataFile, told
 from spark_ext.sinks._delta.features import TableFacts, demands, refuse
-from spark_ext.sinks._delta.files import DataFile, told
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_ext.sinks._delta.store import Place
+    from spark_ext.sinks._datafiles.store import Place
 
 ROUNDS = 40
 """How often a commit that met another one is looked at again before the base's back-off takes over."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 if TYPE_CHECKING:
-    from spark_ext.sinks._delta.store import Place
+    from spark_ext.sinks._datafiles.store import Place
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.sinks._delta.orphans import delete_orphans
-from spark_ext.sinks._delta.store import Place
+from spark_ext.sinks._datafiles.orphans import delete_orphans
+from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks._epoch_log import EpochLog, put_if_absent
 from spark_ext.sinks.contract import Claim
 

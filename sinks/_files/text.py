@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as spark
 
-from spark_ext.sinks._delta.files import DataFile, TaskFiles
+from spark_ext.sinks._datafiles.files import DataFile, TaskFiles
 from spark_ext.sinks._files.json import json_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.sinks._delta.files import Layout, OpenFile
-    from spark_ext.sinks._delta.store import Place
+    from spark_ext.sinks._datafiles.files import Layout, OpenFile
+    from spark_ext.sinks._datafiles.store import Place
     from spark_ext.sinks.contract import Task
 
 ROWS_AT_ONCE: Final = 20_000

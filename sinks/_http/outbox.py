@@ -21,8 +21,8 @@ from pyspark.sql import types as spark
 
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
-from spark_ext.sinks._delta.files import DataFile, Layout, TaskFiles, owner_of
-from spark_ext.sinks._delta.store import Place
+from spark_ext.sinks._datafiles.files import DataFile, Layout, TaskFiles, owner_of
+from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks._http.chunks import Chunk, Cut, Piece, chunks, pieces
 from spark_ext.sinks._http.rows import JsonRows
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
@@ -101,7 +101,7 @@ def stage(
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from spark_ext.sinks._delta.types import arrow_schema
+    from spark_ext.sinks._datafiles.types import arrow_schema
 
     columns = [[epoch], [cut.to_json()], [piece.rows], [piece.lines]]
     schema = arrow_schema(SCHEMA)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import types as spark
 
 from spark_ext.errors import ConfigurationError, DataError
-from spark_ext.sinks._delta.types import arrow_type
+from spark_ext.sinks._datafiles.types import arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa

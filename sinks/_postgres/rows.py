@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.clients.postgres.problems import place_in_copy, problem, told
 from spark_ext.errors import DataError, SparkExtError
-from spark_ext.sinks._delta.types import arrow_type
+from spark_ext.sinks._datafiles.types import arrow_type
 from spark_ext.sinks._postgres.copy import HEADER, TRAILER, ValueMisfit, encode
 from spark_ext.sinks._postgres.table import names
 from spark_ext.sinks._postgres.types import Column

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
-from spark_ext.sinks._delta.files import owner_of
+from spark_ext.sinks._datafiles.files import owner_of
 from spark_ext.sinks._files.folder import Folder
 from spark_ext.sinks.files_2pc import committed_files
 from tests.chaos.scenario import ROOT, Scenario, Server

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from spark_ext.ledger import Ledger
 from spark_ext.lifecycle import FinalStep
-from spark_ext.sinks._delta.files import owner_of
+from spark_ext.sinks._datafiles.files import owner_of
 
 
 class Content:

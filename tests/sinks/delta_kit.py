@@ -11,8 +11,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from spark_ext.sinks._delta.files import DataFile
-from spark_ext.sinks._delta.types import arrow_schema
+from spark_ext.sinks._datafiles.files import DataFile
+from spark_ext.sinks._datafiles.types import arrow_schema
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 

@@ -13,9 +13,9 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.schema import PrimitiveType
 
 from spark_ext.errors import ConfigurationError, StorageError
+from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks._delta import table as _delta_table
 from spark_ext.sinks._delta import upkeep
-from spark_ext.sinks._delta.store import Place
 from spark_ext.sinks.contract import CommitOutcome
 from tests.sinks.delta_kit import Driver, ddl, ids, numbered, table
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from spark_ext.errors import ConfigurationError, DataError, StorageError
-from spark_ext.sinks._delta import values
-from spark_ext.sinks._delta.files import MOST_OPEN_FILES, file_name, owner_of
-from spark_ext.sinks._delta.partitions import split
+from spark_ext.sinks._datafiles import values
+from spark_ext.sinks._datafiles.files import MOST_OPEN_FILES, file_name, owner_of
+from spark_ext.sinks._datafiles.partitions import split
 from spark_ext.sinks.contract import Task
 from tests.sinks.delta_kit import Driver, data_files, ddl, numbered, rows, table
 

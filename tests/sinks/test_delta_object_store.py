@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.sinks._delta.store import Place
+from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks.contract import CommitOutcome
 from tests.sinks.delta_kit import Driver, data_files, ddl, ids, numbered
 

@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_ext.errors import FencedError
+from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks._delta import orphans
-from spark_ext.sinks._delta.store import Place
 from spark_ext.sinks.contract import Claim
 from tests.sinks.delta_kit import Driver, data_files, ddl, ids, numbered
 

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
-from spark_ext.sinks._delta.files import DataFile, Layout, TaskFiles
-from spark_ext.sinks._delta.store import Place
-from spark_ext.sinks._delta.types import arrow_schema
-from spark_ext.sinks._delta.values import STRING_PREFIX, greatest_text, least_text
+from spark_ext.sinks._datafiles.files import DataFile, Layout, TaskFiles
+from spark_ext.sinks._datafiles.store import Place
+from spark_ext.sinks._datafiles.types import arrow_schema
+from spark_ext.sinks._datafiles.values import STRING_PREFIX, greatest_text, least_text
 from spark_ext.sinks.contract import Task
 
 TASK = Task("out", "q", 0, 0, 0, 1, 0)

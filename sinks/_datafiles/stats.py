@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
-from spark_ext.sinks._delta import values
+from spark_ext.sinks._datafiles import values
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

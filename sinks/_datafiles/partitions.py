@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from spark_ext.errors import DataError
-from spark_ext.sinks._delta import values
+from spark_ext.sinks._datafiles import values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

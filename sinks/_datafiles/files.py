@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
     from pyspark.sql.types import StructType
 
-    from spark_ext.sinks._delta.stats import Leaf
-    from spark_ext.sinks._delta.store import Place
+    from spark_ext.sinks._datafiles.stats import Leaf
+    from spark_ext.sinks._datafiles.store import Place
 
 MOST_OPEN_FILES = 64
 """Files that one task keeps open at a time; with more partition values some are closed early."""
@@ -105,7 +105,7 @@ class _File:
     ) -> None:
         from pyarrow.parquet import ParquetWriter
 
-        from spark_ext.sinks._delta.stats import Statistics
+        from spark_ext.sinks._datafiles.stats import Statistics
 
         self.path = path
         self._statistics = Statistics(leaves)
@@ -174,8 +174,8 @@ class TaskFiles:
     def __init__(self, place: Place, schema: StructType, layout: Layout, task: Task) -> None:
         from pyspark.sql.types import StructType
 
-        from spark_ext.sinks._delta.stats import leaves, names_with_statistics
-        from spark_ext.sinks._delta.types import arrow_schema
+        from spark_ext.sinks._datafiles.stats import leaves, names_with_statistics
+        from spark_ext.sinks._datafiles.types import arrow_schema
 
         self._place, self._layout, self._task = place, layout, task
         self._wanted = arrow_schema(schema)
@@ -219,7 +219,7 @@ class TaskFiles:
         if not self._keys:
             self._collect((), {}, batch)
         else:
-            from spark_ext.sinks._delta.partitions import split
+            from spark_ext.sinks._datafiles.partitions import split
 
             for texts, rows in split(batch, self._keys, f"sink '{self._task.sink}', epoch {self._task.epoch}"):
                 self._collect(texts, dict(zip(self._layout.partition_by, texts, strict=True)), rows)
@@ -227,7 +227,7 @@ class TaskFiles:
             self._write(max(self._groups.values(), key=lambda group: group.size))
 
     def _folder(self, name: str, value: str | None) -> str:
-        from spark_ext.sinks._delta.values import folder
+        from spark_ext.sinks._datafiles.values import folder
 
         return folder(name, value, self._place.escape)
 
