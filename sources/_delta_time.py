@@ -66,11 +66,11 @@ def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int)
     before = [commit for commit in files if commit.version < first]
     if at < since and before:
         return before
-    return [
+    return in_order(
         Commit(int(entry["version"]), int(entry["inCommitTimestamp"]))
-        for entry in reversed(table.history())
+        for entry in table.history()
         if int(entry["version"]) >= first and "inCommitTimestamp" in entry
-    ]
+    )
 
 
 def _files(filesystem: fs.FileSystem, root: str) -> Iterable[Commit]:
