@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -45,6 +46,31 @@ def run(folder: Path, code: str, **env: str) -> str:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
+
+
+def run_each(folder: Path, examples: Mapping[str, str], **env: str) -> None:
+    """Start several scripts in one process, each with names of its own and in the folder as it was: one JVM for all.
+
+    Args:
+        folder: where they run; empty.
+        examples: Python by the name that a traceback shows.
+        env: what else the environment has to have.
+    """
+    scripts = folder.with_name(f"{folder.name}-scripts")
+    scripts.mkdir()
+    for number, (name, code) in enumerate(examples.items()):
+        (scripts / f"{number}-{name}.py").write_text(code, encoding="utf-8")
+    starter = f"""
+import pathlib, runpy, shutil
+for script in sorted(pathlib.Path({str(scripts)!r}).iterdir()):
+    runpy.run_path(str(script), run_name="__main__")
+    print("ran", script.name)
+    for left in pathlib.Path().iterdir():
+        if left.name != "page.py":
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+"""
+    said = run(folder, starter, **env).splitlines()
+    assert sum(line.startswith("ran ") for line in said) == len(examples)
 
 
 def section(name: str, title: str = "Options") -> str:

@@ -27,7 +27,9 @@ def test_the_kit_tries_the_sink_and_the_source_as_printed(tmp_path: Path) -> Non
     assert " passed" in said and " skipped" not in said
 
 
-def test_the_example_of_end_of_input_runs_from_an_empty_folder(tmp_path: Path) -> None:
-    (example,) = pages.python_blocks("end-of-input")
-    pages.run(tmp_path, example)
-    assert (tmp_path / "out" / "hourly" / "_delta_log").is_dir()
+def test_the_examples_that_need_no_server_run_as_printed(tmp_path: Path) -> None:
+    """All of a page one after the other, from an empty folder; of `hybrid` the first, its second needs two servers."""
+    names = ("end-of-input", "files", "delta_snapshot", "datagen", "delta_2pc", "files_2pc")
+    examples = {name: "\n".join(pages.python_blocks(name)) for name in names}
+    (tmp_path / "empty").mkdir()
+    pages.run_each(tmp_path / "empty", {**examples, "hybrid": pages.python_blocks("hybrid")[0]})

@@ -1,13 +1,12 @@
 """The page of each source and sink says what is so: its parts are there, its table of options is that of the code.
 
-The examples that need no server are run here; those of PostgreSQL, Kafka and HTTP beside their tests.
+Their examples are run in `tests/test_docs.py`, and those of PostgreSQL, Kafka and HTTP beside their tests.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -77,14 +76,3 @@ def test_each_default_in_the_table_is_that_of_the_code(name: str) -> None:
         if option not in WRITTEN_OTHERWISE:
             given = kind.parse(name, {**needed, option: value})
             assert getattr(given, option) == getattr(shipped, option), option
-
-
-@pytest.mark.parametrize("name", ["files", "delta_snapshot", "datagen", "delta_2pc", "files_2pc"])
-def test_the_examples_run_as_printed(tmp_path: Path, name: str) -> None:
-    """One after the other, from an empty folder."""
-    pages.run(tmp_path, "\n".join(pages.python_blocks(name)))
-
-
-def test_the_first_example_of_hybrid_runs_as_printed(tmp_path: Path) -> None:
-    """That with PostgreSQL and Kafka is in `tests/test_docs_kafka.py`."""
-    pages.run(tmp_path, pages.python_blocks("hybrid")[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import pytest
 from deltalake import DeltaTable
 
 from tests import pages
@@ -13,16 +12,14 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import Database
 
 
-@pytest.mark.parametrize("page", ["kafka_2pc", "kafka_range"])
-def test_the_example_runs_as_printed(kafka: Broker, tmp_path: Path, page: str) -> None:
-    if page == "kafka_2pc":
-        kafka.make("orders", 3)
-    else:
-        kafka.make("clicks", 2)
-        for partition in range(2):
-            kafka.send("clicks", [f"click {number}" for number in range(150)], partition=partition)
-    (example,) = pages.python_blocks(page)
-    pages.run(tmp_path, example, KAFKA=kafka.bootstrap)
+def test_the_examples_run_as_printed(kafka: Broker, tmp_path: Path) -> None:
+    kafka.make("orders", 3)
+    kafka.make("clicks", 2)
+    for partition in range(2):
+        kafka.send("clicks", [f"click {number}" for number in range(150)], partition=partition)
+    examples = {page: "\n".join(pages.python_blocks(page)) for page in ("kafka_2pc", "kafka_range")}
+    (tmp_path / "empty").mkdir()
+    pages.run_each(tmp_path / "empty", examples, KAFKA=kafka.bootstrap)
 
 
 def test_a_table_and_then_its_topic_as_printed(kafka: Broker, database: Database, tmp_path: Path) -> None:
