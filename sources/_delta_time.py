@@ -58,14 +58,12 @@ def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int)
         at: the time, in ms since 1970 UTC.
     """
     settings = table.metadata().configuration
-    files = in_order(_files(filesystem, root))
     if settings.get("delta.enableInCommitTimestamps", "false").lower() != "true":
-        return files
+        return in_order(_files(filesystem, root))
     first = int(settings.get("delta.inCommitTimestampEnablementVersion", 0))
     since = int(settings.get("delta.inCommitTimestampEnablementTimestamp", 0))
-    before = [commit for commit in files if commit.version < first]
-    if at < since and before:
-        return before
+    if at < since and (before := [commit for commit in _files(filesystem, root) if commit.version < first]):
+        return in_order(before)
     return in_order(
         Commit(int(entry["version"]), int(entry["inCommitTimestamp"]))
         for entry in table.history()

@@ -52,12 +52,13 @@ def run_each(folder: Path, examples: Mapping[str, str], **env: str) -> None:
     """Start several scripts in one process, each with names of its own and in the folder as it was: one JVM for all.
 
     Args:
-        folder: where they run; empty.
+        folder: empty; they run in a folder in it.
         examples: Python by the name that a traceback shows.
         env: what else the environment has to have.
     """
-    scripts = folder.with_name(f"{folder.name}-scripts")
+    scripts, work = folder / "scripts", folder / "work"
     scripts.mkdir()
+    work.mkdir()
     for number, (name, code) in enumerate(examples.items()):
         (scripts / f"{number}-{name}.py").write_text(code, encoding="utf-8")
     starter = f"""
@@ -69,7 +70,7 @@ for script in sorted(pathlib.Path({str(scripts)!r}).iterdir()):
         if left.name != "page.py":
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 """
-    said = run(folder, starter, **env).splitlines()
+    said = run(work, starter, **env).splitlines()
     assert sum(line.startswith("ran ") for line in said) == len(examples)
 
 

@@ -31,5 +31,6 @@ def test_the_examples_that_need_no_server_run_as_printed(tmp_path: Path) -> None
     """All of a page one after the other, from an empty folder; of `hybrid` the first, its second needs two servers."""
     names = ("end-of-input", "files", "delta_snapshot", "datagen", "delta_2pc", "files_2pc")
     examples = {name: "\n".join(pages.python_blocks(name)) for name in names}
-    (tmp_path / "empty").mkdir()
-    pages.run_each(tmp_path / "empty", {**examples, "hybrid": pages.python_blocks("hybrid")[0]})
+    examples["hybrid"] = pages.python_blocks("hybrid")[0]
+    examples["end-of-input"] += "\nfrom pathlib import Path\nassert Path('out/hourly/_delta_log').is_dir()\n"
+    pages.run_each(tmp_path, examples)

@@ -18,8 +18,7 @@ def test_the_examples_run_as_printed(kafka: Broker, tmp_path: Path) -> None:
     for partition in range(2):
         kafka.send("clicks", [f"click {number}" for number in range(150)], partition=partition)
     examples = {page: "\n".join(pages.python_blocks(page)) for page in ("kafka_2pc", "kafka_range")}
-    (tmp_path / "empty").mkdir()
-    pages.run_each(tmp_path / "empty", examples, KAFKA=kafka.bootstrap)
+    pages.run_each(tmp_path, examples, KAFKA=kafka.bootstrap)
 
 
 def test_a_table_and_then_its_topic_as_printed(kafka: Broker, database: Database, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import history
-from tests.chaos.harness import Reference, kills_at_steps, random_kills
+from tests.chaos.harness import Reference, Report, Round, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact
 from tests.chaos.sinks import known, server_at_steps
@@ -60,6 +60,10 @@ def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_
 @pytest.mark.cluster
 def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference: Reference, tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2) as cluster:
+        quiet = Report("cluster")
+        with Round(reference, tmp_path / "quiet", cluster.environment, quiet, cluster) as round_:
+            round_.finish()
+        assert (quiet.problems, quiet.starts) == ([], 2)
         report = random_kills(
             reference,
             tmp_path,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.delta_snapshot import DeltaSnapshot
 from spark_ext.testing.ddl import columns
 from spark_ext.testing.source_kit import drive
+from tests.sources.delta_log import dated, iso
 
 
 def options(path: Path, **more: str) -> dict[str, str]:
@@ -51,15 +51,6 @@ def append(path: Path, first: int, rows: int) -> None:
     write_deltalake(path, pa.table({"id": pa.array(range(first, first + rows), pa.int64())}), mode="append")
 
 
-def committed(path: Path, version: int, at: int) -> None:
-    """Have a version's file in the log be of a time, in ms."""
-    os.utime(path / f"_delta_log/{version:020}.json", ns=(at * 1_000_000 + 999_999,) * 2)
-
-
-def iso(at: int) -> str:
-    return datetime.fromtimestamp(at / 1000, timezone.utc).isoformat()
-
-
 @given(files=st.lists(st.integers(1, 40), min_size=1, max_size=5), seed=st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
 def test_the_pinned_version_once_while_the_table_grows(
@@ -84,7 +75,7 @@ def test_version_and_timestamp(tmp_path: Path) -> None:
     base = 1_700_000_000_000
     for version in range(3):
         append(tmp_path, version * 10, 2)
-        committed(tmp_path, version, base + version * 1000)
+        dated(tmp_path, version, base + version * 1000)
     assert ids(source(tmp_path, version="1")) == [0, 1, 10, 11]
     for at, versions in [(base, 1), (base + 999, 1), (base + 1000, 2), (base + 2000, 3)]:
         assert len(ids(source(tmp_path, timestamp=iso(at)))) == versions * 2, at

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
-from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from pyspark.sql import SparkSession
 from spark_ext.errors import ConfigurationError
 from spark_ext.sources._delta_time import Commit, current_at, in_order
 from spark_ext.sources.delta_snapshot import DeltaSnapshot
+from tests.sources.delta_log import dated, iso
 
 times = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
@@ -43,7 +42,7 @@ def test_the_current_version_is_the_last_that_is_not_later(times: list[int], at:
 
 def rows_at(path: Path, at: int) -> int | None:
     """What `delta_snapshot` reads as of a time in ms; None: refused."""
-    made = DeltaSnapshot({"uid": "t", "path": str(path), "timestamp": _iso(at)})
+    made = DeltaSnapshot({"uid": "t", "path": str(path), "timestamp": iso(at)})
     try:
         made.streamReader(made.schema())
     except ConfigurationError as refused:
@@ -55,15 +54,11 @@ def rows_at(path: Path, at: int) -> int | None:
 def spark_rows_at(spark: SparkSession, path: Path, at: int) -> int | None:
     """What Spark reads as of the same time, in files; it refuses a time after the last commit too."""
     try:
-        frame = spark.read.format("delta").option("timestampAsOf", _iso(at).replace("+00:00", "Z")).load(str(path))
+        frame = spark.read.format("delta").option("timestampAsOf", iso(at).replace("+00:00", "Z")).load(str(path))
         return len(frame.inputFiles())
     except PySparkException as refused:
         assert "TIMESTAMP" in str(refused.getCondition())
         return None
-
-
-def _iso(at: int) -> str:
-    return datetime.fromtimestamp(at / 1000, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def table(spark: SparkSession, path: Path, commits: int, **properties: str) -> None:
@@ -72,10 +67,6 @@ def table(spark: SparkSession, path: Path, commits: int, **properties: str) -> N
         for name, value in properties.items():
             frame = frame.option(f"delta.{name}", value)
         frame.save(str(path))
-
-
-def touch(path: Path, version: int, at: int) -> None:
-    os.utime(path / f"_delta_log/{version:020}.json", ns=(at * 1_000_000 + 999_999,) * 2)
 
 
 BASE = int(time.time() * 1000) - 3_600_000
@@ -87,7 +78,7 @@ def test_as_spark_by_the_files_of_the_log(spark: SparkSession, tmp_path: Path) -
     table(spark, path, 4)
     # The third commit's file is older than the second's: another writer's clock, or a copy in no order.
     for version, at in enumerate([BASE, BASE + 500, BASE + 200, BASE + 900]):
-        touch(path, version, at)
+        dated(path, version, at)
     wanted = {BASE - 1: None, BASE: 1, BASE + 499: 1, BASE + 500: 2, BASE + 501: 3, BASE + 899: 3, BASE + 900: 4}
     assert {at: rows_at(path, at) for at in wanted} == wanted
     assert {at: spark_rows_at(spark, path, at) for at in wanted} == wanted
@@ -103,7 +94,7 @@ def test_as_spark_by_in_commit_timestamps(spark: SparkSession, tmp_path: Path) -
     assert [at is None for at in inside] == [True, True, False, False, False]
     # A copy: every file of the log is newer than every commit in it, and out of order.
     for version, at in enumerate([inside[2] - 9000, inside[2] - 5000, *(inside[4] + 10_000 - n for n in range(3))]):
-        touch(path, version, at)
+        dated(path, version, at)
     wanted = {
         inside[2] - 9001: None,
         inside[2] - 9000: 1,
@@ -126,7 +117,7 @@ def test_as_spark_when_in_commit_timestamps_are_there_from_the_beginning(spark: 
         for one in sorted((path / "_delta_log").glob("*.json"))
     )
     for version in range(2):
-        touch(path, version, BASE)
+        dated(path, version, BASE)
     wanted = {BASE: None, first - 1: None, first: 1, second: 2}
     assert {at: rows_at(path, at) for at in wanted} == wanted
     assert {at: spark_rows_at(spark, path, at) for at in wanted} == wanted
@@ -136,7 +127,7 @@ def test_a_time_before_a_copy_is_refused_and_not_read_as_the_first_version(spark
     path = tmp_path / "t"
     table(spark, path, 2)
     with pytest.raises(ConfigurationError) as refused:
-        DeltaSnapshot({"uid": "t", "path": str(path), "timestamp": _iso(BASE)}).schema()
+        DeltaSnapshot({"uid": "t", "path": str(path), "timestamp": iso(BASE)}).schema()
     assert "no commit at or before" in refused.value.what
     assert "the oldest is version 0 of" in refused.value.what
     assert "give a later timestamp" in refused.value.do
