@@ -10,16 +10,16 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from spark_ext import registry
-from spark_ext.errors import CommitError, StateError, TransientError
+from spark_ext.errors import CommitError, StateError
 from spark_ext.failpoints import reach
 from spark_ext.offsets import is_channel_offset
+from spark_ext.sinks._retry import attempts
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import tenacity
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
@@ -110,14 +110,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
     def _with_retries(self, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
         import tenacity
 
-        options = self._sink.options
-        tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((TransientError, OSError)),
-            stop=_Enough(options.commit_attempts, options.commit_patience / 1000),
-            wait=tenacity.wait_exponential_jitter(
-                multiplier=options.commit_backoff / 1000, max=10, jitter=options.commit_backoff / 1000
-            ),
-        )
+        tries = attempts(self._sink.options, f"the commit of epoch {epoch.number} of sink '{self._uid}'")
         try:
             return tries(self._sink.commit, self._schema, epoch, prepared)
         except tenacity.RetryError as given_up:
@@ -145,22 +138,6 @@ class EpochWriter(DataSourceStreamArrowWriter):
             return False
         logged = SparkLog(self._registration.checkpoint).offsets(epoch)
         return logged is not None and any(is_channel_offset(raw) and raw.get("final", 0) > 0 for raw in logged.sources)
-
-
-class _Enough:
-    """Ends an epoch's attempts: after so many, or a second one so many seconds after the first failure."""
-
-    def __init__(self, attempts: int, seconds: float) -> None:
-        self._attempts, self._seconds = attempts, seconds
-        self._first: float | None = None
-
-    def __call__(self, state: tenacity.RetryCallState) -> bool:
-        failed = state.outcome_timestamp
-        assert failed is not None
-        if self._first is None:
-            self._first = failed
-        late = failed - self._first >= self._seconds
-        return state.attempt_number >= self._attempts or (state.attempt_number > 1 and late)
 
 
 class _Counted:

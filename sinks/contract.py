@@ -51,7 +51,7 @@ class SinkOptions(Options):
     """Options that every sink has. Declare yours as fields of a subclass."""
 
     commit_attempts: int = Field(default=8, gt=0)
-    """How often the commit of an epoch is tried before the query fails."""
+    """How often the commit of an epoch is tried before the query fails; a start tries its claim as often."""
 
     commit_backoff: Milliseconds = 50
     """Wait before the second attempt, ms; doubles with each further one, with jitter, up to 10 s."""
@@ -183,6 +183,7 @@ class TwoPhaseCommitSink(DataSource):
         Raises:
             FencedError: a newer incarnation has claimed it; the message says which.
             ConfigurationError: the target holds epochs that another job wrote under this uid; the message names it.
+            TransientError or OSError: tried again like a commit, then the start is refused with it.
         """
 
     # -- may be written -----------------------------------------------------------------------------------------------

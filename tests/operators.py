@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_ext.errors import FencedError
+from spark_ext.errors import FencedError, StorageError
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 
@@ -126,6 +126,8 @@ class FolderOptions(SinkOptions):
     log: str = ""
     fail_commits: int = 0
     """So many first commit attempts raise, after the effect."""
+    fail_claims: int = 0
+    """So many first claims raise, before they take effect."""
     finalize_after: int = 0
     """Final epochs that the sink needs before it is finalized."""
     lost_epoch: int = -1
@@ -180,6 +182,9 @@ class Folder(TwoPhaseCommitSink):
     def claim(self, claim: Claim) -> None:
         folder = Path(self.options.path)
         folder.mkdir(parents=True, exist_ok=True)
+        if len(events(self.options.log, "claim_failed")) < self.options.fail_claims:
+            record(self.options.log, "claim_failed", uid=claim.sink, incarnation=claim.incarnation)
+            raise StorageError("the folder is away", operator=f"sink '{claim.sink}'", kept="all", do="bring it back")
         (folder / "fence").write_text(str(claim.incarnation))
         record(self.options.log, "claim", uid=claim.sink, incarnation=claim.incarnation)
 

@@ -24,6 +24,7 @@ from spark_ext.jobs.query_records import channel_flags, final_flags, query_metad
 from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.lifecycle import State
 from spark_ext.listeners.job_listener import hint_of
+from spark_ext.sinks._retry import attempts
 from spark_ext.sinks.contract import Claim
 from spark_ext.spark import _jvm, checkpoint_directory
 from spark_ext.spark.spark_log import LoggedOffsets, SparkLog
@@ -120,10 +121,12 @@ class QueryRun:
         if self.spec.sink is None:
             return
         sink = operators.sink(self.spec.sink.format, self.spec.sink.options)
-        sink.validate(_jvm.writer_frame(self.spec.writer).schema)
-        mine = self.context.incarnation
+        schema, mine = _jvm.writer_frame(self.spec.writer).schema, self.context.incarnation
         uid, job, job_id, state = self.spec.sink.uid, self.context.job, self.context.job_id, self.context.state
-        sink.claim(Claim(uid, job, job_id, mine.number, self.lineage, state))
+        # A target may still be busy with what a driver that died had asked of it.
+        tries = attempts(sink.options, f"the claim of sink '{uid}'", reraise=True)
+        tries(sink.validate, schema)
+        tries(sink.claim, Claim(uid, job, job_id, mine.number, self.lineage, state))
         reach("sink.claimed")
 
     def open(self) -> None:

@@ -76,7 +76,7 @@ class KafkaTarget(SinkTarget):
 
 
 class ImpatientTarget(KafkaTarget):
-    """Gives up after a second."""
+    """Gives up after two seconds."""
 
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
-        return super().sink(uid, **{"request_timeout": "1 s", **options})
+        return super().sink(uid, **{"request_timeout": "2 s", **options})
