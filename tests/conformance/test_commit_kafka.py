@@ -15,20 +15,20 @@ from tests.sinks import kafka_kit
 from tests.sinks.kafka_kit import ImpatientTarget, KafkaTarget
 
 
-def _target(kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
+def _target(kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest, patience: str) -> SinkTarget:
     # A broker that does not take messages is waited for, up to the time-out.
-    damaged = "_c8_" in request.node.name
-    return (ImpatientTarget if damaged else KafkaTarget)(kafka, tmp_path)
+    return ImpatientTarget(kafka, tmp_path, patience) if "_c8_" in request.node.name else KafkaTarget(kafka, tmp_path)
 
 
 class TestKafka2pc(SinkContract):
     @pytest.fixture
     def target(self, kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
-        return _target(kafka, tmp_path, request)
+        return _target(kafka, tmp_path, request, "1 s")
 
 
 class TestKafka2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
         cloudpickle.register_pickle_by_value(kafka_kit)
-        return _target(kafka, tmp_path, request)
+        # The next start's three attempts have to last until the broker has ended what it was asked while frozen.
+        return _target(kafka, tmp_path, request, "3 s")

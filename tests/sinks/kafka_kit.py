@@ -76,7 +76,11 @@ class KafkaTarget(SinkTarget):
 
 
 class ImpatientTarget(KafkaTarget):
-    """Gives up after two seconds."""
+    """Gives up soon."""
+
+    def __init__(self, kafka: Broker, folder: Path, patience: str) -> None:
+        super().__init__(kafka, folder)
+        self._patience = patience
 
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
-        return super().sink(uid, **{"request_timeout": "2 s", **options})
+        return super().sink(uid, **{"request_timeout": self._patience, **options})
