@@ -23,7 +23,7 @@ def _target(kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest, patie
 class TestKafka2pc(SinkContract):
     @pytest.fixture
     def target(self, kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
-        return _target(kafka, tmp_path, request, "1 s")
+        return _target(kafka, tmp_path, request, "2 s")
 
 
 class TestKafka2pcInSpark(SinkQueryContract):

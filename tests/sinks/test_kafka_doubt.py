@@ -37,7 +37,7 @@ def test_a_transaction_that_the_brokers_have_ended_is_committed_once(
     """The driver was frozen just before its commit for longer than `transaction_timeout`; nobody else has come."""
     monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
     target = HastyTarget(kafka, tmp_path)
-    Driver(target).claim()
+    Driver(target, options={"transaction_timeout": "1 min"}).claim()
     client = admin(KafkaOptions(bootstrap_servers=kafka.bootstrap), "test")
 
     def ends(*, committed: bool) -> list[int]:

@@ -106,7 +106,7 @@ def test_a_transaction_that_takes_longer_than_its_timeout(
             late.result()
     assert "raise transaction_timeout" in told.value.do
     assert values(kafka, topic) == []
-    assert sink.commit(0, prepared) is CommitOutcome.COMMITTED
+    assert Sink(kafka, tmp_path, topic=topic).commit(0, prepared) is CommitOutcome.COMMITTED
     assert values(kafka, topic) == ["a"]
 
 
