@@ -55,7 +55,18 @@ def test_rows_come_out_in_order() -> None:
 
 
 def test_unordered_rows_come_out_as_they_end_and_all_of_them() -> None:
-    found = numbers(task(first_last, ordered=False)(batches(10)))
+    ended: list[int] = []
+    last = asyncio.Event()
+
+    async def first_waits(row: Row) -> tuple[int]:
+        if row.n == 0:
+            await last.wait()
+        ended.append(row.n)
+        if len(ended) == 9:
+            last.set()
+        return (row.n,)
+
+    found = numbers(task(first_waits, ordered=False)(batches(10)))
     assert found[-1] == 0
     assert sorted(found) == list(range(10))
 
