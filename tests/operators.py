@@ -182,7 +182,7 @@ class Folder(TwoPhaseCommitSink):
     def claim(self, claim: Claim) -> None:
         folder = Path(self.options.path)
         folder.mkdir(parents=True, exist_ok=True)
-        if len(events(self.options.log, "claim_failed")) < self.options.fail_claims:
+        if self.options.fail_claims > len(events(self.options.log, "claim_failed") if self.options.log else []):
             record(self.options.log, "claim_failed", uid=claim.sink, incarnation=claim.incarnation)
             raise StorageError("the folder is away", operator=f"sink '{claim.sink}'", kept="all", do="bring it back")
         (folder / "fence").write_text(str(claim.incarnation))
