@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -65,8 +63,8 @@ def test_brokers_that_answer_late(lab: Lab, kafka: Broker) -> None:
     topic = kafka.topic()
     given = {"uid": "q-out", "bootstrap_servers": kafka.bootstrap, "topic": topic, "request_timeout": "2 s"}
     writer = lab.source(counts="20").selectExpr("CAST(n AS string) AS value").writeStream.format("kafka_2pc")
-    os.kill(kafka.pid, signal.SIGSTOP)
-    with at_first_failure(lambda: os.kill(kafka.pid, signal.SIGCONT)) as heard:
+    kafka.freeze()
+    with at_first_failure(kafka.thaw) as heard:
         assert sx.Job(lab.spark, "lab", state=lab.folder / "state").add("q", writer.options(**given)).run().finished
     assert "the claim of sink 'q-out' failed, next attempt in" in heard[0] and "[STORAGE]" in heard[0]
     assert sorted(int(message.value() or b"") for message in kafka.messages(topic)) == list(range(20))

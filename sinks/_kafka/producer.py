@@ -96,10 +96,18 @@ class Session:
         except (self._kafka.KafkaException, TypeError, ValueError) as problem:
             raise refused_settings(problem, who) from problem
         try:
+            self._take()
+            self.record = epochs.look()
+        except BaseException:
+            # Left alone it would go on asking for the id, and fence off whoever has it by then.
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        try:
             self._producer.init_transactions(self._seconds)
         except self._kafka.KafkaException as problem:
             raise self._fault(problem, "the transactional id could not be taken") from problem
-        self.record = epochs.look()
 
     # -- one epoch ----------------------------------------------------------------------------------------------------
 

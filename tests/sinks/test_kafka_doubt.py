@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 
 from spark_ext.clients.kafka import KafkaOptions, admin, offsets
-from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.sinks._kafka.producer import Session
 from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sources.kafka_range import KafkaRange
 from spark_ext.testing.children import frozen
@@ -52,6 +53,28 @@ def test_a_transaction_that_the_brokers_have_ended_is_committed_once(
         said = driver.wake()
     assert "Error" not in said, said
     assert target.ids() == list(range(5))
+
+
+def test_a_producer_that_was_not_let_in_asks_no_more(kafka: Broker, tmp_path: Path) -> None:
+    """Its request goes on after the time-out: once answered it would fence off whoever has the id by then."""
+    made: list[Session] = []
+
+    class Kept(Session):
+        def __init__(self, *given: Any) -> None:
+            made.append(self)
+            super().__init__(*given)
+
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic, transactional_id=topic, request_timeout="1 s").sink()
+    kafka.freeze()
+    try:
+        with pytest.raises(StorageError, match="the transactional id could not be taken"):
+            Kept(sink.options, sink._epochs, sink._limits)
+    finally:
+        kafka.thaw()
+    with pytest.raises(RuntimeError, match="closed"):
+        made[0]._producer.poll(0)
+    assert Sink(kafka, tmp_path, topic=topic, transactional_id=topic).run(0, "a") is CommitOutcome.COMMITTED
 
 
 def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
