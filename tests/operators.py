@@ -31,7 +31,7 @@ def record(log: str, event: str, **fields: Any) -> None:
 def events(log: str | Path, *names: str) -> list[dict[str, Any]]:
     """The events of a log, in order; only those of the given names, when there are any."""
     path = Path(log)
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     return [line for line in lines if not names or line["event"] in names]
 
 
@@ -182,7 +182,7 @@ class Folder(TwoPhaseCommitSink):
     def claim(self, claim: Claim) -> None:
         folder = Path(self.options.path)
         folder.mkdir(parents=True, exist_ok=True)
-        if self.options.fail_claims > len(events(self.options.log, "claim_failed") if self.options.log else []):
+        if len(events(self.options.log, "claim_failed")) < self.options.fail_claims:
             record(self.options.log, "claim_failed", uid=claim.sink, incarnation=claim.incarnation)
             raise StorageError("the folder is away", operator=f"sink '{claim.sink}'", kept="all", do="bring it back")
         (folder / "fence").write_text(str(claim.incarnation))

@@ -20,7 +20,8 @@ class _Then(logging.Handler):
 
     def __init__(self, act: Callable[[], object]) -> None:
         super().__init__()
-        self._act, self.heard = act, list[str]()
+        self._act = act
+        self.heard: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         self.heard.append(record.getMessage())
