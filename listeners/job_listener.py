@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_ext.end_of_input import is_end_of_input_offset
-from spark_ext.spark import _jvm
+from spark_ext.model.end_of_input import is_end_of_input_offset
+from spark_ext.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -79,7 +79,7 @@ class JobListener(StreamingQueryListener):
     def _jlistener(self) -> Any:
         # What pyspark registers with Spark; its own would convert each event in full before we see it.
         if self._in_jvm is None:
-            self._in_jvm = _jvm.wrapped(_jvm.QueryListener(self))
+            self._in_jvm = jvm.wrapped(jvm.QueryListener(self))
         return self._in_jvm
 
     def started(self, query_id: str, run_id: str) -> None:

@@ -214,6 +214,6 @@ class TwoPhaseCommitSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """What Spark calls; not to be overridden."""
-        from spark_ext.sinks._writer import EpochWriter
+        from spark_ext.sinks.runtime.writer import EpochWriter
 
         return EpochWriter(self, schema)

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from spark_ext.delta.failures import lost
+from spark_ext.delta.fence import Fence
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
-from spark_ext.ledger.fence import Fence
 from spark_ext.ledger.schema import JobRow
-from spark_ext.ledger.storage import lost
 from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:

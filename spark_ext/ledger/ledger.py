@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import pyarrow.compute as pc
 
+from spark_ext.delta.failures import child
 from spark_ext.ledger.incarnation import FIRST_LINEAGE, Incarnation, forget, job_row
 from spark_ext.ledger.schema import (
     ROWS,
@@ -26,7 +27,6 @@ from spark_ext.ledger.schema import (
     R,
     Row,
 )
-from spark_ext.ledger.storage import child
 from spark_ext.ledger.tables import LedgerTable
 
 if TYPE_CHECKING:
