@@ -20,9 +20,10 @@ from pyspark.sql.types import StructType
 
 from spark_ext.failpoints import reach
 from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.options import Options
 from spark_ext.spark import registry
-from spark_ext.spark.spark_log import LoggedOffsets, SparkLog, local_path
+from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

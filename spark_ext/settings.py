@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.model.lifecycle import RestartPolicy
+from spark_ext.model.restarts import RestartPolicy
 from spark_ext.options import Milliseconds
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.model.lifecycle import RestartPolicy
+from spark_ext.model.restarts import RestartPolicy
 from spark_ext.settings import JobSettings
 
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 from spark_ext.errors import SparkExtError, TransientError
 from spark_ext.failpoints import reach
 from spark_ext.ledger.schema import CheckpointRow
-from spark_ext.model import lifecycle
+from spark_ext.model import lifecycle, query_offsets
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.commits import Epoch
 from spark_ext.model.lifecycle import FinalStep
 from spark_ext.queries import operators
-from spark_ext.sinks.contract import Epoch
 from spark_ext.sources.contract import Committed
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class FinalCheckpoint:
 
     def _final_so_far(self) -> int:
         assert self._run.offsets is not None
-        offsets = lifecycle.source_offsets(self._run.offsets)
+        offsets = query_offsets.source_offsets(self._run.offsets)
         return max((offset.final for offset in offsets.values()), default=0)
 
     def _not_finalized(self) -> str | None:
@@ -175,7 +175,7 @@ class FinalCheckpoint:
 
     def _acknowledge(self) -> None:
         assert self._run.offsets is not None
-        offsets = lifecycle.source_offsets(self._run.offsets)
+        offsets = query_offsets.source_offsets(self._run.offsets)
         for source in self._run.spec.sources:
             operators.source(source.format, source.options).on_epoch_committed(
                 Committed.of(offsets[source.uid], final=True)

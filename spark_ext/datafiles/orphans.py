@@ -17,7 +17,7 @@ from spark_ext.datafiles.writer import owner_of
 
 if TYPE_CHECKING:
     from spark_ext.datafiles.location import Place
-    from spark_ext.sinks.contract import Claim
+    from spark_ext.model.commits import Claim
 
 
 def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:

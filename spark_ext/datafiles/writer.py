@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spark_ext.sinks.contract import Epoch, Task
+from spark_ext.model.commits import Epoch, Task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from spark_ext.datafiles.location import Place
-    from spark_ext.sinks.contract import Claim
+    from spark_ext.model.commits import Claim
 
 
 def committed_names(table: DeltaTable) -> frozenset[str]:

@@ -26,8 +26,8 @@ from spark_ext.delta.failures import error_number
 from spark_ext.delta.features import TableFacts, demands, refuse
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, SparkExtError, StorageError
 from spark_ext.failpoints import reach
+from spark_ext.model.commits import Claim, CommitOutcome, Epoch
 from spark_ext.schemas import parquet_types as delta_types
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

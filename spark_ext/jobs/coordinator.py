@@ -18,9 +18,9 @@ from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.failpoints import reach
 from spark_ext.ledger import maintain
 from spark_ext.ledger.schema import CheckpointRow
-from spark_ext.listeners.job_listener import Hint
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import State, job_state
+from spark_ext.spark.query_events import Hint
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger

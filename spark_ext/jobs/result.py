@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.model.lifecycle import State, source_offsets
+from spark_ext.model.lifecycle import State
+from spark_ext.model.query_offsets import source_offsets
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError, OffsetError
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Json
-from spark_ext.spark.spark_log import LoggedOffsets
 
 FORMAT: Final = "end_of_input"
 """Format name of the source."""

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from spark_ext.listeners.job_listener import Hint
-from spark_ext.spark.spark_log import LoggedOffsets
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.spark.query_events import Hint
 
 ASK_AFTER, ASK_EVERY = 1.0, 0.5
 """Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.ledger.schema import FinishedRow
-from spark_ext.model import lifecycle
+from spark_ext.model import query_offsets
 from spark_ext.model.checkpoint_metadata import Finish, QueryMetadata, SinkMetadata, SourceMetadata, finish_of
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished
 from spark_ext.queries.spec import QuerySpec
 from spark_ext.spark.registry import Registration
-from spark_ext.spark.spark_log import LoggedOffsets
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
@@ -31,14 +31,14 @@ def channel_flags(
     """
     return [
         _flag("channel", row, at, source=uid, finish=finish)
-        for uid, offset in lifecycle.source_offsets(logged).items()
-        for finish in lifecycle.new_finishes(offset, flagged.get(uid, 0))
+        for uid, offset in query_offsets.source_offsets(logged).items()
+        for finish in query_offsets.new_finishes(offset, flagged.get(uid, 0))
     ]
 
 
 def final_flags(logged: LoggedOffsets, row: Mapping[str, Any], at: datetime) -> list[FinishedRow]:
     """Flags of the sources and of the query, which follow from its final checkpoint."""
-    offsets = lifecycle.source_offsets(logged)
+    offsets = query_offsets.source_offsets(logged)
     sources = [_flag("source", row, at, source=uid, drained=offset.drained) for uid, offset in offsets.items()]
     return [*sources, _flag("query", row, at, drained=any(offset.drained for offset in offsets.values()))]
 
@@ -83,7 +83,7 @@ def query_metadata(
         finished: whether the query had finished at the cut.
         restored: whether it had finished before this incarnation.
     """
-    offsets = lifecycle.source_offsets(logged) if logged else {}
+    offsets = query_offsets.source_offsets(logged) if logged else {}
     raw = {item["uid"]: item for item in (logged.sources if logged else ()) if isinstance(item, dict) and "uid" in item}
     sources = {}
     for source in spec.sources:

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.errors import SparkExtError
 from spark_ext.failpoints import reach
 from spark_ext.ledger.schema import EpochRow, FinishedRow
-from spark_ext.listeners.job_listener import hint_of
-from spark_ext.model import lifecycle
+from spark_ext.model import query_offsets, restarts
 from spark_ext.model.checkpoint_metadata import QueryMetadata
+from spark_ext.model.commits import Claim
 from spark_ext.model.lifecycle import State
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.queries import operators
 from spark_ext.queries.describe_failure import describe
 from spark_ext.queries.history import EpochHistory, Figures
 from spark_ext.queries.records import channel_flags, final_flags, query_metadata, registrations
 from spark_ext.queries.spec import QuerySpec
-from spark_ext.sinks.contract import Claim
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import checkpoint_directory, jvm, registry
-from spark_ext.spark.spark_log import LoggedOffsets, SparkLog
+from spark_ext.spark.query_events import hint_of
+from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -112,8 +113,8 @@ class QueryRun:
             self.offsets is not None
             and bool(self.spec.sources)
             and not self.spec.natives
-            and lifecycle.input_ended(self.offsets, (source.uid for source in self.spec.sources))
-            and lifecycle.flushed(self.offsets, (end.uid for end in self.spec.ends))
+            and query_offsets.input_ended(self.offsets, (source.uid for source in self.spec.sources))
+            and query_offsets.flushed(self.offsets, (end.uid for end in self.spec.ends))
         )
 
     def claim(self) -> None:
@@ -142,7 +143,7 @@ class QueryRun:
         """Sources that have ended in the newest committed epoch."""
         if self.offsets is None:
             return frozenset()
-        offsets = lifecycle.source_offsets(self.offsets)
+        offsets = query_offsets.source_offsets(self.offsets)
         return frozenset(uid for uid, offset in offsets.items() if offset.ended)
 
     def start(self) -> None:
@@ -292,7 +293,7 @@ class QueryRun:
         # A stop in the middle also ends without an exception, so one run that ended proves nothing: the input is
         # at its end only when a further run has nothing to plan.
         newest, before = self._newest_planned(), self._planned_before
-        if newest is not None and before is not None and lifecycle.same_input(newest, before):
+        if newest is not None and before is not None and query_offsets.same_input(newest, before):
             self._become(State.FINISHING)
         else:
             self.start()
@@ -305,9 +306,9 @@ class QueryRun:
             self._failing_since = now
         self._failures += 1
         error = describe(failure, self.who, self.committed)
-        outage = (now - self._failing_since) * 1000 if lifecycle.is_outage(error) else None
+        outage = (now - self._failing_since) * 1000 if restarts.is_outage(error) else None
         policy = self.context.settings.restarts
-        delay = None if lifecycle.is_terminal(error) else policy.delay_ms(self._failures, outage)
+        delay = None if restarts.is_terminal(error) else policy.delay_ms(self._failures, outage)
         if delay is None:
             self.fail(error, {"stack": str(failure)})
             return

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from spark_ext.model.lifecycle import State, source_offsets
+from spark_ext.model.lifecycle import State
+from spark_ext.model.query_offsets import source_offsets
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job

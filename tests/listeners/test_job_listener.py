@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from spark_ext.listeners import Hint, JobListener
-from spark_ext.listeners.job_listener import hint_of
 from spark_ext.spark import jvm
+from spark_ext.spark.query_events import hint_of
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

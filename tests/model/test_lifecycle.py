@@ -10,21 +10,11 @@ from hypothesis import given
 
 from spark_ext.errors import CommitError, DataError, PreparedLostError, SparkExtError, StorageError, TransientError
 from spark_ext.model.end_of_input import EndOffset
-from spark_ext.model.lifecycle import (
-    FinalStep,
-    RestartPolicy,
-    State,
-    flushed,
-    input_ended,
-    is_outage,
-    is_terminal,
-    job_state,
-    new_finishes,
-    source_offsets,
-    steps_left,
-)
+from spark_ext.model.lifecycle import FinalStep, State, job_state, steps_left
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, SourceOffset
-from spark_ext.spark.spark_log import LoggedOffsets
+from spark_ext.model.query_offsets import flushed, input_ended, new_finishes, source_offsets
+from spark_ext.model.restarts import RestartPolicy, is_outage, is_terminal
 
 states = st.sampled_from(State)
 

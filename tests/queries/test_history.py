@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.listeners.job_listener import Hint
 from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory
+from spark_ext.spark.query_events import Hint
 from tests.support.jobs import Lab
 from tests.support.waiting import until
 

@@ -21,12 +21,12 @@ from spark_ext.model.end_of_input import (
     marker_uid,
     next_offset,
 )
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import SourceOffset, is_channel_offset
 from spark_ext.options import UID
 from spark_ext.sources.end_of_input import CommittedEpochs, EndOfInput, EndOfInputReader
 from spark_ext.spark import registry
 from spark_ext.spark.registry import Registration
-from spark_ext.spark.spark_log import LoggedOffsets
 
 START = EndOffset("a~end")
 

@@ -14,10 +14,11 @@ from pyspark.errors import StreamingQueryException
 
 import spark_ext as sx
 from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark import jvm, registry
 from spark_ext.spark.registry import Registration
-from spark_ext.spark.spark_log import LoggedOffsets, SparkLog
+from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
