@@ -14,6 +14,7 @@ from pydantic import Field
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
+import spark_ext as sx
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark.worker_process import begin_task, tune
 
@@ -125,8 +126,7 @@ def register(spark: SparkSession) -> None:
     import benchmarks._operators as here
 
     cloudpickle.register_pickle_by_value(here)  # type: ignore[no-untyped-call]
-    for connector in (Steps, Nothing):
-        spark.dataSource.register(connector)
+    sx.register(spark, Steps, Nothing)
 
 
 def steps(spark: SparkSession, **options: int) -> DataFrame:

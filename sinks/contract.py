@@ -1,32 +1,66 @@
-"""The one contract for sinks. This file is all that the author of a new sink has to read.
+"""The contract for sinks. This file is all that the author of a new sink has to read.
 
 A sink takes each epoch in two phases. In the first, tasks on executors `write` their rows somewhere where no reader
-sees them, and return a small record of what they prepared. In the second, one process on the driver `commit`s all that
-was prepared, together with the epoch's identity, in one atomic step of the target. Whoever tries to commit an epoch
-again is told that it is done already.
+sees them, and return a small record of what they prepared. In the second, one process on the driver's machine `commit`s
+all that was prepared, together with the epoch's identity, in one atomic step of the target. A commit of an epoch that
+has been committed before changes nothing and says so.
 
-The base class does the rest: it waits for all tasks' records, finds the job's incarnation and lineage, retries with
-back-off, refuses another job's uid, and tells the sink about the end of input.
+    class Archive(TwoPhaseCommitSink):
+        options_type = ArchiveOptions
+        options: ArchiveOptions
 
-What is guaranteed to you:
+        @classmethod
+        def name(cls) -> str:
+            return "archive"
 
-- `write` runs once per partition and attempt, on executors; `commit` runs on the driver, one call at a time per query,
-  only after every partition has been written.
-- Before the first epoch of an incarnation, `claim` is called, and completes, before anything is written.
+        def write(self, schema, batches, task):
+            return self._store(batches, f"{task.query_id}-{task.epoch}-{task.partition}-{task.attempt}")
 
-What is **not** guaranteed:
+        def commit(self, schema, epoch, prepared):
+            with self._transaction() as target:
+                target.refuse_older_than(epoch.incarnation)      # raises FencedError
+                if target.last_epoch(epoch.application) >= epoch.number:
+                    return CommitOutcome.ALREADY_COMMITTED
+                target.publish(prepared, epoch.application, epoch.number)
+            return CommitOutcome.COMMITTED
 
-- A task may run twice; only one attempt's record reaches `commit`. What the others left is yours to clean in `claim`.
-- `commit` may be called again for an epoch that is already committed: after a crash between your commit and Spark's,
-  and after a `commit` that raised although it took effect. It must find the epoch's identity in the target and return
-  `ALREADY_COMMITTED`. The rows of a repeated epoch may have been prepared anew.
-- Nothing is undone: Spark's `abort` may follow a commit that took effect, so the base ignores it.
-- An older incarnation may still be running when a newer one starts, and may try to commit at any later moment. After
-  `claim(newer)` the target itself has to refuse it (`FencedError`): look-then-commit is not enough.
-- `is_finalized` and the life-cycle hooks come at least once: after a crash they may come again.
-- The constructor runs in many processes: it has no side effects.
+        def claim(self, claim):
+            with self._transaction() as target:
+                target.fence(claim.sink, claim.job_id, claim.incarnation)
+            self._discard_what_older_incarnations_prepared(claim)
 
-The shape owes to Flink's two-phase sinks (FLIP-143, FLIP-372) and to Delta's idempotent writes (`txnAppId`).
+    spark_ext.register(spark, Archive)
+    frame.writeStream.format("archive").options(uid="out", path="...")
+
+The rest is done for you: waiting for all tasks' records, the job's incarnation and lineage, retries with back-off, one
+query per uid in a session, and the notice of the end of input.
+
+Guaranteed:
+
+- `write` runs on executors, at least once per partition. `commit` runs on the driver's machine, one call at a time per
+  query, and only after every partition has been written.
+- In a job, `claim` has completed before the first row of an incarnation is written.
+- `commit` is given the records of exactly one attempt per partition.
+
+**Not** guaranteed:
+
+- That a task runs once: only one attempt's record reaches `commit`. What other attempts left is yours to clean up in
+  `claim`.
+- That an epoch is committed once: `commit` may be called again for an epoch that is already committed, after a crash
+  between your commit and Spark's, and after a `commit` that raised although it took effect. It must find the epoch's
+  identity in the target and return `ALREADY_COMMITTED`. The rows of a repeated epoch may have been prepared anew.
+- That anything is undone: Spark's `abort` may follow a commit that took effect, so it is ignored.
+- That an older incarnation has ended when a newer one starts: it may try to commit at any later moment. After
+  `claim(newer)` the target itself has to refuse it (`FencedError`); looking first and committing afterwards is not
+  enough.
+- That a call comes once: `claim`, `is_finalized` and the life-cycle hooks come at least once, and may be repeated after
+  a crash.
+- That one instance sees all calls: tasks, commits, claims and hooks each have instances of their own, except that
+  `validate` and the `claim` after it share one. What has to be remembered belongs in the target.
+- That the constructor runs once, or on the driver: it runs in many processes, so it must have no side effects, and
+  what it makes must be picklable or left out in `__getstate__`.
+
+The design follows Flink's two-phase sinks (FLIP-143, FLIP-372) and Delta's idempotent writes (`txnAppId`).
 """
 
 from __future__ import annotations
@@ -36,58 +70,63 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
-from pyspark.sql.types import StructType
 
 from spark_ext.model.commits import Claim as Claim
 from spark_ext.model.commits import CommitOutcome as CommitOutcome
 from spark_ext.model.commits import Epoch as Epoch
 from spark_ext.model.commits import Task as Task
 from spark_ext.options import Milliseconds, Options
+from spark_ext.spark.connector import Connector
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 class SinkOptions(Options):
     """Options that every sink has. Declare yours as fields of a subclass."""
 
     commit_attempts: int = Field(default=8, gt=0)
-    """How often the commit of an epoch is tried before the query fails; a start tries its claim as often."""
+    """How often the commit of an epoch is attempted before the query fails. Claims are retried like commits."""
 
     commit_backoff: Milliseconds = 50
     """Wait before the second attempt, ms; doubles with each further one, with jitter, up to 10 s."""
 
     commit_patience: Milliseconds = 30_000
-    """From the second attempt on: how long after the first failure no further attempt is made, ms. So a target that
-    does not even answer is an incident of the job before long."""
+    """No further attempt is made once this much time has passed since the first failure, ms; a second attempt is always
+    made. A target that does not answer at all thus fails the query soon."""
 
 
-class TwoPhaseCommitSink(DataSource):
+class TwoPhaseCommitSink(Connector):
     """Base of all sinks: subclass it, and register the class with `spark_ext.register(spark, YourSink)`.
 
-    Delivery: exactly once under a job; outside a job each epoch is still committed once, but nothing fences an older
+    Delivery: exactly once under a job. Outside a job each epoch is still committed once, but nothing fences an older
     driver off.
+
+    Args:
+        options: as Spark hands them over: text, under names in any case.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or has a bad value.
     """
 
     options_type: ClassVar[type[SinkOptions]] = SinkOptions
     """Your options class."""
 
-    options: SinkOptions  # type: ignore[assignment]
-    """The parsed options; annotate it with your class. (Spark's base class has the raw ones under this name.)"""
+    options: SinkOptions
+    """The parsed options; annotate it with your class."""
 
     given: Mapping[str, str]
-    """The options as they were given, secrets among them: never to be shown."""
+    """The options as they were given, secrets among them: never show or store them."""
 
     requires_finalization: ClassVar[bool] = False
     """Whether the final checkpoint has to wait for `is_finalized`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(dict(options))
         self.given = dict(options)
         self.options = self.options_type.parse(self.name(), options)
 
-    # -- to be written ------------------------------------------------------------------------------------------------
+    # -- required -----------------------------------------------------------------------------------------------------
 
     @classmethod
     @abstractmethod
@@ -104,34 +143,33 @@ class TwoPhaseCommitSink(DataSource):
 
     @abstractmethod
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
-        """Phase two, on the driver: make everything that was prepared visible, atomically and once.
+        """Phase two, on the driver's machine: make everything that was prepared visible, atomically and once.
 
         Not called for an epoch without rows, except for a final one.
 
         Args:
             schema: the rows' schema.
-            epoch: whose commit it is.
-            prepared: what `write` returned, without the Nones; from every partition.
+            epoch: the epoch's identity, and the incarnation that commits it.
+            prepared: what `write` returned for each partition, without the Nones, in no particular order.
 
         Raises:
             FencedError: a newer incarnation has claimed the target; the message says which (`incarnation 2`).
-            TransientError or OSError: tried again by the base, with back-off.
+            TransientError or OSError: attempted again, with back-off, as the sink's options say.
         """
 
     @abstractmethod
     def claim(self, claim: Claim) -> None:
-        """Take the target for an incarnation; called in the driver before the query starts, and may come again.
+        """Take the target for an incarnation; called in the driver before the query starts, and may be repeated.
 
-        Older incarnations are fenced off in the target itself; only then is finished or discarded what they left
-        prepared.
+        First fence older incarnations off, in the target itself; only then finish or discard what they left prepared.
 
         Raises:
             FencedError: a newer incarnation has claimed it; the message says which.
             ConfigurationError: the target holds epochs that another job wrote under this uid; the message names it.
-            TransientError or OSError: tried again like a commit, then the start is refused with it.
+            TransientError or OSError: attempted again like a commit; after the last attempt the start is refused.
         """
 
-    # -- may be written -----------------------------------------------------------------------------------------------
+    # -- optional -----------------------------------------------------------------------------------------------------
 
     def validate(self, schema: StructType) -> None:
         """Refuse what can be refused before the query starts: a missing target, a type that does not fit."""
@@ -139,7 +177,7 @@ class TwoPhaseCommitSink(DataSource):
     def is_finalized(self, epoch: Epoch) -> bool:
         """Whether nothing is left to be done for this and all earlier epochs; asked if `requires_finalization`.
 
-        While it says False the query is given further, empty epochs, each committed with `epoch.final` set.
+        While it returns False the query is given further, empty epochs, each committed with `epoch.final` set.
         """
         return True
 
@@ -153,12 +191,4 @@ class TwoPhaseCommitSink(DataSource):
         """The final checkpoint is recorded: no further epoch will come."""
 
     def close(self) -> None:
-        """The query has stopped for good."""
-
-    # -- done by the base ---------------------------------------------------------------------------------------------
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """What Spark calls; not to be overridden."""
-        from spark_ext.sinks.runtime.writer import EpochWriter
-
-        return EpochWriter(self, schema)
+        """The final checkpoint is complete and the query has stopped."""

@@ -33,7 +33,8 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.model.offsets import Position
 from spark_ext.options import Milliseconds
 from spark_ext.schemas.columns import arrow_schema, fits
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, Seam, SourceOptions
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.sources.staged import Cutover
 
 BATCH_ROWS = 131_072
 """Rows of one batch."""
@@ -140,9 +141,9 @@ class DataGen(ChannelSource):
     def _paced(self) -> bool:
         return self.options.rows_per_second is not None
 
-    def follow(self, seam: Seam) -> None:
+    def follow(self, cutover: Cutover) -> None:
         """Begin behind a row number (`seq`) of each channel."""
-        self._after = seam.offsets
+        self._after = cutover.offsets
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """Go on from the start that the first epoch fixed."""

@@ -1,8 +1,8 @@
-"""Where a bounded source ends: the greatest offset of each partition, or the greatest time, of the rows that it gives.
+"""Where a bounded source ends: the greatest offset of each partition, or the greatest time, among its rows.
 
-Found out as the epochs are planned, by reading the columns in question of just what an epoch will read, and carried
-along in the offset. So nothing lies between what was read and where the next stage begins, whatever becomes of the
-history, and nobody has to find it again.
+It is computed as the epochs are planned, from the columns in question of exactly what an epoch will read, and stored in
+the offset. So there is no gap between what was read and where the next stage begins, whatever happens to the history
+afterwards, and it never has to be computed again.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from pyspark.sql.types import (
 )
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.sources.contract import Seam
+from spark_ext.sources.staged import Cutover
 
 _NUMBERS = (ByteType, ShortType, IntegerType, LongType)
 _TIMES = (TimestampType, TimestampNTZType)
 
 
 def check_columns(schema: StructType, columns: Sequence[str], who: str) -> StructType:
-    """The columns of a seam, out of a stage's schema: `partition` columns and an offset, or one time.
+    """The columns of a cutover, from a stage's schema: `partition` columns and an offset, or one time.
 
     Raises:
-        ConfigurationError: one is not there, or has another type.
+        ConfigurationError: one does not exist, or has the wrong type.
     """
     for name in columns:
         if name not in schema.names:
-            there = ", ".join(schema.names)
+            existing = ", ".join(schema.names)
             raise _refused(
-                f"there is no column '{name}' for the seam; the stage itself, before 'select', has: {there}", who
+                f"option 'seam': there is no column '{name}'; the stage itself, before 'select', has: {existing}", who
             )
     *partition, last = (schema[name] for name in columns)
     for field in partition:
@@ -51,12 +51,12 @@ def check_columns(schema: StructType, columns: Sequence[str], who: str) -> Struc
     return StructType([schema[name] for name in columns])
 
 
-def extended(seen: Seam, batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Seam:
-    """A seam with further rows taken in.
+def extended(seen: Cutover, batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Cutover:
+    """A cutover that covers further rows.
 
     Args:
-        seen: so far.
-        batches: rows with the columns of the seam, at least.
+        seen: the cutover so far.
+        batches: rows with at least the columns of the cutover.
         columns: those that name a partition, then the offset; or a time alone.
     """
     offsets, time = dict(seen.offsets), seen.time
@@ -71,7 +71,7 @@ def extended(seen: Seam, batches: Iterable[pa.RecordBatch], columns: Sequence[st
             partition = ":".join(str(row[name]) for name in columns[:-1])
             if row[columns[-1]] is not None:
                 offsets[partition] = max(row[columns[-1]], offsets.get(partition, row[columns[-1]]))
-    return Seam(offsets, time)
+    return Cutover(offsets, time)
 
 
 def _greatest(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -89,5 +89,5 @@ def _refused(what: str, who: str) -> ConfigurationError:
         what,
         operator=who,
         kept="nothing was read",
-        do="name columns as 'partition:offset', 'topic:partition:offset', or one column that grows",
+        do="name columns as 'partition:offset', 'topic:partition:offset', or one increasing column",
     )

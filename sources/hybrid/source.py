@@ -1,13 +1,13 @@
-"""`hybrid`: bounded sources one after the other, then one that goes on, as one source without a gap or an overlap.
+"""`hybrid`: bounded sources one after another, the last perhaps unbounded, as one source without a gap or an overlap.
 
     spark.readStream.format("hybrid").options(**{
         "uid": "orders", "stages": "history,live",
         "history.format": "delta_snapshot", "history.path": "lake/orders", "history.seam": "partition:offset",
         "live.format": "kafka_range", "live.topic": "orders", ...}).load()
 
-Each stage is a source with options of its own. When all channels of one have ended the next begins, and with `seam` it
-begins right behind the last row that the one before has given. The stage, and the seam, are part of the offset: a
-replay or a restart goes on where it was, and a stage that has ended is not read again.
+Each stage is a source with options of its own. When all channels of one have finished the next begins, and with the
+option `seam` it begins right after the last row of the one before, at the cutover. The stage and the cutover are part
+of the offset: a replay or a restart continues where it was, and a stage that has ended is not read again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
@@ -22,15 +23,16 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import reach
 from spark_ext.model.offsets import Json, Position, Range
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, Seam
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.hybrid.cutover import extended
 from spark_ext.sources.hybrid.stages import HybridOptions, Stage, rename
+from spark_ext.sources.staged import Cutover, FollowingSource, StagedSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Hybrid(ChannelSource):
+class Hybrid(StagedSource):
     """Sources as stages. A channel's id is the stage's name, a slash, and the id that the stage's source gave."""
 
     options_type = HybridOptions
@@ -47,9 +49,20 @@ class Hybrid(ChannelSource):
                     kept="nothing was read",
                     do=f"give '{stage.name}' an end, or put it last in 'stages'",
                 )
+        for before, after in pairwise(self._stages):
+            if before.cutover and not isinstance(after.source, FollowingSource):
+                raise self._cannot_follow(after)
         self._at = 0
         self._opened = False
         self._acknowledged = 0
+
+    def _cannot_follow(self, stage: Stage) -> ConfigurationError:
+        return ConfigurationError(
+            f"the source {stage.source.name()} cannot begin where another one ended",
+            operator=f"source '{self.options.uid}', stage '{stage.name}'",
+            kept="nothing was read",
+            do=f"give '{stage.name}' a start of its own, and remove the option 'seam' of the stage before it",
+        )
 
     @classmethod
     def name(cls) -> str:
@@ -57,7 +70,7 @@ class Hybrid(ChannelSource):
         return "hybrid"
 
     def schema(self) -> StructType:
-        """Of the first stage; the others have to have the same columns.
+        """Of the first stage; all stages must have the same columns.
 
         Raises:
             ConfigurationError: a stage has other columns; names the stage, the column and both types.
@@ -97,53 +110,56 @@ class Hybrid(ChannelSource):
         return self._at == len(self._stages) - 1
 
     def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
-        """Where this stage would end now: the seam so far, and what this epoch adds to it."""
+        """Where this stage would end now: the cutover so far, and what this epoch adds to it."""
         here = self._stage
-        if not here.seam:
+        if not here.cutover:
             return stage
         kept = stage or {"number": self._at, "name": here.name, "begin": None}
-        seen = Seam(**kept["seen"]) if "seen" in kept else Seam()
+        seen = Cutover(**kept["seen"]) if "seen" in kept else Cutover()
         self._prepared(here)
         for piece in pieces:
             channel = Channel(_inner(piece.channel), None, piece.data)
-            seen = extended(seen, here.seam_reader.read(channel, piece.start, piece.end), here.seam)
+            seen = extended(seen, here.cutover_reader.read(channel, piece.start, piece.end), here.cutover)
         return {**kept, "seen": asdict(seen)}
 
     def next_stage(self, stage: Json) -> Json:
-        """The next stage's number and name, and the seam at which it begins."""
+        """The next stage's number and name, and the cutover at which it begins."""
         reach("hybrid.before_switch")
         return {
             "number": self._at + 1,
             "name": self._stages[self._at + 1].name,
-            "begin": (stage or {}).get("seen") if self._stage.seam else None,
+            "begin": (stage or {}).get("seen") if self._stage.cutover else None,
         }
 
     def enter(self, stage: Json) -> None:
-        """Begin, or go on with, a stage.
+        """Begin, or continue with, a stage.
 
         Raises:
-            ConfigurationError: the option `stages` no longer has it, or its source cannot begin at a seam.
+            ConfigurationError: the option `stages` no longer has it there, or its source cannot begin at a cutover.
         """
         number = stage["number"]
         if number >= len(self._stages) or self._stages[number].name != stage["name"]:
             raise ConfigurationError(
                 f"this source is in stage '{stage['name']}', its stage {number + 1}, which is not what 'stages' says",
                 operator=f"source '{self.options.uid}'",
-                kept="all that was committed; nothing was read",
-                do=f"put the names in 'stages' back as they were when '{stage['name']}' was begun",
+                kept="everything committed so far; nothing was read",
+                do=f"restore the names in 'stages' as they were when '{stage['name']}' began",
             )
         self._at = number
         if stage["begin"] is not None:
-            self._current.follow(Seam(**stage["begin"]))
+            current = self._current
+            if not isinstance(current, FollowingSource):
+                raise self._cannot_follow(self._stage)
+            current.follow(Cutover(**stage["begin"]))
         if self._opened:
-            # In the run in which it begins; in a later one `resume` comes next.
+            # In the run in which it begins; in a later one the planner calls `resume` next.
             self._current.resume((), frozenset())
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """The stage that is being read hears of its own channels.
+        """Resume the stage that is being read, with its own channels.
 
         Raises:
-            ConfigurationError: there are channels of a stage that would come later: the stages have another order.
+            ConfigurationError: there are channels of a stage that would come later: the order of the stages changed.
         """
         self._opened = True
         name = self._stage.name
@@ -154,8 +170,8 @@ class Hybrid(ChannelSource):
                     f"this source has read channels of stage '{_stage_name(id)}', which does not come before "
                     f"'{name}' in 'stages'",
                     operator=f"source '{self.options.uid}'",
-                    kept="all that was committed; nothing was read",
-                    do="put the names in 'stages' back into the order in which the source was first started",
+                    kept="everything committed so far; nothing was read",
+                    do="restore the order of the names in 'stages' with which the source was first started",
                 )
         mine = [Channel(_inner(one.id), one.begin, one.data) for one in known if _stage_name(one.id) == name]
         self._current.resume(mine, frozenset(_inner(id) for id in finished if _stage_name(id) == name))
@@ -195,10 +211,10 @@ class Hybrid(ChannelSource):
         stage = self._by_name.get(_stage_name(channel.id))
         if stage is None:
             raise ConfigurationError(
-                f"channel '{channel.id}' belongs to a stage that is not in 'stages' any more",
+                f"channel '{channel.id}' belongs to a stage that is no longer in 'stages'",
                 operator=f"source '{self.options.uid}'",
-                kept="all that was committed; nothing of this epoch was read",
-                do="put the stage back into the option 'stages'",
+                kept="everything committed so far; nothing of this epoch was read",
+                do="add the stage to the option 'stages' again",
             )
         return self._prepared(stage), Channel(_inner(channel.id), channel.begin, channel.data)
 
@@ -209,7 +225,7 @@ class Hybrid(ChannelSource):
     # -- what is safe ---------------------------------------------------------------------------------------
 
     def on_epoch_committed(self, epoch: Committed) -> None:
-        """Each stage hears of its own channels; one that has been left hears that it was its last epoch."""
+        """Notify each stage of its own channels; one that has been left, that this was its last epoch."""
         names = {_stage_name(id) for id in (*epoch.positions, *epoch.finished)}
         reached = max((number for number, stage in enumerate(self._stages) if stage.name in names), default=0)
         if epoch.final:
@@ -224,7 +240,7 @@ class Hybrid(ChannelSource):
         self._acknowledged = max(self._acknowledged, reached)
 
     def open(self) -> None:
-        """All stages: what can be refused is refused before the first begins."""
+        """All stages, so that what can be refused is refused before the first one begins."""
         for stage in self._stages:
             self._prepared(stage).open()
 

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
@@ -14,6 +15,8 @@ from pyspark.sql.types import StructField, StructType
 from spark_ext.errors import ConfigurationError
 from spark_ext.sources.contract import ChannelSource, SourceOptions
 from spark_ext.sources.hybrid.cutover import check_columns
+from spark_ext.sources.staged import StagedSource
+from spark_ext.spark import formats
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,15 +47,15 @@ class HybridOptions(SourceOptions):
             if not _NAME.fullmatch(name):
                 raise ValueError(f"'{name}' cannot name a stage: use lower-case letters, digits, _ and -")
         if len(set(value)) != len(value):
-            raise ValueError("each stage has a name of its own")
+            raise ValueError("two stages have the same name; give each stage a name of its own")
         return value
 
     @classmethod
     def parse(cls, connector: str, raw: Mapping[str, str]) -> HybridOptions:
-        """As ever, with the options of the stages taken apart.
+        """Build the options, with those of the stages kept apart.
 
         Raises:
-            ConfigurationError: there is no stage of that name, or a stage has no format.
+            ConfigurationError: an option is refused, an option's stage does not exist, or a stage has no format.
         """
         own = {name: value for name, value in raw.items() if "." not in name}
         made = super().parse(connector, own)
@@ -67,7 +70,7 @@ class HybridOptions(SourceOptions):
                 raise _refused(
                     f"there is no stage '{stage}'" + (f"; did you mean '{near[0]}'?" if near else ""),
                     who,
-                    f"name it in 'stages', or take '{full}' away",
+                    f"name it in 'stages', or remove '{full}'",
                 )
             given[stage][option] = value
         for stage, options in given.items():
@@ -77,16 +80,14 @@ class HybridOptions(SourceOptions):
         return made
 
     def of(self, stage: str) -> Mapping[str, str]:
-        """The options of a stage, without its name before them."""
+        """The options of a stage, without the prefix of its name."""
         return self._given[stage]
 
     @classmethod
     def is_secret(cls, name: str) -> bool:
-        """Also what is secret in any source: the name of a stage does not say which it is."""
+        """Also what is secret in any source: a stage's name does not tell which source it is."""
         option = name.rpartition(".")[2]
-        others = {
-            kind.options_type for kind in _kinds(ChannelSource) if not issubclass(kind.options_type, HybridOptions)
-        }
+        others = {kind.options_type for kind in _possible().values()}
         return super().is_secret(option) or any(options.is_secret(option) for options in others)
 
     def public(self) -> dict[str, Any]:
@@ -96,11 +97,14 @@ class HybridOptions(SourceOptions):
 
 
 class Stage:
-    """A source in its place.
+    """One stage: a source, the columns that are taken from it, and those of its cutover.
 
     Args:
         options: of the hybrid source.
         name: the stage's.
+
+    Raises:
+        ConfigurationError: the stage's format is unknown, or an option of it is refused.
     """
 
     def __init__(self, options: HybridOptions, name: str) -> None:
@@ -110,16 +114,17 @@ class Stage:
         self._who = f"source '{options.uid}', stage '{name}'"
         self._format = given.pop("format")
         self.select = _selected(given.pop("select", None), self._who)
-        self.seam = tuple(part.strip() for part in given.pop("seam", "").split(":") if part.strip())
+        self.cutover = tuple(part.strip() for part in given.pop("seam", "").split(":") if part.strip())
+        """Columns that name a partition, then the offset; or one time; or none."""
         self._kind = source_type(self._format, self._who)
         if self._kind.requires_finalization:
             raise _refused(
-                f"the source {self._format} has to be waited for at its end, which a stage cannot",
+                f"the source {self._format} has to be finalized, which is not supported for a stage",
                 self._who,
-                "use it on its own",
+                "use it on its own, not as a stage",
             )
-        if self.seam and name == options.stages[-1]:
-            raise _refused("the last stage has a 'seam', and no stage comes after it", self._who, "take it away")
+        if self.cutover and name == options.stages[-1]:
+            raise _refused("the last stage has a 'seam', but no stage comes after it", self._who, "remove the option")
         self._given = {**given, "uid": f"{options.uid}.{name}"}
         self.source = self.fresh()
 
@@ -140,11 +145,11 @@ class Stage:
         """Its columns, with the names that `select` gives.
 
         Raises:
-            ConfigurationError: there is no column that `select` names, or none of `seam`.
+            ConfigurationError: a column named in `select` or `seam` does not exist, or has the wrong type.
         """
         whole = self._whole()
-        if self.seam:
-            check_columns(whole, self.seam, self._who)
+        if self.cutover:
+            check_columns(whole, self.cutover, self._who)
         if self.select is None:
             return whole
         for column in self.select.values():
@@ -159,22 +164,22 @@ class Stage:
         )
 
     @cached_property
-    def seam_reader(self) -> ChannelSource:
-        """Its source with the columns of the seam alone, by what the user has declared as far as that goes."""
+    def cutover_reader(self) -> ChannelSource:
+        """Its source with the columns of the cutover alone, of the types that the user has declared if they were."""
         declared = self.source.declared
-        known = declared is not None and set(self.seam) <= set(declared.names)
+        known = declared is not None and set(self.cutover) <= set(declared.names)
         reader = self.fresh()
         reader.declared = check_columns(
-            declared if declared is not None and known else self._whole(), self.seam, self._who
+            declared if declared is not None and known else self._whole(), self.cutover, self._who
         )
         return reader
 
     def __getstate__(self) -> dict[str, Any]:
         """Sent to executors without the second source."""
-        return {key: value for key, value in self.__dict__.items() if key != "seam_reader"}
+        return {key: value for key, value in self.__dict__.items() if key != "cutover_reader"}
 
     def check(self, wanted: StructType, other: str) -> None:
-        """Refuse columns that are not those of another stage; their order does not matter.
+        """Refuse columns that differ from those of another stage; their order does not matter.
 
         Raises:
             ConfigurationError: names the column, and both types.
@@ -183,28 +188,24 @@ class Stage:
         for field in wanted:
             found = mine[field.name].dataType.simpleString() if field.name in mine.names else None
             if found != field.dataType.simpleString():
-                told = "not there" if found is None else f"of type {found}"
+                here = "missing" if found is None else f"of type {found}"
                 raise _refused(
-                    f"column '{field.name}' is of type {field.dataType.simpleString()} in stage '{other}' and {told} "
+                    f"column '{field.name}' is of type {field.dataType.simpleString()} in stage '{other}' and {here} "
                     f"in stage '{self.name}'",
                     self._who,
                     f"choose and rename columns with '{self.name}.select' or '{other}.select'"
-                    + (
-                        ""
-                        if found is None
-                        else "; a type is made equal in the stage's own source, such as by its query"
-                    ),
+                    + ("" if found is None else "; convert a type in the stage's own source, for example in its query"),
                 )
         more = [name for name in mine.names if name not in wanted.names]
         if more:
             raise _refused(
-                f"column '{more[0]}' is in stage '{self.name}' and not in stage '{other}'",
+                f"column '{more[0]}' is in stage '{self.name}' but not in stage '{other}'",
                 self._who,
                 f"choose columns with '{self.name}.select'",
             )
 
     def prepared(self, declared: StructType | None) -> ChannelSource:
-        """Its source, told of the columns that are wanted, under their own names."""
+        """Its source, with the wanted columns declared under the names that they have there."""
         if declared is not None and self.source.declared is None:
             names = self.select or {}
             self.source.declared = StructType(
@@ -214,33 +215,46 @@ class Stage:
 
 
 def source_type(name: str, who: str) -> type[ChannelSource]:
-    """The class of a format: one that this process knows, one that ships, or `module:class`.
+    """The class of a format: one that is registered in this process, one that ships, or `module:class`.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is none, or it cannot be a stage.
     """
-    from importlib import import_module
-
-    from spark_ext.spark.formats import SHIPPED
-
     module, colon, member = name.partition(":")
     if colon:
-        try:
-            found = getattr(import_module(module), member)
-        except (ImportError, AttributeError) as problem:
-            raise _refused(f"'{name}' cannot be imported: {problem}", who, "name an importable module:class") from None
+        return _imported(module, member, who)
+    found = formats.find(name)
+    if found is not None and _may_be_stage(found):
         kind: type[ChannelSource] = found
         return kind
-    for place in SHIPPED:
-        if place.startswith("spark_ext.sources."):
-            import_module(place.partition(":")[0])
-    known = {kind.name(): kind for kind in _kinds(ChannelSource)}
-    if name not in known or name == "hybrid":
-        names = sorted(known.keys() - {"hybrid", "end_of_input"})
+    defined = formats.unregistered(name, ChannelSource) if found is None else None
+    if defined is not None:
         raise _refused(
-            f"there is no source '{name}' for a stage", who, f"use one of {', '.join(names)}, or module:class of yours"
+            f"the class {defined.__qualname__} has the format name '{name}' and is not registered",
+            who,
+            f"name it as {defined.__module__}:{defined.__qualname__}, which also works in Spark's workers",
         )
-    return known[name]
+    names = ", ".join(sorted(_possible()))
+    raise _refused(f"there is no source '{name}' for a stage", who, f"use one of {names}, or module:class of your own")
+
+
+def _possible() -> dict[str, type[ChannelSource]]:
+    return {name: kind for name, kind in formats.known().items() if _may_be_stage(kind)}
+
+
+def _may_be_stage(kind: type[Any]) -> bool:
+    return issubclass(kind, ChannelSource) and not issubclass(kind, StagedSource)
+
+
+def _imported(module: str, member: str, who: str) -> type[ChannelSource]:
+    what = f"'{module}:{member}'"
+    try:
+        found = getattr(import_module(module), member)
+    except (ImportError, AttributeError) as problem:
+        raise _refused(f"{what} cannot be imported: {problem}", who, "name an importable module:class") from None
+    if not (isinstance(found, type) and issubclass(found, ChannelSource)):
+        raise _refused(f"{what} is not a source", who, "name a subclass of ChannelSource")
+    return found
 
 
 def rename(batch: pa.RecordBatch, select: Mapping[str, str] | None) -> pa.RecordBatch:
@@ -264,14 +278,6 @@ def _selected(text: str | None, who: str) -> dict[str, str] | None:
             raise _refused(f"'{part.strip()}' does not choose a column", who, "write 'a, b as c', each name once")
         out[found["name"] or found["column"]] = found["column"]
     return out
-
-
-def _kinds(base: Any) -> list[type[ChannelSource]]:
-    """All sources that can be built: the class defined last under a name wins."""
-    out: list[type[ChannelSource]] = []
-    for kind in base.__subclasses__():
-        out += [kind, *_kinds(kind)]
-    return [kind for kind in out if not getattr(kind, "__abstractmethods__", None)]
 
 
 def _refused(what: str, who: str, do: str) -> ConfigurationError:

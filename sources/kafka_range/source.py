@@ -23,7 +23,7 @@ from spark_ext.clients.kafka import KafkaOptions, admin, library, no_topic, offs
 from spark_ext.errors import DataError, SparkExtError
 from spark_ext.model.offsets import Position
 from spark_ext.options import Bytes, Milliseconds
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, Seam, SourceOptions
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 from spark_ext.sources.kafka_range.bounds import (
     Bound,
     Ends,
@@ -35,6 +35,7 @@ from spark_ext.sources.kafka_range.bounds import (
     refused,
 )
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, KEPT, read
+from spark_ext.sources.staged import Cutover
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -121,7 +122,7 @@ class KafkaRange(ChannelSource):
         self._watched: set[Place] = set()
         self._highs: dict[Place, int] = {}
         self._asked = 0.0
-        self._seam: Seam | None = None
+        self._cutover: Cutover | None = None
         self._ended: dict[Place, int] = {}
         self._without_end: dict[Place, int] = {}
 
@@ -167,9 +168,9 @@ class KafkaRange(ChannelSource):
         """
         self._places()
 
-    def follow(self, seam: Seam) -> None:
+    def follow(self, cutover: Cutover) -> None:
         """Begin behind another source's last offsets, or after its last time."""
-        self._seam = seam
+        self._cutover = cutover
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """Go on with the ends that the first offset has; a partition that has appeared since is read from its start.
@@ -218,16 +219,16 @@ class KafkaRange(ChannelSource):
         return [Channel(_id(place), first[place], [*place, last[place]]) for place in fresh]
 
     def _start(self, places: Sequence[Place]) -> Bound:
-        seam = self._seam
-        if seam is None:
+        cutover = self._cutover
+        if cutover is None:
             return self.options.start
-        if seam.time is not None:
-            return Bound(time=seam.time // 1000 + 1)
-        if not seam.offsets:
+        if cutover.time is not None:
+            return Bound(time=cutover.time // 1000 + 1)
+        if not cutover.offsets:
             return self.options.start
         ends = self._ends(places)
         own = begins(self.options.start, places, ends, self._at_times, self._who, accept=True)
-        named = {(key.rpartition(":")[0], int(key.rpartition(":")[2])): at + 1 for key, at in seam.offsets.items()}
+        named = {(key.rpartition(":")[0], int(key.rpartition(":")[2])): at + 1 for key, at in cutover.offsets.items()}
         return Bound(offsets={place: named.get(place, named.get(("", place[1]), own[place])) for place in places})
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:

@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from spark_ext.model.offsets import Finished, Json, Position, Running, SourceOffset, ranges
+from spark_ext.model.offsets import Finished, Position, Running, SourceOffset
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
-from spark_ext.spark.registry import Registration
-
-PARALLELISM = "SPARK_EXT_PARALLELISM"
-"""Environment variable: Spark's default parallelism, the default of the option `readers`."""
+from spark_ext.sources.runtime.stages import OneStage, stages_of
+from spark_ext.spark.registry import PARALLELISM, Registration
 
 
 @dataclass(frozen=True)
@@ -83,11 +81,6 @@ class _Budget:
         return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
 
 
-def _number(stage: Json) -> int:
-    """Which stage it is."""
-    return 0 if stage is None else int(stage["number"])
-
-
 def _share(left: int | None, among: int) -> int | None:
     return None if left is None else max(1, -(-left // max(1, among)))
 
@@ -97,9 +90,10 @@ class Planner:
 
     Args:
         source: whose epochs.
-        registration: the job's word about it; None outside a job.
+        registration: what the job has registered for it; None outside a job.
         view: the job's ledger as seen by this source.
         clock: seconds since 1970.
+        stages: of the source; None: found by its class.
     """
 
     def __init__(
@@ -108,8 +102,10 @@ class Planner:
         registration: Registration | None,
         view: LedgerView,
         clock: Callable[[], float] = time.time,
+        stages: OneStage | None = None,
     ) -> None:
         self._source = source
+        self._stages = stages or stages_of(source)
         self._registration = registration
         self._view = view
         self._clock = clock
@@ -117,7 +113,6 @@ class Planner:
         self._taken: list[tuple[Channel, int]] = []
         self._seen: set[str] = set()
         self._opened = False
-        self._stage = 0
         self._available_now = False
         self._targets: dict[str, Position] = {}
         self._discovered_at = 0.0
@@ -151,22 +146,20 @@ class Planner:
         if requests.drain:
             return self._stamped(start, replace(start, ended=True, drained=True), requests)
         self._put_back(start)
-        if _number(start.stage) != self._stage:
-            self._enter(start.stage)
-        further = self._further_stage(start)
-        if further is not None:
-            # An epoch of its own, without rows: what comes next begins from what is in the log by then.
-            return self._stamped(start, replace(start, stage=further), requests)
+        if self._stages.entered(start.stage):
+            self._discover(begins=True)
+        following = None if start.running or self._pending else self._stages.after(start.stage)
+        if following is not None:
+            # An epoch of its own, without rows: the next stage begins from what is in the log by then.
+            return self._stamped(start, replace(start, stage=following), requests)
         if not self._due():
             return start
         self._discover_more(start)
         end = self._advance(start)
         if end is start:
             return start
-        if not self._source.last_stage:
-            end = replace(end, stage=self._source.planned(start.stage, ranges(start, end)))
         self._epoch_at = self._clock()
-        return self._stamped(start, end, requests)
+        return self._stamped(start, self._stages.remembered(start, end), requests)
 
     def _stamped(self, start: SourceOffset, end: SourceOffset, requests: Requests) -> SourceOffset:
         lineage = self._registration.lineage if self._registration else 0
@@ -188,27 +181,13 @@ class Planner:
         finished.update(finish.channel for finish in start.finished)
         known = [Channel(name, state.begin, state.data) for name, state in start.running.items()]
         known += [Channel(finish.channel, finish.begin, finish.data) for finish in start.finished]
-        self._stage = _number(start.stage)
-        if start.stage is not None:
-            self._source.enter(start.stage)
+        self._stages.restore(start.stage)
         self._source.resume(known, frozenset(finished))
         self._seen = finished | start.running.keys()
         self._opened = True
         if not start.ended:
-            # Before the offset was seen, nobody knew which stage the run is in.
+            # The stage of the run was unknown until the offset was seen.
             self._discover(begins=start.stage is not None)
-
-    def _enter(self, stage: Json) -> None:
-        """The last epoch was the switch to another stage."""
-        self._stage = _number(stage)
-        self._source.enter(stage)
-        self._discover(begins=True)
-
-    def _further_stage(self, start: SourceOffset) -> Json:
-        """The stage to go on with when all channels of this one have ended; None: there is nothing to switch to."""
-        if start.running or self._pending or self._source.last_stage:
-            return None
-        return self._source.next_stage(start.stage)
 
     def _discover(self, begins: bool = False) -> None:
         """Let new channels wait for their start; where a stage begins, an AvailableNow run takes what is there then."""
@@ -292,7 +271,7 @@ class Planner:
                 running[channel.id] = replace(state, at=step.end)
             if fresh:
                 self._taken.append((channel, sequence if step.finished else 0))
-        ended = self._source.bounded and self._source.last_stage and not running and not self._pending
+        ended = self._source.bounded and self._stages.last and not running and not self._pending
         if not moved and not ended:
             return start
         return replace(start, running=running, finished=tuple(finished), sequence=sequence, ended=ended)

@@ -1,4 +1,4 @@
-"""The bridge between Spark's Python data source API and `ChannelSource`. Authors of sources need not read it."""
+"""A `ChannelSource` as a stream reader of Spark: its planner and its tasks. Authors of sources need not read it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One source in one query. Planning methods run in the planner process, `read` on executors."""
 
     def __init__(self, source: ChannelSource, schema: StructType) -> None:
+        source.declared = schema
         self._source = source
         self._schema = schema
         self._planner: Planner | None = None

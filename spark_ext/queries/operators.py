@@ -1,7 +1,7 @@
 """Operators by format name: builds a source or sink from its options, in the driver, without a query.
 
 The coordinator needs this for what Spark never calls: the acknowledgement of the last epoch, life-cycle hooks, and
-the claim of a target. Any subclass of the two contracts that this process has defined is known by its format name.
+the claim of a target. Formats are looked up in the registry of this process, `spark_ext.spark.formats`.
 """
 
 from __future__ import annotations
@@ -13,72 +13,93 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.options import Options
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
+from spark_ext.spark import formats
+
+_CONTRACTS = (ChannelSource, TwoPhaseCommitSink)
 
 
 def is_source(name: str) -> bool:
-    """Whether a format is a channel source."""
-    return _find(ChannelSource, name) is not None
+    """Whether a format is a channel source.
+
+    Raises:
+        ConfigurationError: a source of this name was defined and never registered.
+    """
+    return _source_type(name) is not None
 
 
 def is_sink(name: str) -> bool:
-    """Whether a format is a two-phase commit sink."""
-    return _find(TwoPhaseCommitSink, name) is not None
+    """Whether a format is a two-phase commit sink.
+
+    Raises:
+        ConfigurationError: a sink of this name was defined and never registered.
+    """
+    return _sink_type(name) is not None
 
 
 def source(name: str, options: Mapping[str, str]) -> ChannelSource:
     """Build a source.
 
     Raises:
-        ConfigurationError: the format is unknown here, or an option is refused.
+        ConfigurationError: the format is unknown in this process, or an option is refused.
     """
-    found: Any = _find(ChannelSource, name)
+    found = _source_type(name)
     if found is None:
         raise _unknown("source", name)
-    built: ChannelSource = found(options)
-    return built
+    return found(options)
 
 
 def sink(name: str, options: Mapping[str, str]) -> TwoPhaseCommitSink:
     """Build a sink.
 
     Raises:
-        ConfigurationError: the format is unknown here, or an option is refused.
+        ConfigurationError: the format is unknown in this process, or an option is refused.
     """
-    found: Any = _find(TwoPhaseCommitSink, name)
+    found = _sink_type(name)
     if found is None:
         raise _unknown("sink", name)
-    built: TwoPhaseCommitSink = found(options)
-    return built
+    return found(options)
 
 
 def requires_finalization(name: str) -> bool:
-    """Whether operators of a format have to be waited for at the end of input."""
-    found: Any = _find(ChannelSource, name) or _find(TwoPhaseCommitSink, name)
-    return bool(found is not None and found.requires_finalization)
+    """Whether the final checkpoint waits for the operators of a format."""
+    found = formats.find(name)
+    return found is not None and issubclass(found, _CONTRACTS) and found.requires_finalization
 
 
 def public_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
     """Options of a format with the values of secrets replaced by `***`; the format says which are secret."""
-    found: Any = _find(ChannelSource, name) or _find(TwoPhaseCommitSink, name)
-    declared: type[Options] = Options if found is None else found.options_type
+    found = formats.find(name)
+    declared = found.options_type if found is not None and issubclass(found, _CONTRACTS) else Options
     return {key: declared.shown(key.lower(), value) for key, value in options.items()}
 
 
-def _find(base: Any, name: str) -> Any:
-    """The class defined last wins, as with Spark's own registration."""
-    for kind in reversed(base.__subclasses__()):
-        deeper = _find(kind, name)
-        if deeper is not None:
-            return deeper
-        if kind.name() == name:
-            return kind
-    return None
+def _source_type(name: str) -> type[ChannelSource] | None:
+    found = _registered(name, ChannelSource)
+    return found if found is not None and issubclass(found, ChannelSource) else None
+
+
+def _sink_type(name: str) -> type[TwoPhaseCommitSink] | None:
+    found = _registered(name, TwoPhaseCommitSink)
+    return found if found is not None and issubclass(found, TwoPhaseCommitSink) else None
+
+
+def _registered(name: str, contract: type[Any]) -> type[Any] | None:
+    found = formats.find(name)
+    defined = formats.unregistered(name, contract) if found is None else None
+    if defined is not None:
+        raise ConfigurationError(
+            f"the class {defined.__module__}.{defined.__qualname__} has the format name '{name}' and is not registered",
+            operator=f"format '{name}'",
+            kept="the job's state is unchanged",
+            do=f"call spark_ext.register(spark, {defined.__name__}) before the query is defined",
+        )
+    return found
 
 
 def _unknown(role: str, name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"no {role} with the format name '{name}' is known in this process",
+        f"no {role} with the format name '{name}' is registered in this process",
         operator=f"{role} format '{name}'",
-        kept="the job's state is as it was",
+        kept="the job's state is unchanged",
         do=f"import the module that defines it, and call spark_ext.register(spark, The{role.title()}Class)",
     )

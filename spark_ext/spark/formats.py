@@ -1,43 +1,128 @@
-"""The data sources and sinks that ship with spark-ext, by name: the one place where the core knows of them.
+"""The registry of sources and sinks: format name to class, one per process.
 
-They are looked up when a session is registered, never on import, so that neither a worker nor a pure
-function pays for connectors that it does not use.
+It holds the classes that ship with spark-ext and those that `spark_ext.register` was given; the class registered last
+under a name wins, as with Spark's own registration. Shipped classes are imported when they are first asked for, never
+on import of this module, so that neither a worker nor a pure function pays for connectors that it does not use.
+
+Python workers are processes of their own: there only shipped classes are known by name.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
-SHIPPED: Final[tuple[str, ...]] = (
-    "spark_ext.sources.files.source:Files",
-    "spark_ext.sources.delta_snapshot.source:DeltaSnapshot",
-    "spark_ext.sources.datagen:DataGen",
-    "spark_ext.sources.hybrid.source:Hybrid",
-    "spark_ext.sources.kafka_range.source:KafkaRange",
-    "spark_ext.sources.postgres.source:Postgres",
-    "spark_ext.sources.end_of_input:EndOfInput",
-    "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
-    "spark_ext.sinks.files_2pc.sink:FilesTwoPhaseCommit",
-    "spark_ext.sinks.kafka_2pc.sink:KafkaTwoPhaseCommit",
-    "spark_ext.sinks.http_2pc.sink:HttpTwoPhaseCommit",
-    "spark_ext.sinks.postgres_2pc.sink:PostgresTwoPhaseCommit",
-)
-"""`module:class` of every source and sink that `register` puts into a session."""
+SHIPPED: Final[Mapping[str, str]] = {
+    "files": "spark_ext.sources.files.source:Files",
+    "delta_snapshot": "spark_ext.sources.delta_snapshot.source:DeltaSnapshot",
+    "datagen": "spark_ext.sources.datagen:DataGen",
+    "hybrid": "spark_ext.sources.hybrid.source:Hybrid",
+    "kafka_range": "spark_ext.sources.kafka_range.source:KafkaRange",
+    "postgres": "spark_ext.sources.postgres.source:Postgres",
+    "end_of_input": "spark_ext.sources.end_of_input:EndOfInput",
+    "delta_2pc": "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
+    "files_2pc": "spark_ext.sinks.files_2pc.sink:FilesTwoPhaseCommit",
+    "kafka_2pc": "spark_ext.sinks.kafka_2pc.sink:KafkaTwoPhaseCommit",
+    "http_2pc": "spark_ext.sinks.http_2pc.sink:HttpTwoPhaseCommit",
+    "postgres_2pc": "spark_ext.sinks.postgres_2pc.sink:PostgresTwoPhaseCommit",
+}
+"""`module:class` of every source and sink that ships, by format name."""
+
+_ADAPTERS: Final[Mapping[str, str]] = {
+    "spark_ext.sources.contract:ChannelSource": "spark_ext.sources.runtime.adapter:data_source",
+    "spark_ext.sinks.contract:TwoPhaseCommitSink": "spark_ext.sinks.runtime.adapter:data_source",
+}
+"""Contract to the function that wraps its classes as data sources of Spark; both stand above this module."""
+
+_registered: dict[str, type[Any]] = {}
+"""By format name in lower case, as Spark compares them."""
 
 
-def load(places: tuple[str, ...] = SHIPPED) -> tuple[type[DataSource], ...]:
-    """Import the classes behind `module:class` strings.
+def load() -> tuple[type[Any], ...]:
+    """Every class that ships.
 
     Raises:
         ImportError: a module is missing or does not import.
         AttributeError: a module has no such class.
     """
-    classes: list[type[DataSource]] = []
-    for place in places:
-        module, _, name = place.partition(":")
-        classes.append(getattr(import_module(module), name))
-    return tuple(classes)
+    return tuple(_imported(place) for place in SHIPPED.values())
+
+
+def add(kind: type[Any]) -> None:
+    """Make a class known by its format name in this process; `spark_ext.register` does it for a session's classes.
+
+    Raises:
+        ConfigurationError: the class is abstract: it lacks methods of its contract.
+    """
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(kind.__abstractmethods__))
+        raise ConfigurationError(
+            f"the class {kind.__qualname__} does not implement {missing}",
+            operator="spark_ext.register",
+            kept="nothing was registered",
+            do="implement the methods, as the contract says; register only concrete classes",
+        )
+    _registered[kind.name().lower()] = kind
+
+
+def find(name: str) -> type[Any] | None:
+    """The class registered last under a format name, else the one that ships; None: the name is unknown here."""
+    if name.lower() in _registered:
+        return _registered[name.lower()]
+    place = SHIPPED.get(name.lower())
+    shipped: type[Any] | None = None if place is None else _imported(place)
+    return shipped
+
+
+def known() -> dict[str, type[Any]]:
+    """All classes that have been registered or ship, by format name."""
+    return {name: _imported(place) for name, place in SHIPPED.items()} | _registered
+
+
+def unregistered(name: str, base: type[Any]) -> type[Any] | None:
+    """A subclass of `base` that has this format name and was defined but never registered: for messages only.
+
+    To be asked only about a name that `find` does not know.
+    """
+    for kind in reversed(base.__subclasses__()):
+        found = unregistered(name, kind)
+        if found is not None:
+            return found
+        if not inspect.isabstract(kind) and kind.name().lower() == name.lower():
+            return kind
+    return None
+
+
+def data_source(kind: type[Any]) -> type[DataSource]:
+    """What Spark is given for a class: a data source that wraps it, or the class itself if it is one already.
+
+    Raises:
+        ConfigurationError: it is neither a source, nor a sink, nor a data source of Spark.
+    """
+    for contract, adapter in _ADAPTERS.items():
+        if issubclass(kind, _imported(contract)):
+            wrapped: type[DataSource] = _imported(adapter)(kind)
+            return wrapped
+    from pyspark.sql.datasource import DataSource
+
+    if DataSource in kind.__mro__:
+        return kind
+    raise ConfigurationError(
+        f"the class {kind.__qualname__} is neither a source nor a sink",
+        operator="spark_ext.register",
+        kept="nothing was registered",
+        do="derive it from ChannelSource, TwoPhaseCommitSink or Spark's own DataSource",
+    )
+
+
+def _imported(place: str) -> Any:
+    """What a `module:name` names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 VARIABLE = "SPARK_EXT_REGISTRY"
 """Environment variable of driver and workers: the folder, which need not exist."""
 
+PARALLELISM = "SPARK_EXT_PARALLELISM"
+"""Environment variable of Python workers: the session's default parallelism when it was registered."""
+
 _changing = threading.Lock()
 """Only the driver's process writes here; two jobs of a session may do so at once."""
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-PARALLELISM: Final = "SPARK_EXT_PARALLELISM"
-"""Environment variable of all Python workers: the session's default parallelism when it was registered."""
+    from spark_ext.spark.connector import Connector
 
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")
 _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
@@ -81,33 +80,40 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
     return spark
 
 
-def register(spark: SparkSession, *sources_or_sinks: type[DataSource], require_delta: bool = True) -> None:
-    """Make the sources and sinks of spark-ext, and given ones, known to a session; again is no harm.
+def register(
+    spark: SparkSession, *sources_or_sinks: type[Connector] | type[DataSource], require_delta: bool = True
+) -> None:
+    """Register the sources and sinks of spark-ext, and given ones, with a session; it may be called repeatedly.
 
-    Starts no thread, makes no file. The workers get three environment variables: the folder of the session
-    registry (made by the first job that starts), the driver's process id, and the session's parallelism.
+    The class registered last under a format name wins, in the session and in this process. No thread is started
+    and no file is made. The workers get three environment variables: the folder of the session registry (made by
+    the first job that starts), the driver's process id, and the session's parallelism.
 
     Args:
         spark: any classic session: from `session`, a notebook, spark-submit, Databricks.
-        sources_or_sinks: further Python data sources, such as the user's own.
+        sources_or_sinks: further classes, such as the user's own: subclasses of `ChannelSource` or
+            `TwoPhaseCommitSink`, or Python data sources of Spark.
         require_delta: whether to refuse a session without Delta's jar. Jobs write their tables without it;
             it is needed only to read them with Spark.
 
     Raises:
         EnvironmentProblem: something is missing; names it and says how to get it.
+        ConfigurationError: a class is neither a source nor a sink, or lacks methods of its contract.
     """
     _check(spark, require_delta)
+    connectors = [(kind, formats.data_source(kind)) for kind in (*formats.load(), *sources_or_sinks)]
     context = spark.sparkContext
     # Spark copies the environment at each registration, so it comes first.
     context.environment.update(
         {
             registry.VARIABLE: str(registry_folder(spark)),
-            PARALLELISM: str(context.defaultParallelism),
+            registry.PARALLELISM: str(context.defaultParallelism),
             **failpoints.for_workers(),
         }
     )
-    for connector in (*formats.load(formats.SHIPPED), *sources_or_sinks):
-        spark.dataSource.register(connector)
+    for kind, wrapped in connectors:
+        formats.add(kind)
+        spark.dataSource.register(wrapped)
 
 
 def registry_folder(spark: SparkSession) -> Path:

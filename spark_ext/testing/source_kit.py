@@ -16,6 +16,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -25,7 +26,8 @@ from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.runtime.planner import Planner, Requests
-from spark_ext.sources.runtime.reader import ReadTask
+from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
+from spark_ext.sources.runtime.stages import stages_of
 
 
 class ContractViolation(AssertionError):
@@ -251,9 +253,10 @@ class _Planning:
         self.source = kind(options)
         declared = schema or _struct(self.source.schema())
         self.arrow = arrow_schema(declared)
-        self.shipped: bytes = cloudpickle.dumps(self.source.streamReader(declared))  # type: ignore[no-untyped-call]
+        self.shipped: bytes = cloudpickle.dumps(ChannelReader(self.source, declared))  # type: ignore[no-untyped-call]
         self.steps: dict[str, Advance] = {}
-        self.planner = Planner(_Watched(self.source, self.steps), None, ledger)  # type: ignore[arg-type]
+        watched: Any = _Watched(self.source, self.steps)
+        self.planner = Planner(watched, None, ledger, stages=stages_of(self.source))
 
 
 def _struct(schema: StructType | str) -> StructType:

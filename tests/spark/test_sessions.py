@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 import spark_ext as sx
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
 from spark_ext.spark import formats, registry, sessions
+from tests.support import operators
+from tests.support.cluster import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAMES = (registry.VARIABLE, DRIVER_PID, sessions.PARALLELISM)
+NAMES = (registry.VARIABLE, DRIVER_PID, registry.PARALLELISM)
 
 
 class Looks:
@@ -132,12 +135,10 @@ def test_register_twice_is_no_harm_and_makes_nothing(spark: SparkSession) -> Non
     assert sessions.registry_folder(spark).exists() == there
 
 
-@pytest.mark.parametrize("place", formats.SHIPPED)
-def test_shipped_connectors_are_registered(spark: SparkSession, place: str) -> None:
-    (connector,) = formats.load((place,))
-    spark.dataSource.register(connector)
+@pytest.mark.parametrize("name", formats.SHIPPED)
+def test_shipped_connectors_are_registered(spark: SparkSession, name: str) -> None:
     manager = spark._jsparkSession.sessionState().dataSourceManager()
-    assert manager.dataSourceExists(connector.name())
+    assert manager.dataSourceExists(name)
 
 
 def test_register_refuses_spark_connect() -> None:
@@ -214,7 +215,7 @@ def test_a_first_session_is_quiet() -> None:
         """
         import spark_ext as sx
         from spark_ext.spark import formats
-        formats.SHIPPED = ()
+        formats.SHIPPED = {}
         spark = sx.session("x", master="local[1]", conf={"spark.driver.memory": "512m"})
         print(spark.range(5).count(), spark.conf.get("spark.sql.shuffle.partitions"))
         """
@@ -232,7 +233,7 @@ def test_a_session_from_elsewhere_without_deltas_jar() -> None:
         from pyspark.sql import SparkSession
         import spark_ext as sx
         from spark_ext.spark import formats
-        formats.SHIPPED = ()
+        formats.SHIPPED = {}
         spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", False)
                  .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
         try:
@@ -252,19 +253,110 @@ def test_a_session_from_elsewhere_without_deltas_jar() -> None:
     assert registry.VARIABLE in registered
 
 
+DRIVER = """
+import os, sys
+from pathlib import Path
+import pyarrow as pa
+from pyspark import cloudpickle
+import spark_ext as sx
+from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, SourceOptions
+from spark_ext.sinks.contract import SinkOptions
+from tests.support import operators
+
+folder = Path(sys.argv[1])
+
+
+class Where(ChannelSource):
+    # One row for each of six channels: in which executor's folder it was read.
+
+    @classmethod
+    def name(cls):
+        return "where"
+
+    def schema(self):
+        return "channel string, executor string"
+
+    def discover(self):
+        return [Channel(str(n)) for n in range(6)]
+
+    def advance(self, channel, start, limit):
+        return Advance(1, finished=True, rows=1)
+
+    def read(self, channel, start, end):
+        yield pa.RecordBatch.from_pydict({"channel": [channel.id], "executor": [os.getcwd()]})
+
+
+class LinesOptions(SinkOptions):
+    path: str
+
+
+class Lines(TwoPhaseCommitSink):
+    # Each row as a line, with the executor's folder in which it was written.
+
+    options_type = LinesOptions
+
+    @classmethod
+    def name(cls):
+        return "lines"
+
+    def write(self, schema, batches, task):
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        return [f"{row['channel']} {row['executor']} {os.getcwd()}" for row in rows] or None
+
+    def commit(self, schema, epoch, prepared):
+        Path(self.options.path).write_text("\\n".join(line for part in prepared for line in part))
+        return CommitOutcome.COMMITTED
+
+    def claim(self, claim):
+        pass
+
+
+def run(name, source, sink, **options):
+    frame = spark.readStream.format(source).options(uid="in", **options).load()
+    job = sx.Job(spark, name, state=folder / name / "state")
+    job.add("q", frame.writeStream.format(sink).options(uid="out", path=str(folder / name / "out")))
+    return job.run(progress=False).finished
+
+
+spark = sx.session("x", conf={"spark.executor.memory": "600m", "spark.executor.cores": "1"})
+spark.range(5).write.format("delta").save(str(folder / "t"))
+print(spark.read.format("delta").load(str(folder / "t")).count(), "rows")
+python = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).first()
+print("python", python == sys.executable)
+sx.register(spark, Where, Lines)
+(folder / "main").mkdir()
+print("main", run("main", "where", "lines", readers=2))
+# The tests are not importable in workers, so their code has to travel by value too.
+cloudpickle.register_pickle_by_value(operators)
+sx.register(spark, operators.Numbers, operators.Folder)
+print("module", run("module", "numbers", "folder", counts="30,40", readers=2))
+print("shipped", run("shipped", "datagen", "delta_2pc", rows=20, readers=2))
+spark.stop()
+"""
+
+
 @pytest.mark.cluster
-def test_executors_in_processes_of_their_own_have_delta_and_this_python(tmp_path: Path) -> None:
-    done = run(
-        f"""
-        import sys
-        import spark_ext as sx
-        from spark_ext.spark import formats
-        formats.SHIPPED = ()
-        spark = sx.session("x", master="local-cluster[1,1,1024]")
-        spark.range(5).write.format("delta").save({str(tmp_path / "t")!r})
-        print(spark.read.format("delta").load({str(tmp_path / "t")!r}).count())
-        python = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).first()
-        print(python == sys.executable)
-        """,
-    )
-    assert (done.returncode, done.stdout) == (0, "5\nTrue\n"), done.stderr
+def test_connectors_of_main_of_a_module_and_shipped_ones_run_on_executors_of_their_own(tmp_path: Path) -> None:
+    """Of two Workers: what Spark pickles arrives in processes that have not seen the code; so do Delta and Python."""
+    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "cluster").mkdir()
+    with Cluster(tmp_path / "cluster", workers=2) as cluster:
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)],
+            # The driver finds the tests; executors do not, as they get a path of their own.
+            env={**os.environ, **cluster.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    printed = "5 rows\npython True\nmain True\nmodule True\nshipped True\n"
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+    lines = [line.split() for line in (tmp_path / "main" / "out").read_text().splitlines()]
+    assert sorted(channel for channel, *_ in lines) == [str(n) for n in range(6)]
+    for executors in ({read for _, read, _ in lines}, {written for *_, written in lines}):
+        assert len(executors) == 2 and all(str(tmp_path / "cluster" / "work-") in one for one in executors)
+    found = sorted((row["channel"], row["n"]) for row in operators.rows(tmp_path / "module" / "out"))
+    assert found == [("0", n) for n in range(30)] + [("1", n) for n in range(40)]
+    assert sorted(DeltaTable(tmp_path / "shipped" / "out").to_pyarrow_table()["id"].to_pylist()) == list(range(20))

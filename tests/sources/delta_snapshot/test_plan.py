@@ -30,8 +30,7 @@ def options(path: Path, **more: str) -> dict[str, str]:
 
 def source(path: Path, schema: str | None = None, **more: str) -> DeltaSnapshot:
     made = DeltaSnapshot(options(path, **more))
-    found = columns(schema) if schema else made.schema()
-    made.streamReader(found)
+    made.declared = columns(schema) if schema else made.schema()
     return made
 
 

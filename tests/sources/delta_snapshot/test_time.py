@@ -44,7 +44,7 @@ def rows_at(path: Path, at: int) -> int | None:
     """What `delta_snapshot` reads as of a time in ms; None: refused."""
     made = DeltaSnapshot({"uid": "t", "path": str(path), "timestamp": iso(at)})
     try:
-        made.streamReader(made.schema())
+        made.declared = made.schema()
     except ConfigurationError as refused:
         assert "no commit at or before" in refused.what
         return None

@@ -13,10 +13,12 @@ from deltalake import write_deltalake
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import ChannelSource, Committed, Seam
+from spark_ext.sources.contract import ChannelSource, Committed
 from spark_ext.sources.datagen import SCHEMA, DataGen
 from spark_ext.sources.hybrid.cutover import extended
 from spark_ext.sources.hybrid.source import Hybrid
+from spark_ext.sources.staged import Cutover
+from spark_ext.spark import formats
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_kit import SourceRun, drive
 from spark_ext.testing.source_queries import SourceQueryContract
@@ -126,14 +128,14 @@ class TestHybridInSpark(SourceQueryContract):
         return LogWorld(tmp_path / "in")
 
 
-# -- the seam ---------------------------------------------------------------------------------------------------------
+# -- the cutover ------------------------------------------------------------------------------------------------------
 
 
 def rows(run: SourceRun) -> list[int]:
     return sorted(row["id"] for row in run.trace.all_rows().to_pylist())
 
 
-def test_a_file_that_appears_behind_the_last_look_moves_no_seam(tmp_path: Path) -> None:
+def test_a_file_that_appears_behind_the_last_look_moves_no_cutover(tmp_path: Path) -> None:
     """It was not read, so its rows are the live side's."""
     world = LogWorld(tmp_path / "in")
     run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "8"}])
@@ -146,7 +148,7 @@ def test_a_file_that_appears_behind_the_last_look_moves_no_seam(tmp_path: Path) 
     assert rows(run) == sorted(row["id"] for row in log())
 
 
-def test_the_seam_is_the_logged_one_whatever_has_become_of_the_history(tmp_path: Path) -> None:
+def test_the_cutover_is_the_logged_one_whatever_has_become_of_the_history(tmp_path: Path) -> None:
     """Nobody looks at the history again once it is read, in no later run."""
     world = LogWorld(tmp_path / "in")
     run = SourceRun(lambda given: world.source(**given), {}, schema=SPARK, limits=[{"max_rows_per_epoch": "8"}], lag=0)
@@ -158,8 +160,8 @@ def test_the_seam_is_the_logged_one_whatever_has_become_of_the_history(tmp_path:
         run.restart({"max_rows_per_epoch": "8"})
         if not run.epoch():
             break
-    seam = {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None}
-    assert run.offset.stage == {"number": 1, "name": "live", "begin": seam}
+    cutover = {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None}
+    assert run.offset.stage == {"number": 1, "name": "live", "begin": cutover}
     assert rows(run) == sorted(row["id"] for row in log())
 
 
@@ -174,7 +176,7 @@ def test_an_empty_history_moves_nothing(tmp_path: Path) -> None:
     assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == sorted(row["id"] for row in log())
 
 
-def test_seams_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
+def test_cutovers_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
     rows = [
         {"topic": "a", "p": 0, "o": 4, "t": 1_000},
         {"topic": "a", "p": 1, "o": None, "t": 3_000},
@@ -185,16 +187,16 @@ def test_seams_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
     for number, row in enumerate(rows):
         pq.write_table(pa.Table.from_pylist([row], schema), tmp_path / f"{number}.parquet")
 
-    def seam(*names: str) -> Seam:
-        seen = Seam()
+    def cutover(*names: str) -> Cutover:
+        seen = Cutover()
         for number in (3, 1, 0, 2):
             seen = extended(seen, pq.read_table(tmp_path / f"{number}.parquet").to_batches(), names)
         return seen
 
-    assert seam("topic", "p", "o") == Seam({"a:0": 7, "b:0": 9})
-    assert seam("p", "o") == Seam({"0": 9})
-    assert seam("o") == Seam({"": 9})
-    assert seam("t") == Seam(time=3_000_000)
+    assert cutover("topic", "p", "o") == Cutover({"a:0": 7, "b:0": 9})
+    assert cutover("p", "o") == Cutover({"0": 9})
+    assert cutover("o") == Cutover({"": 9})
+    assert cutover("t") == Cutover(time=3_000_000)
 
 
 # -- a live side that has no end --------------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ def test_seams_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("available_now", [False, True])
 def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> None:
-    """AvailableNow passes the seam in the run in which it comes to it, and the next run begins behind it."""
+    """AvailableNow passes the cutover in the run in which it comes to it, and the next run begins behind it."""
     clock = tmp_path / "clock"
 
     class Clocked(DataGen):
@@ -213,6 +215,7 @@ def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> N
         clock = staticmethod(lambda: float(clock.read_text()))
 
     clock.write_text("1000")
+    formats.add(Clocked)
     world = LogWorld(tmp_path / "in", **{"live.format": "clocked", "live.channels": "4", "live.rows_per_second": "100"})
     del world.given["live.rows_of"]
     run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small], available_now=available_now)
@@ -249,6 +252,7 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
         def on_epoch_committed(self, epoch: Committed) -> None:
             heard.append((self.options.uid, epoch))
 
+    formats.add(Told)
     source = Hybrid({"uid": "h", "stages": "a,b", "a.format": "told", "a.rows": "2", "b.format": "told", "b.rows": "2"})
     source.on_epoch_committed(Committed({"a/0": 1}, (), False))
     source.on_epoch_committed(Committed({"a/0": 2, "b/0": 1}, ("a/0",), False))
@@ -272,7 +276,7 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
     [
         ({"histroy.path": "x"}, "no stage 'histroy'; did you mean 'history'"),
         ({"stages": "history,live,more"}, "stage 'more' has no format"),
-        ({"stages": "history,history"}, "a name of its own"),
+        ({"stages": "history,history"}, "two stages have the same name"),
         ({"stages": "History,live"}, "cannot name a stage"),
         ({"live.format": "nowhere"}, "no source 'nowhere' for a stage"),
         ({"live.format": "no_module:Nothing"}, "cannot be imported"),
@@ -290,14 +294,14 @@ def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str]
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"live.select": "id"}, "column 'channel' is of type int in stage 'history' and not there in stage 'live'"),
-        ({"history.select": "id"}, "column 'channel' is in stage 'live' and not in stage 'history'"),
+        ({"live.select": "id"}, "column 'channel' is of type int in stage 'history' and missing in stage 'live'"),
+        ({"history.select": "id"}, "column 'channel' is in stage 'live' but not in stage 'history'"),
         (
             {"history.select": "id", "live.select": "tag as id"},
             "'id' is of type bigint in stage 'history' and of type string in stage 'live'",
         ),
         ({"history.select": "nothing"}, "there is no column 'nothing'"),
-        ({"history.seam": "channel:nothing"}, "there is no column 'nothing' for the seam"),
+        ({"history.seam": "channel:nothing"}, "option 'seam': there is no column 'nothing'"),
         ({"history.seam": "channel:tag"}, "column 'tag' cannot be an offset: it is string"),
         ({"history.seam": "value:seq"}, "column 'value' cannot name a partition: it is double"),
     ],
@@ -321,7 +325,7 @@ def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp
             run.restart()
             run.epoch()
         world.given["stages"] = "history,live"
-    assert seam == "", "the second time without a seam"
+    assert seam == "", "the second time without a cutover"
     both = {**world.given, "stages": "history,live", "live.format": "files", "live.path": world.given["history.path"]}
     del both["live.rows_of"]
     with pytest.raises(ConfigurationError, match="the source files cannot begin where another one ended"):

@@ -70,7 +70,7 @@ def found(trace: pa.Table) -> list[tuple[int, int, bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_message_is_there_once_across_the_seam(kafka: Broker, tmp_path: Path, seed: int) -> None:
+def test_each_message_is_there_once_across_the_cutover(kafka: Broker, tmp_path: Path, seed: int) -> None:
     """A partition that the history has in part, one that it has whole, one without any message."""
     topic = filled(kafka)
     given = options(kafka, topic, lake(kafka, topic, tmp_path, 17))

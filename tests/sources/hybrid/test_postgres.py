@@ -13,7 +13,7 @@ from tests.sources.hybrid.test_hybrid import HISTORY, ROWS, log
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_row_is_there_once_across_the_seam(database: Database, seed: int) -> None:
+def test_each_row_is_there_once_across_the_cutover(database: Database, seed: int) -> None:
     rows = [row for row in log() if row["seq"] < HISTORY[row["channel"]]]
     random.Random(seed).shuffle(rows)
     database.run("CREATE TABLE history (id bigint PRIMARY KEY, channel int, seq bigint, tag text)")

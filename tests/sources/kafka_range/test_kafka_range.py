@@ -10,8 +10,9 @@ import pytest
 
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError, TransientError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import Channel, Limit, Seam
+from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.kafka_range.source import KafkaRange
+from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
 from tests.support.waiting import until
@@ -185,22 +186,22 @@ def test_a_topic_that_was_made_anew_is_told(kafka: Broker) -> None:
         list(fresh.read(channel, 5, 10))
 
 
-def test_a_seam_says_where_it_begins(kafka: Broker) -> None:
+def test_a_cutover_says_where_it_begins(kafka: Broker) -> None:
     """By partition, with or without the topic, or by a time; what is not named begins as the options say."""
     topic = kafka.topic(partitions=2, retention_ms=-1)
     for number in range(5):
         for partition in range(2):
             kafka.send(topic, [f"{number}"], partition=partition, timestamp=1000 * (number + 1))
 
-    def starts(seam: Seam) -> list[Any]:
+    def starts(cutover: Cutover) -> list[Any]:
         made = source(kafka, topic, ending="none")
-        made.follow(seam)
+        made.follow(cutover)
         return [channel.begin for channel in begun(made).values()]
 
-    assert starts(Seam({"0": 2})) == [3, 0]
-    assert starts(Seam({f"{topic}:0": 2, f"{topic}:1": 4})) == [3, 5]
-    assert starts(Seam(time=3_000_000)) == [3, 3]
-    assert starts(Seam()) == [0, 0]
+    assert starts(Cutover({"0": 2})) == [3, 0]
+    assert starts(Cutover({f"{topic}:0": 2, f"{topic}:1": 4})) == [3, 5]
+    assert starts(Cutover(time=3_000_000)) == [3, 3]
+    assert starts(Cutover()) == [0, 0]
 
 
 def test_topics_by_pattern(kafka: Broker) -> None:

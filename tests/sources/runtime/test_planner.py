@@ -10,7 +10,8 @@ from hypothesis import given, settings
 
 from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.sources.contract import Channel
-from spark_ext.sources.runtime.planner import PARALLELISM, NoLedger, Planner, Requests
+from spark_ext.sources.runtime.planner import NoLedger, Planner, Requests
+from spark_ext.spark.registry import PARALLELISM
 from tests.sources.memory import (
     FakeLedger,
     Log,

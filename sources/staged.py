@@ -1,0 +1,83 @@
+"""Contracts for sources that take over from one another: only `hybrid`, and what can continue it, need them.
+
+A *stage* is a bounded part of a source that ends before the next part begins, and a *cutover* is where one stage ended,
+as the next one has to know it. Both are part of the source's offset, so a replay or a restart sees the same ones.
+
+A source that can begin at a cutover has a method `follow` (`FollowingSource`). A source that is made of stages derives
+from `StagedSource`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from spark_ext.model.offsets import Json, Range
+from spark_ext.sources.contract import ChannelSource
+
+
+@dataclass(frozen=True)
+class Cutover:
+    """Where a source ended, as another one that continues from there has to know it."""
+
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    """The greatest offset by partition. A partition is named by its columns, joined by a colon; `""` without any."""
+    time: int | None = None
+    """The greatest event time, microseconds since 1970 UTC; None: not by time, or there was no row."""
+
+
+@runtime_checkable
+class FollowingSource(Protocol):
+    """A source that can begin where another one ended."""
+
+    def follow(self, cutover: Cutover) -> None:
+        """Begin right after a cutover. Called before `resume` and `discover`, in each run.
+
+        By offsets: begin at the offset after the one given; a partition that is not named begins where it would
+        without a cutover. By time: begin with the first row that is later.
+        """
+
+
+class StagedSource(ChannelSource):
+    """A source made of stages that are read one after another.
+
+    What it has to remember about a stage is a JSON object, stored in the offset of each epoch; None for the first
+    stage as long as there is nothing to remember.
+
+    Guaranteed: the channels of one stage have all finished before `next_stage` is called, and what it returns is
+    stored, as an epoch without rows, before `enter`. Not guaranteed: that the epoch given to `planned` is run; like
+    `advance`, it may be called in vain.
+    """
+
+    @property
+    @abstractmethod
+    def last_stage(self) -> bool:
+        """Whether no other stage comes once all channels that `discover` gives have finished."""
+
+    @abstractmethod
+    def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
+        """An epoch is about to read these ranges: what to remember about the stage from now on.
+
+        Called for each epoch of a stage that is not the last.
+
+        Args:
+            stage: what was remembered so far, an object with at least the stage's `number`; None: nothing yet.
+            pieces: ranges of this stage's channels.
+        """
+
+    @abstractmethod
+    def next_stage(self, stage: Json) -> Json:
+        """All channels of this stage have finished: what `enter` has to know of the next one, with its `number`.
+
+        Not called for the last stage. What is returned is stored before the stage is entered.
+        """
+
+    @abstractmethod
+    def enter(self, stage: Json) -> None:
+        """Continue with a stage: when it begins and, before `resume`, in each later run.
+
+        Args:
+            stage: what `next_stage` or `planned` returned last.
+        """
