@@ -1,1 +1,1 @@
-"""Sinks: `contract.py` is what an author reads, `runtime/` the bridge to Spark, each other module one sink."""
+"""Sinks: `contract.py` is what an author reads, `runtime/` stands between it and Spark, the rest is one sink each."""

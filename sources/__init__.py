@@ -1,1 +1,4 @@
-"""Sources: `contract.py` is what an author reads, `runtime/` the bridge to Spark, each other module one source."""
+"""Sources: `contract.py` is what an author reads, `runtime/` stands between it and Spark, the rest is one source each.
+
+`staged.py` is for sources that take over from one another.
+"""

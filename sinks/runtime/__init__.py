@@ -1,1 +1,1 @@
-"""The bridge between `TwoPhaseCommitSink` and Spark's Python data source API. Authors of sinks need not read it."""
+"""Between `TwoPhaseCommitSink` and Spark's Python data source API. Authors of sinks need not read it."""

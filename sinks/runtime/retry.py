@@ -1,4 +1,4 @@
-"""How often the target of a sink is asked again: for the commit of an epoch, and for the claim at a job's start."""
+"""Retries against a sink's target: the commit of an epoch, and the claim when a job starts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger("spark_ext.sink")
 
 
 def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenacity.Retrying:
-    """Attempts with back-off, as the sink's options say; what is not transient is raised at once.
+    """Attempts with back-off, as the sink's options say; errors that are not transient are raised at once.
 
     Args:
         options: `commit_attempts`, `commit_backoff` and `commit_patience` of the sink.
         what: what is attempted, for the log: "the commit of epoch 3 of sink 'out'".
-        reraise: whether the last failure is raised as it is, not as tenacity's `RetryError`.
+        reraise: whether the last failure is raised itself, rather than tenacity's `RetryError`.
     """
     import tenacity
 
-    def say(state: tenacity.RetryCallState) -> None:
+    def warn(state: tenacity.RetryCallState) -> None:
         failure = state.outcome.exception() if state.outcome is not None else None
         wait = state.next_action.sleep if state.next_action is not None else 0.0
         log.warning("%s failed, next attempt in %.1f s: %s", what, wait, failure)
@@ -36,13 +36,13 @@ def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenac
         wait=tenacity.wait_exponential_jitter(
             multiplier=options.commit_backoff / 1000, max=10, jitter=options.commit_backoff / 1000
         ),
-        before_sleep=say,
+        before_sleep=warn,
         reraise=reraise,
     )
 
 
 class _Enough:
-    """Ends the attempts: after so many, or a second one so many seconds after the first failure."""
+    """Ends the attempts after a number of them or, from the second on, so many seconds after the first failure."""
 
     def __init__(self, attempts: int, seconds: float) -> None:
         self._attempts, self._seconds = attempts, seconds

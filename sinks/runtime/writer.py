@@ -1,4 +1,4 @@
-"""The bridge between Spark's Python data source API and `TwoPhaseCommitSink`. Authors of sinks need not read it."""
+"""A `TwoPhaseCommitSink` as a stream writer of Spark: its tasks and commits. Authors of sinks need not read it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPOCH = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: whose rows they are, and what it prepared."""
+    """A task's message to the driver: which epoch it wrote, and what it prepared."""
 
     query_id: str
     epoch: int
@@ -75,14 +75,14 @@ class EpochWriter(DataSourceStreamArrowWriter):
         return Written(query_id, int(epoch), counted.rows, prepared)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Phase two: tried again with back-off; after the last attempt the query fails with what is in doubt."""
+        """Phase two, retried with back-off; after the last attempt the query fails and says what is in doubt."""
         written = [message for message in messages if isinstance(message, Written)]
         if len(written) != len(messages):
             raise StateError(
                 f"{len(messages) - len(written)} of {len(messages)} tasks of epoch {batchId} did not report",
                 operator=f"sink '{self._uid}'",
                 kept="nothing of this epoch was committed",
-                do="start the job again: the epoch is replayed",
+                do="start the job again: the epoch will be replayed",
             )
         prepared = [message.prepared for message in written if message.prepared is not None]
         final = self._sink.requires_finalization and self._is_final(batchId)
@@ -102,9 +102,9 @@ class EpochWriter(DataSourceStreamArrowWriter):
         tune()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is undone: Spark aborts also after a commit that raised although it took effect.
+        """Undo nothing: Spark also aborts after a commit that raised although it took effect.
 
-        What the tasks prepared is the next start's to clean.
+        The next claim of the target cleans up what the tasks prepared.
         """
 
     def _with_retries(self, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
@@ -120,8 +120,8 @@ class EpochWriter(DataSourceStreamArrowWriter):
                 f"in {given_up.last_attempt.attempt_number} attempts: {last}",
                 operator=f"sink '{self._uid}', query id {epoch.query_id}, epoch {epoch.number}",
                 kept=f"what {len(prepared)} tasks prepared; whether the last attempt took effect is in doubt "
-                "until the epoch is replayed, which finds out",
-                do="see to the target; the epoch is committed once when the query runs again",
+                "until the epoch is replayed",
+                do="check the target; the epoch will be retried, and committed once, when the query runs again",
             ) from last
 
     def _query_id(self, written: Sequence[Written]) -> str:
@@ -133,7 +133,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         return query_id
 
     def _is_final(self, epoch: int) -> bool:
-        """Whether the epoch was made after the last row: a source's offset counts the final epochs."""
+        """Whether the epoch comes after the last row: a source's offset counts the final epochs."""
         if self._registration is None:
             return False
         logged = SparkLog(self._registration.checkpoint).offsets(epoch)
@@ -141,7 +141,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
 
 
 class _Counted:
-    """Counts the rows that pass."""
+    """Counts the rows that pass through."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches

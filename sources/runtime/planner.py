@@ -1,7 +1,7 @@
 """Planning of a source's epochs: which channels go how far. Runs in the source's planner process on the driver.
 
-The cost of an epoch depends on what is running, not on what there is: channels that wait or have finished are looked
-at once, when the planner starts.
+The cost of an epoch depends on the channels that are running, not on how many there are: those that wait or have
+finished are looked at once, when the planner starts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from spark_ext.spark.registry import PARALLELISM, Registration
 
 @dataclass(frozen=True)
 class Requests:
-    """What the ledger asks of a source: the control events in force for it."""
+    """What the ledger requests of a source: the control events in force for it."""
 
     control: int = 0
     """The highest sequence among them."""
     drain: bool = False
     final: int = 0
-    """How many final epochs have been asked for."""
+    """How many final epochs have been requested."""
 
 
 class LedgerView(Protocol):
@@ -70,7 +70,7 @@ class _Budget:
         return Limit(_share(self.rows, among), _share(self.bytes, among))
 
     def spend(self, limit: Limit, rows: int | None, size: int | None) -> None:
-        # What a source cannot count is taken to have used its whole share.
+        # A source that cannot count is assumed to have used its whole share.
         if self.rows is not None:
             self.rows -= (limit.rows or 0) if rows is None else rows
         if self.bytes is not None:
@@ -130,7 +130,7 @@ class Planner:
         return len(self._pending)
 
     def prepare_available_now(self) -> None:
-        """From now on, plan only what is there now."""
+        """From now on, plan only what is available now."""
         self._available_now = True
         if not self._source.bounded:
             self._targets = {channel.id: self._source.latest(channel) for channel in self._source.discover()}
@@ -163,7 +163,7 @@ class Planner:
 
     def _stamped(self, start: SourceOffset, end: SourceOffset, requests: Requests) -> SourceOffset:
         lineage = self._registration.lineage if self._registration else 0
-        # What finishes in this very epoch has to be in its end, or its rows would not be read.
+        # A channel that finishes in this very epoch has to be in the epoch's end, or its rows would not be read.
         end = end.confirm(min(self._view.confirmed(), start.sequence))
         return replace(end, lineage=lineage, control=max(end.control, requests.control))
 
@@ -190,7 +190,7 @@ class Planner:
             self._discover(begins=start.stage is not None)
 
     def _discover(self, begins: bool = False) -> None:
-        """Let new channels wait for their start; where a stage begins, an AvailableNow run takes what is there then."""
+        """Queue new channels; where a stage begins, an AvailableNow run takes what is available at that moment."""
         self._discovered_at = self._clock()
         channels = list(self._source.discover())
         # A channel that appeared after an AvailableNow run had begun waits for the next run.
@@ -203,18 +203,18 @@ class Planner:
                 self._pending.append(channel)
 
     def _put_back(self, start: SourceOffset) -> None:
-        """Channels that the last plan had started wait again if that plan did not become an epoch."""
+        """Queue the channels that the last plan had started again if that plan did not become an epoch."""
         for channel, sequence in reversed(self._taken):
             if channel.id not in start.running and not 0 < sequence <= start.sequence:
                 self._pending.appendleft(channel)
         self._taken.clear()
 
     def _target(self, channel: Channel) -> Position:
-        """Where an AvailableNow run stops reading a channel; None: nowhere before its end."""
+        """Where an AvailableNow run stops reading a channel; None: not before its end."""
         if not self._available_now or self._source.bounded:
             return None
         if channel.id not in self._targets:
-            # It is in the offset and no longer discovered.
+            # It is in the offset and is no longer discovered.
             self._targets[channel.id] = self._source.latest(channel)
         return self._targets[channel.id]
 
@@ -277,9 +277,9 @@ class Planner:
         return replace(start, running=running, finished=tuple(finished), sequence=sequence, ended=ended)
 
     def _turn(self, names: list[str]) -> deque[str | None]:
-        """Who is served in which order: behind the channel that was served last, so that a small budget reaches all.
+        """The order of service: it begins after the channel that was served last, so that a small budget reaches all.
 
-        None is the place of a channel that waits to be started.
+        None stands for a channel that waits to be started.
         """
         cut = names.index(self._served) + 1 if self._served in names else 0
         return deque([*names[cut:], None, *names[:cut]])

@@ -48,7 +48,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # In a task: the JVM sends this first, and then the partition, for which the worker waits before `read`.
+        # In a task the JVM sends this object first, and then the partition, for which the worker waits before `read`.
         begin_task()
 
     @property
@@ -62,11 +62,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
-        """The same each time: Spark asks twice and does not log it."""
+        """The same each time: Spark asks for it twice and does not log it."""
         return SourceOffset(self._uid).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """For display; the planner takes its limits from the options."""
+        """For display only; the planner takes its limits from the options."""
         options = self._source.options
         if options.max_rows_per_epoch is not None:
             return ReadMaxRows(options.max_rows_per_epoch)
@@ -75,11 +75,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Plan only what is there now."""
+        """Plan only what is available now."""
         self._planning().prepare_available_now()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next epoch; `start` when there is none, which makes no epoch."""
+        """The end of the next epoch; `start` when there is nothing to read, which makes no epoch."""
         offset = SourceOffset.from_json(start, self._uid)
         end = self._planning().next(offset)
         if end is offset:
@@ -88,11 +88,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What waits, for Spark's progress events."""
+        """How many channels wait to be started, for Spark's progress events."""
         return {"uid": self._uid, "waiting": self._planner.waiting} if self._planner is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of an epoch; also of one that an earlier run planned."""
+        """The tasks of an epoch, which may have been planned by an earlier run."""
         begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
         return assign(self._source, ranges(begin, finish), self._planning().readers)
 
@@ -111,7 +111,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tune()
 
     def _conform(self, batch: pa.RecordBatch, schema: pa.Schema, piece: Range) -> pa.RecordBatch:
-        # Spark compares the first batch of a task only, and an odd one later kills the JVM's reader.
+        # Spark checks only the first batch of a task; a later one that differs crashes the JVM's reader.
         import pyarrow as pa
 
         if batch.schema.equals(schema):
@@ -123,12 +123,12 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataError(
                 f"rows do not have the declared schema: {problem}",
                 operator=f"source '{self._uid}', channel '{piece.channel}', from {piece.start!r}",
-                kept="no row of this epoch was committed; the job's state is as after the epoch before",
+                kept="everything up to the previous epoch; no row of this one was committed",
                 do=f"declare the schema that the data has, or repair the data; declared: {schema_text(schema)}",
             ) from problem
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's word that an epoch is safe; it never comes for the last one of a run."""
+        """Spark reports that an epoch is safe; it never does so for the last one of a run."""
         self._source.on_epoch_committed(Committed.of(SourceOffset.from_json(end, self._uid), final=False))
 
     def stop(self) -> None:

@@ -52,7 +52,7 @@ def load() -> tuple[type[Any], ...]:
         ImportError: a module is missing or does not import.
         AttributeError: a module has no such class.
     """
-    return tuple(_imported(place) for place in SHIPPED.values())
+    return tuple(map(_shipped, SHIPPED.values()))
 
 
 def add(kind: type[Any]) -> None:
@@ -74,16 +74,15 @@ def add(kind: type[Any]) -> None:
 
 def find(name: str) -> type[Any] | None:
     """The class registered last under a format name, else the one that ships; None: the name is unknown here."""
-    if name.lower() in _registered:
-        return _registered[name.lower()]
-    place = SHIPPED.get(name.lower())
-    shipped: type[Any] | None = None if place is None else _imported(place)
-    return shipped
+    name = name.lower()
+    if name in _registered or name not in SHIPPED:
+        return _registered.get(name)
+    return _shipped(SHIPPED[name])
 
 
 def known() -> dict[str, type[Any]]:
     """All classes that have been registered or ship, by format name."""
-    return {name: _imported(place) for name, place in SHIPPED.items()} | _registered
+    return {name: _shipped(place) for name, place in SHIPPED.items()} | _registered
 
 
 def unregistered(name: str, base: type[Any]) -> type[Any] | None:
@@ -91,11 +90,13 @@ def unregistered(name: str, base: type[Any]) -> type[Any] | None:
 
     To be asked only about a name that `find` does not know.
     """
-    for kind in reversed(base.__subclasses__()):
+    subclasses: list[type[Any]] = base.__subclasses__()
+    for kind in reversed(subclasses):
         found = unregistered(name, kind)
         if found is not None:
             return found
-        if not inspect.isabstract(kind) and kind.name().lower() == name.lower():
+        concrete = not inspect.isabstract(kind)
+        if concrete and kind.name().lower() == name.lower():
             return kind
     return None
 
@@ -120,6 +121,11 @@ def data_source(kind: type[Any]) -> type[DataSource]:
         kept="nothing was registered",
         do="derive it from ChannelSource, TwoPhaseCommitSink or Spark's own DataSource",
     )
+
+
+def _shipped(place: str) -> type[Any]:
+    kind: type[Any] = _imported(place)
+    return kind
 
 
 def _imported(place: str) -> Any:

@@ -33,14 +33,14 @@ _changing = threading.Lock()
 
 @dataclass(frozen=True)
 class Registration:
-    """What a running job tells the workers of one of its operators."""
+    """What the workers have to know about one operator of a running job."""
 
     uid: str
     role: str
     """`source`, `sink` or `end_of_input`."""
     job: str
     job_id: str
-    """Drawn once, at the job's first start; tells two jobs of one name apart."""
+    """Drawn once, at the job's first start; distinguishes two jobs of one name."""
     query: str
     state: str
     """Path or URI of the job's state directory."""
@@ -108,8 +108,8 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
                 f"incarnation {other.incarnation} of the job has been started in this session; this is "
                 f"{entry.incarnation}",
                 operator=f"job '{entry.job}', query '{entry.query}'",
-                kept="all committed epochs; the newer incarnation goes on from them",
-                do="let the newer one run; nothing is to be done here",
+                kept="all committed epochs; the newer incarnation continues from them",
+                do="let the newer one run; no action is needed here",
             )
         if (other.job, other.job_id, other.query) != (entry.job, entry.job_id, entry.query):
             raise ConfigurationError(
@@ -127,17 +127,17 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
 
 
 def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
-    """Remove registrations, and the folder after the last; those that are not there are passed over.
+    """Remove registrations, and the folder after the last one; missing ones are ignored.
 
     Args:
-        uids: whose.
+        uids: of the operators.
         place: the registry's folder.
-        owner: job id and incarnation; those of another are passed over too. None: whoever's.
+        owner: job id and incarnation; registrations of others are left alone. None: remove anyone's.
     """
     with _changing:
         for uid in uids:
             there = lookup(uid, place)
             if there is not None and owner in (None, (there.job_id, there.incarnation)):
                 (place / f"{uid}.json").unlink()
-        with suppress(OSError):  # it has others', or is not there
+        with suppress(OSError):  # it holds other registrations, or does not exist
             place.rmdir()

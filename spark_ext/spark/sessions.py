@@ -1,6 +1,6 @@
-"""A Spark session that is ready for jobs: `session` makes one, `register` makes one of any.
+"""Spark sessions that are ready for jobs: `session` creates one, `register` prepares an existing one.
 
-`session` is for a laptop, a test or a script: Delta, RocksDB state that can be cut back to an older epoch,
+`session` is for a laptop, a test or a script: Delta, RocksDB state that can be rolled back to an older epoch,
 UTC, this interpreter for the workers, quiet logs. `register` is all that a session from elsewhere needs (a
 notebook, Databricks, spark-submit).
 """
@@ -35,19 +35,18 @@ _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
 
 
 def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A registered Spark session with what jobs need; the running one, when there is one.
+    """A registered Spark session with everything that jobs need; the running one, if there is one.
 
     Args:
         name: the application's name.
         master: a Spark master; else the environment variable SPARK_MASTER; else `local[*]`.
-        conf: Spark settings that win over those of `conf/spark-defaults.conf`.
+        conf: Spark settings that override those of `conf/spark-defaults.conf`.
 
     Raises:
-        EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or not the right one; says
-            how to get it.
+        EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or unsuitable; says how to get it.
     """
     _refuse_connect_variables()
-    # Under spark-submit, or after an earlier session, the JVM runs already and only `register` can judge it.
+    # Under spark-submit, or after an earlier session, the JVM is already running and only `register` can check it.
     if not _has_jvm():
         environment.require_java()
     from pyspark.errors import PySparkRuntimeError
@@ -66,15 +65,14 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
         if problem.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise EnvironmentProblem(
-            "Java was started and ended at once; what it said is above",
+            "Java was started and ended at once; its output is above",
             operator="the driver",
             kept="nothing was started",
             do="check the settings given as conf, and that this is a full Java "
             f"{environment.MINIMUM_JAVA} or newer (with the module jdk.incubator.vector)",
         ) from problem
     if "spark.sql.shuffle.partitions" not in settings:
-        # A cluster's size is known only now. A query that was started before keeps the number in its
-        # checkpoint.
+        # A cluster's size is known only now. A query that was started before keeps the number in its checkpoint.
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     register(spark)
     return spark
@@ -147,7 +145,7 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
 
 
 def _faster_workers(master: str, python: str) -> dict[str, str]:
-    """A Spark home for a local session whose workers are this interpreter; see `_spark_home`."""
+    """A Spark home for a local session whose workers are this interpreter; see `spark_home`."""
     if _LOCAL.fullmatch(master) is None or python != sys.executable or _has_jvm():
         return {}
     home = home_without_zip()
@@ -169,7 +167,7 @@ def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, s
     wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
     if not _has_jvm() and "delta-spark" not in wanted:
         jars = [str(path) for path in delta_jars(settings)]
-        # One process: straight on its class path, which saves the copy that spark.jars makes for executors.
+        # One process: directly on its class path, which saves the copy that spark.jars makes for executors.
         key, separator = ("spark.driver.extraClassPath", os.pathsep) if local else ("spark.jars", ",")
         settings[key] = separator.join(filter(None, [given.get(key, ""), *jars]))
     return settings
@@ -197,8 +195,7 @@ def _cores(master: str) -> int:
 def _has_jvm() -> bool:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return True
-    # Importing pyspark takes longer than the look, so only when someone has done it already can there be a
-    # JVM.
+    # A JVM can only exist if pyspark has been imported; importing it here would take longer than the rest.
     core = sys.modules.get("pyspark.core.context")
     return core is not None and core.SparkContext._gateway is not None
 
@@ -215,7 +212,7 @@ def _refuse_connect_variables() -> None:
 
 @contextlib.contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """Set environment variables for a moment: a new Spark context reads the workers' Python from one."""
+    """Set environment variables temporarily: a new Spark context reads the workers' Python from one."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -259,16 +259,16 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import cloudpickle
 import spark_ext as sx
-from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, SourceOptions
-from spark_ext.sinks.contract import SinkOptions
+from spark_ext.sinks.contract import CommitOutcome, SinkOptions, TwoPhaseCommitSink
+from spark_ext.sources.contract import Advance, Channel, ChannelSource
+from spark_ext.testing.waiting import until
 from tests.support import operators
 
 folder = Path(sys.argv[1])
 
 
 class Where(ChannelSource):
-    # One row for each of six channels: in which executor's folder it was read.
+    # One row for each of six channels: the folder of the executor that read it. Tasks wait for each other.
 
     @classmethod
     def name(cls):
@@ -284,6 +284,8 @@ class Where(ChannelSource):
         return Advance(1, finished=True, rows=1)
 
     def read(self, channel, start, end):
+        (folder / "seen" / Path.cwd().parts[-3]).touch()
+        until(lambda: len(list((folder / "seen").iterdir())) == 2, "two executors at work")
         yield pa.RecordBatch.from_pydict({"channel": [channel.id], "executor": [os.getcwd()]})
 
 
@@ -312,26 +314,24 @@ class Lines(TwoPhaseCommitSink):
         pass
 
 
-def run(name, source, sink, **options):
-    frame = spark.readStream.format(source).options(uid="in", **options).load()
-    job = sx.Job(spark, name, state=folder / name / "state")
-    job.add("q", frame.writeStream.format(sink).options(uid="out", path=str(folder / name / "out")))
-    return job.run(progress=False).finished
-
-
+(folder / "seen").mkdir()
 spark = sx.session("x", conf={"spark.executor.memory": "600m", "spark.executor.cores": "1"})
 spark.range(5).write.format("delta").save(str(folder / "t"))
 print(spark.read.format("delta").load(str(folder / "t")).count(), "rows")
 python = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).first()
 print("python", python == sys.executable)
-sx.register(spark, Where, Lines)
-(folder / "main").mkdir()
-print("main", run("main", "where", "lines", readers=2))
-# The tests are not importable in workers, so their code has to travel by value too.
+# A worker may be unable to import the tests, so their code is sent by value too.
 cloudpickle.register_pickle_by_value(operators)
-sx.register(spark, operators.Numbers, operators.Folder)
-print("module", run("module", "numbers", "folder", counts="30,40", readers=2))
-print("shipped", run("shipped", "datagen", "delta_2pc", rows=20, readers=2))
+sx.register(spark, Where, Lines, operators.Numbers, operators.Folder)
+job = sx.Job(spark, "connectors", state=folder / "state")
+for name, source, sink, options in [
+    ("main", "where", "lines", {}),
+    ("module", "numbers", "folder", {"counts": "30,40"}),
+    ("shipped", "datagen", "delta_2pc", {"rows": 20}),
+]:
+    frame = spark.readStream.format(source).options(uid=f"{name}-in", readers=2, **options).load()
+    job.add(name, frame.writeStream.format(sink).options(uid=f"{name}-out", path=str(folder / name)))
+print("finished", job.run(progress=False).finished)
 spark.stop()
 """
 
@@ -344,19 +344,16 @@ def test_connectors_of_main_of_a_module_and_shipped_ones_run_on_executors_of_the
     with Cluster(tmp_path / "cluster", workers=2) as cluster:
         done = subprocess.run(
             [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)],
-            # The driver finds the tests; executors do not, as they get a path of their own.
             env={**os.environ, **cluster.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
         )
-    printed = "5 rows\npython True\nmain True\nmodule True\nshipped True\n"
-    assert (done.returncode, done.stdout) == (0, printed), done.stderr
-    lines = [line.split() for line in (tmp_path / "main" / "out").read_text().splitlines()]
+    assert (done.returncode, done.stdout) == (0, "5 rows\npython True\nfinished True\n"), done.stderr
+    lines = [line.split() for line in (tmp_path / "main").read_text().splitlines()]
     assert sorted(channel for channel, *_ in lines) == [str(n) for n in range(6)]
     for executors in ({read for _, read, _ in lines}, {written for *_, written in lines}):
         assert len(executors) == 2 and all(str(tmp_path / "cluster" / "work-") in one for one in executors)
-    found = sorted((row["channel"], row["n"]) for row in operators.rows(tmp_path / "module" / "out"))
+    found = sorted((row["channel"], row["n"]) for row in operators.rows(tmp_path / "module"))
     assert found == [("0", n) for n in range(30)] + [("1", n) for n in range(40)]
-    assert sorted(DeltaTable(tmp_path / "shipped" / "out").to_pyarrow_table()["id"].to_pylist()) == list(range(20))
+    assert sorted(DeltaTable(tmp_path / "shipped").to_pyarrow_table()["id"].to_pylist()) == list(range(20))
