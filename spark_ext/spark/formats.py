@@ -91,12 +91,11 @@ def unregistered(name: str, base: type[Any]) -> type[Any] | None:
     To be asked only about a name that `find` does not know.
     """
     subclasses: list[type[Any]] = base.__subclasses__()
-    for kind in reversed(subclasses):
+    for kind in subclasses[::-1]:
         found = unregistered(name, kind)
         if found is not None:
             return found
-        concrete = not inspect.isabstract(kind)
-        if concrete and kind.name().lower() == name.lower():
+        if not inspect.isabstract(kind) and kind.name().lower() == name.lower():
             return kind
     return None
 

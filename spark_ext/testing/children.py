@@ -1,10 +1,9 @@
-"""Drivers as processes of their own, to be killed or frozen at a fail point: real processes, not threads.
+"""Drivers in processes of their own, to be killed or frozen at a fail point.
 
     with Child(run, target, env={...}) as child:
         said = child.wait()
 
-What runs is a function of an importable module with arguments that can be pickled. Nothing of a child is left when its
-`with` ends.
+A child runs a function of an importable module with picklable arguments. Nothing of it is left when its `with` ends.
 """
 
 from __future__ import annotations
@@ -70,12 +69,12 @@ class Child:
         return self._process.poll()
 
     def text(self) -> str:
-        """What it has said so far, errors included."""
+        """Its output so far, errors included."""
         self._said.seek(0)
         return self._said.read()
 
     def wait(self) -> str:
-        """Wait for its end; returns what it said.
+        """Wait for its end; returns its output.
 
         Raises:
             subprocess.TimeoutExpired: it hangs.
@@ -109,7 +108,7 @@ def killed_at(point: str, function: Callable[..., object], *args: object, env: M
     """Run a child until it is killed at the named fail point.
 
     Raises:
-        AssertionError: it was not: it never came by there, or failed before.
+        AssertionError: it was not killed: it never reached the fail point, or failed before.
     """
     with Child(function, *args, env={**(env or {}), failpoints.VARIABLE: f"{point}=kill"}) as child:
         said = child.wait()
@@ -118,13 +117,13 @@ def killed_at(point: str, function: Callable[..., object], *args: object, env: M
 
 
 class Frozen:
-    """A child that waits at a fail point until it is woken."""
+    """A child that waits at a fail point until it is released."""
 
     def __init__(self, child: Child, gate: Path) -> None:
         self._child, self._gate = child, gate
 
     def wake(self) -> str:
-        """Let it go on; what it said until its end."""
+        """Let it continue; returns its output until its end."""
         self._gate.touch()
         return self._child.wait()
 
@@ -133,7 +132,7 @@ class Frozen:
 def frozen(
     folder: Path, point: str, function: Callable[..., object], *args: Any, env: Mapping[str, str] | None = None
 ) -> Iterator[Frozen]:
-    """A child that has come to the named fail point and waits there.
+    """A child that has reached the named fail point and waits there.
 
     Args:
         folder: an existing folder for the gate.
@@ -143,7 +142,7 @@ def frozen(
         env: further environment variables.
 
     Raises:
-        AssertionError: it ended without coming there.
+        AssertionError: it ended without reaching it.
     """
     gate = folder / f"gate-{point}"
     waiting = gate.with_name(gate.name + ".waiting")

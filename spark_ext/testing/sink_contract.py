@@ -1,4 +1,4 @@
-"""The contract of sinks as a suite of tests (pytest), without Spark. For any sink, also one of your own.
+"""The contract of sinks as a suite of tests (pytest), without Spark. For any sink, including your own.
 
     class TestMySink(SinkContract):
         @pytest.fixture
@@ -180,7 +180,7 @@ class SinkContract:
     def test_c8_commit_errors_are_retried_with_back_off_and_a_limit(
         self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The waits are written down instead of waited for; the target is really damaged, and mended."""
+        """The waits are recorded, not waited for; the target is really damaged, and repaired."""
         driver = Driver(target, options={"commit_attempts": "11", "commit_backoff": "100 ms"})
         driver.claim()
         messages = [driver.write(0, numbered(0, 5))]

@@ -1,6 +1,6 @@
-"""A sink driven as Spark and a job would drive it, without Spark: what `SinkContract` and its child processes share.
+"""A sink driven as Spark and a job would drive it, without Spark: shared by `SinkContract` and its child processes.
 
-The author of a sink writes one `SinkTarget`; `Driver` is one incarnation's use of it.
+The author of a sink writes one `SinkTarget`; a `Driver` is one incarnation of a job that writes to it.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ NUMBERS = T.StructType([T.StructField("id", T.LongType()), T.StructField("name",
 
 
 class SinkTarget(ABC):
-    """One target of one test: a table, a topic, a folder, a receiver. Empty, or not there, when the test begins.
+    """One target of one test: a table, a topic, a folder, a receiver. Empty or missing when the test begins.
 
-    It is sent to child processes by pickle: keep names and addresses in it, not connections.
+    It is pickled and sent to child processes: keep names and addresses in it, not connections.
     """
 
     brink: ClassVar[str]
-    """Fail point of `commit` after the last look at the target, before the step that makes the epoch visible."""
+    """Fail point of `commit` after the target was last checked, before the step that makes the epoch visible."""
     done: ClassVar[str]
     """Fail point of `commit` after that step, before `commit` returns."""
     points: ClassVar[tuple[str, ...]] = ()
-    """Further fail points that each claim of a used target, or each epoch, passes: a driver is killed at each."""
+    """Further fail points passed by each claim of a used target, or by each epoch: a driver is killed at each."""
     stages: ClassVar[bool] = True
-    """Whether `write` leaves something at the target that `leftovers` can name."""
+    """Whether `write` stores something at the target that `leftovers` can name."""
     types: ClassVar[T.StructType] = EVERY_TYPE
     """Every type that the sink stores, as columns of `every_type.EVERY_TYPE` (see `every_type.without`)."""
     huge: ClassVar[int] = 1_000_000
@@ -64,18 +64,18 @@ class SinkTarget(ABC):
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """What any reader sees, in any order, as Python values; [] when there is no target yet."""
+        """What any reader sees, in any order, as Python values; [] if the target does not exist yet."""
 
     @abstractmethod
     def leftovers(self) -> set[str]:
-        """Names of what is prepared and not visible, of all sinks on this target."""
+        """Names of what is prepared but not visible, of all sinks on this target."""
 
     @abstractmethod
     def damage(self) -> Callable[[], object]:
-        """Make every commit fail with a transient error from now on; returns what mends it. Nothing may be lost."""
+        """Make every commit fail with a transient error; returns what repairs the target. Nothing is lost."""
 
     def ids(self) -> list[int]:
-        """The visible rows' `id`, sorted: a repeated one shows twice. To be overridden where `rows` is slow."""
+        """The visible rows' `id`, sorted; a repeated row appears twice. Override it where `rows` is slow."""
         return sorted(row["id"] for row in self.rows())
 
 
@@ -99,7 +99,7 @@ def table(schema: T.StructType, rows: Iterable[Row]) -> pa.Table:
 
 @dataclass
 class Driver:
-    """One incarnation's use of a sink; as under Spark the sink is built anew for each call, and pickled on its way."""
+    """One incarnation of a job with a sink. As under Spark, the sink is built anew, and pickled, for each call."""
 
     target: SinkTarget
     incarnation: int = 1
@@ -114,7 +114,7 @@ class Driver:
     """What they returned."""
 
     def claim(self) -> None:
-        """As the start of a job: refuse what does not fit, then take the target."""
+        """As at the start of a job: validate, then claim the target."""
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
         sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0))
@@ -142,18 +142,18 @@ class Driver:
         return _pickled(Written(self.query_id, epoch, count, prepared))
 
     def commit(self, messages: Sequence[Written | None], epoch: int) -> None:
-        """Phase two, with the base's retries, told of the incarnation by the session registry, as in a job."""
+        """Phase two, with retries; the incarnation is found in the session registry, as in a job."""
         place = registry.folder()
-        assert place is not None, "the registry's folder is given in the environment"
+        assert place is not None, "the environment variable with the registry's folder is not set"
         registry.publish([self._registration(str(place / "state"))], place)
         EpochWriter(_Watched(self._sent(), self), self.schema).commit(messages, epoch)  # type: ignore[arg-type]
 
     def abort(self, messages: Sequence[Written | None], epoch: int) -> None:
-        """As Spark does it after a commit that raised."""
+        """What Spark calls after a commit that raised."""
         EpochWriter(self._sent(), self.schema).abort(messages, epoch)
 
     def run(self, epoch: int, rows: Sequence[Row], partitions: int = 1) -> None:
-        """An epoch, its rows spread over so many tasks."""
+        """An epoch, its rows spread over a number of tasks."""
         self.commit([self.write(epoch, rows[n::partitions], n) for n in range(partitions)], epoch)
 
     def _sent(self) -> TwoPhaseCommitSink:
@@ -175,7 +175,7 @@ class Driver:
 
 
 class _Watched:
-    """Stands before a sink and notes what its commits return."""
+    """Wraps a sink and records what its commits return."""
 
     def __init__(self, sink: TwoPhaseCommitSink, driver: Driver) -> None:
         self._sink, self._driver = sink, driver

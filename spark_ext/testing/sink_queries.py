@@ -36,7 +36,7 @@ class SinkQueryContract:
     def test_c3_spark_replays_an_epoch_and_it_is_recognised(
         self, target: SinkTarget, spark: SparkSession, tmp_path: Path
     ) -> None:
-        """A query without a job; the last file of Spark's `commits` is taken away, as a crash leaves it."""
+        """A query without a job; the last file of Spark's `commits` is removed, as if the driver had crashed."""
         checkpoint = tmp_path / "checkpoint"
 
         def query() -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The contract of sources as a suite of tests (pytest), without Spark. For any source, also one of your own.
+"""The contract of sources as a suite of tests (pytest), without Spark. For any source, including your own.
 
     class TestMySource(SourceContract):
         @pytest.fixture
@@ -27,9 +27,9 @@ from spark_ext.testing.source_kit import SourceRun, Trace, drive
 
 
 class SourceWorld(ABC):
-    """What is outside in one test (files, a table, a topic), and the source over it.
+    """What exists outside in one test (files, a table, a topic), and a source that reads it.
 
-    It has at least three channels, of different lengths if they end, and some 20 rows or more; see `one_channel`.
+    It has at least three channels, of different lengths if they end, and about 20 rows or more; see `one_channel`.
     """
 
     small: ClassVar[Mapping[str, str]] = {"max_rows_per_epoch": "6"}
@@ -62,7 +62,7 @@ class SourceWorld(ABC):
         return ()
 
     def check_acknowledged(self, epoch: Committed) -> None:  # noqa: B027 (most sources acknowledge nothing)
-        """Look outside for what `on_epoch_committed` should have done; raise AssertionError if it has not."""
+        """Check outside what `on_epoch_committed` should have done; raise AssertionError if it has not."""
 
 
 class SourceContract:

@@ -1,12 +1,12 @@
-"""Tries a source against its contract, without Spark: planned and read under random limits, crashes and restarts.
+"""Tests a source against its contract, without Spark: it is planned and read under random limits, crashes and restarts.
 
     def test_my_source(tmp_path):
         trace = drive(MySource, {"uid": "a", "path": str(tmp_path)}, rng=random.Random(7))
         assert trace.rows("x.csv").to_pylist() == [...]
 
-The planner is the real one; offsets go through JSON at each epoch as they do in Spark's log; the source travels by
-pickle to where it is read, as it does to an executor. `drive` raises `ContractViolation` when the source breaks a
-rule of `spark_ext.sources.contract`; what the right rows are, is for the test to say.
+The planner is the real one; offsets go through JSON at each epoch as they do in Spark's log; the source is pickled
+before it is read, as on its way to an executor. `drive` raises `ContractViolation` when the source breaks a rule of
+`spark_ext.sources.contract`; the test has to know what the right rows are.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from spark_ext.sources.runtime.stages import stages_of
 
 
 class ContractViolation(AssertionError):
-    """The source did something that its contract rules out."""
+    """The source did something that its contract forbids."""
 
 
 @dataclass
 class Trace:
-    """What came out of a source."""
+    """The rows that a source gave, and how."""
 
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     """By channel, in the order of the epochs and within an epoch in the order of the ranges."""
@@ -65,7 +65,7 @@ class LaggingLedger:
         self._confirmed = 0
 
     def store(self, offset: SourceOffset, upto: int) -> None:
-        """Take the flags that the offset holds, and confirm those with a sequence of at most `upto`."""
+        """Store the flags in the offset, and confirm those with a sequence of at most `upto`."""
         for finish in offset.finished:
             if finish.sequence == len(self._flags) + 1:
                 self._flags.append(finish.channel)
@@ -94,8 +94,8 @@ class SourceRun:
         rng: decides on splits, repeated reads and, where they are not given, limits.
         limits: sets of options such as `{"max_rows_per_epoch": "7"}`, one of which each planner process gets;
             the default chooses row limits, byte limits and numbers of readers at random.
-        lag: how many finishes the ledger is behind, which stay in the offset that long; None: 0 to 3, by chance.
-        available_now: whether the planners plan only what is there when they start.
+        lag: how many finishes the ledger is behind, which stay in the offset that long; None: 0 to 3, at random.
+        available_now: whether the planners plan only what is available when they start.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SourceRun:
     def restart(self, limits: Mapping[str, str] | None = None) -> None:
         """A new planner process, under other limits."""
         self.trace.restarts += 1
-        # What the old one held goes with it, such as the connection of a snapshot, though it was no process of its own.
+        # A process would take what it held with it, such as the connection of a snapshot.
         del self.planning
         gc.collect()
         self.planning = self._start(limits)
@@ -148,18 +148,18 @@ class SourceRun:
             repeat: probability of a second read of a range, which has to give the same rows.
 
         Raises:
-            ContractViolation: which rule was broken, with channel and positions.
+            ContractViolation: names the rule that was broken, with channel and positions.
         """
         planned = self.planning.planner.next(self.offset)
         if planned is self.offset:
             if self.source.bounded and not self.offset.ended:
-                raise ContractViolation(f"a bounded source stands still at {self.offset.to_json()}")
+                raise ContractViolation(f"a bounded source makes no progress at {self.offset.to_json()}")
             return False
         end = SourceOffset.from_json(json.loads(json.dumps(planned.to_json())))
         if end.to_json() != planned.to_json():
             raise ContractViolation(f"a position or data does not survive JSON: {planned.to_json()}")
         if self.trace.epochs:
-            # Spark's word that an epoch is safe comes once the next one has been planned.
+            # Spark reports that an epoch is safe once the next one has been planned.
             self.source.on_epoch_committed(Committed.of(self.offset, final=False))
         self.before, self.offset = self.offset, end
         _read_epoch(self.planning, self.before, end, self.trace, self._rng, repeat)
@@ -171,18 +171,18 @@ class SourceRun:
         return True
 
     def plan_in_vain(self) -> None:
-        """A plan that never becomes an epoch, as when the driver dies before it is logged."""
+        """Plan without making an epoch, as when the driver dies before the plan is logged."""
         self.planning.planner.next(self.offset)
 
     def replay(self, limits: Mapping[str, str] | None = None) -> None:
-        """Lost before Spark's commit: a new process reads the last epoch again and must find the same rows.
+        """Crash before Spark's commit: a new process reads the last epoch again and must find the same rows.
 
         Raises:
-            ContractViolation: it found others.
+            ContractViolation: it found different rows.
         """
         self.restart(limits)
         again = Trace(schema=self.trace.schema)
-        # Positions are from the log: nothing is planned before they are read.
+        # The positions come from the log: nothing is planned before they are read.
         _read_epoch(self.planning, self.before, self.offset, again, self._rng, 0.0)
         for name, batches in again.batches.items():
             rows = sum(batch.num_rows for batch in batches)
@@ -210,15 +210,15 @@ def drive(
         options: its options, `uid` among them.
         schema: what a user would give to `.schema(...)`; None: what the source says.
         rng: decides on crashes, replays and limits.
-        epochs: at most so many; a bounded source that has not ended by then breaks its contract.
+        epochs: at most this many; a bounded source that has not ended by then breaks its contract.
         crash: probability of a new planner process before an epoch, and of a replay of the epoch.
         limits: sets of options, one of which each planner process gets; see `SourceRun`.
-        between: called with the number of the epoch before each; to change the world outside.
-        lag: how many finishes the ledger is behind; None: 0 to 3, by chance.
-        available_now: whether the planners plan only what is there when they start.
+        between: called with the epoch's number before each epoch; to change the world outside.
+        lag: how many finishes the ledger is behind; None: 0 to 3, at random.
+        available_now: whether the planners plan only what is available when they start.
 
     Raises:
-        ContractViolation: which rule was broken, with channel and positions.
+        ContractViolation: names the rule that was broken, with channel and positions.
     """
     rng = rng or random.Random(0)
     run = SourceRun(kind, options, schema=schema, rng=rng, limits=limits, lag=lag, available_now=available_now)
@@ -273,7 +273,7 @@ def _random_limits(rng: random.Random) -> dict[str, str]:
 
 
 class _Watched:
-    """Stands before a source and checks each step as it is planned."""
+    """Wraps a source and checks each step as it is planned."""
 
     def __init__(self, source: ChannelSource, steps: dict[str, Advance]) -> None:
         self._source = source
@@ -286,14 +286,14 @@ class _Watched:
         """Ids must be unique."""
         channels = list(self._source.discover())
         if len({channel.id for channel in channels}) != len(channels):
-            raise ContractViolation("discover gave two channels of one id")
+            raise ContractViolation("discover returned two channels with the same id")
         return channels
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """Must be free of effects, and within its limits."""
+        """Must have no side effects, and stay within its limits."""
         step = self._source.advance(channel, start, limit)
         if limit.rows is not None and step.rows is not None and step.rows > limit.rows:
-            raise ContractViolation(f"channel '{channel.id}' gave {step.rows} rows under a limit of {limit.rows}")
+            raise ContractViolation(f"channel '{channel.id}' took {step.rows} rows under a limit of {limit.rows}")
         self._steps[channel.id] = step
         return step
 
@@ -321,7 +321,7 @@ def _read_epoch(
         rows = sum(batch.num_rows for batch in batches)
         step = planning.steps.get(piece.channel)
         if step is not None and step.end == piece.end and step.rows is not None and step.rows < rows:
-            raise ContractViolation(f"channel '{piece.channel}' said {step.rows} rows and gave {rows}")
+            raise ContractViolation(f"channel '{piece.channel}' announced {step.rows} rows and gave {rows}")
         trace.batches.setdefault(piece.channel, []).extend(batches)
 
 
@@ -346,4 +346,4 @@ def _table(batches: list[pa.RecordBatch], trace: Trace) -> pa.Table:
 def _same(first: pa.Table, second: pa.Table, what: str) -> None:
     # Compared as Python values, because a NaN is not equal to itself.
     if not first.equals(second) and repr(first.to_pylist()) != repr(second.to_pylist()):
-        raise ContractViolation(f"{what} gave other rows: {first.num_rows} then {second.num_rows}")
+        raise ContractViolation(f"{what} gave different rows: {first.num_rows}, then {second.num_rows}")

@@ -32,7 +32,7 @@ class SourceQueryContract:
     def test_r2_spark_replays_an_epoch_and_it_has_the_same_rows(
         self, world: SourceWorld, spark: SparkSession, tmp_path: Path
     ) -> None:
-        """The last file of Spark's `commits` is taken away, as a crash leaves it."""
+        """The last file of Spark's `commits` is removed, as if the driver had crashed before writing it."""
         checkpoint = tmp_path / "checkpoint"
 
         def query() -> dict[int, list[str]]:

@@ -10,10 +10,15 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = 90) -> T:
-    """Look at a condition until it is true.
+    """Poll a condition until it is true; returns its value.
+
+    Args:
+        condition: polled every 20 ms.
+        what: the awaited condition in words, for the message.
+        seconds: how long to wait at most.
 
     Raises:
-        TimeoutError: it was not, in time.
+        TimeoutError: the condition did not become true in time.
     """
     limit = time.monotonic() + seconds
     while True:
@@ -21,5 +26,5 @@ def until(condition: Callable[[], T], what: str, seconds: float = 90) -> T:
         if value:
             return value
         if time.monotonic() > limit:
-            raise TimeoutError(f"after {seconds} s still not: {what}")
+            raise TimeoutError(f"not within {seconds} s: {what}")
         time.sleep(0.02)
