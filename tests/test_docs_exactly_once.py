@@ -11,7 +11,7 @@ from spark_ext.spark import _connectors
 from tests import pages
 from tests.chaos.outlets import OUTLETS
 
-MECHANISM, TRIED = pages.read("exactly-once").split("## Tried")
+MECHANISM, TRIED = pages.read("exactly-once").split("## Kill tests")
 
 SINKS = [found.name() for found in _connectors.load() if issubclass(found, TwoPhaseCommitSink)]
 
