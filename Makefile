@@ -11,7 +11,7 @@ help:
 	@echo "make test    the tests; ARGS='tests/test_x.py -k y' for some of them"
 	@echo "make bench   ratios against plain Spark, measured side by side in one run"
 	@echo "make chaos   every sink, and the flights job, killed at random moments and at each named step"
-	@echo "make lint    ruff and mypy --strict"
+	@echo "make lint    ruff, the layers of imports, and mypy --strict"
 	@echo "make clean   removes outputs and caches; .venv stays"
 
 run: .venv/.test java
@@ -31,6 +31,7 @@ chaos: .venv/.test java
 lint: .venv/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 
 clean:

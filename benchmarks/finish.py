@@ -18,7 +18,7 @@ import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
 from benchmarks._spark import committed_at, session, workplace
-from spark_ext.lifecycle import source_offsets
+from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:

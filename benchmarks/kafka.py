@@ -23,7 +23,7 @@ from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import LIMIT, run_epochs, session, until, workplace
 from spark_ext.clients.kafka import offsets
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark._jars import session_jars
+from spark_ext.spark.jars import session_jars
 from tests.servers.kafka import Broker
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import run_epochs, session, workplace
-from spark_ext.spark._jars import session_jars
+from spark_ext.spark.jars import session_jars
 from tests.servers.postgres import Database, PostgresServer
 
 if TYPE_CHECKING:
@@ -199,8 +199,8 @@ def _send(connection: psycopg.Connection[Any], stream: Sequence[Any]) -> None:
 
 
 def _encoded() -> list[Any]:
-    from spark_ext.sinks._postgres.copy import HEADER, TRAILER, encode
-    from spark_ext.sinks._postgres.types import Column
+    from spark_ext.sinks.postgres_2pc.copy import HEADER, TRAILER, encode
+    from spark_ext.sinks.postgres_2pc.types import Column
 
     numbers = np.arange(COPY_ROWS)
     batch = pa.RecordBatch.from_arrays(

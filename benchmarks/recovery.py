@@ -29,7 +29,7 @@ from benchmarks import _recovery_driver
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._operators import steps
 from benchmarks._spark import session, until, workplace
-from spark_ext.spark._jars import delta_jars
+from spark_ext.spark.jars import delta_jars
 from spark_ext.spark.sessions import defaults
 
 if TYPE_CHECKING:

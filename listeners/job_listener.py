@@ -7,16 +7,14 @@ wakes whoever would have looked at the facts a moment later anyway.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_ext.end_of_input import is_end_of_input_offset
-from spark_ext.spark import _jvm
+from spark_ext.spark import jvm
+from spark_ext.spark.query_events import Hint, hint_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -27,38 +25,6 @@ if TYPE_CHECKING:
     )
 
 log = logging.getLogger("spark_ext.listeners")
-
-
-@dataclass(frozen=True)
-class Hint:
-    """What an event said about one query."""
-
-    kind: str
-    """`started`, `progress` or `terminated`."""
-    query_id: str
-    run_id: str
-    epoch: int | None = None
-    input_rows: int | None = None
-    """Without the rows that mark an end of input."""
-    duration_ms: int | None = None
-    """Of the whole epoch, planning and commit included."""
-    state_rows: int | None = None
-    """Rows in all state stores of the query."""
-
-
-def hint_of(report: str) -> Hint:
-    """What a progress report says, in Spark's JSON: whether it came by an event or was asked for."""
-    progress = json.loads(report)
-    ends = [source for source in progress["sources"] if is_end_of_input_offset(source["endOffset"])]
-    return Hint(
-        "progress",
-        progress["id"],
-        progress["runId"],
-        progress["batchId"],
-        progress["numInputRows"] - sum(end["numInputRows"] for end in ends),
-        progress["durationMs"].get("triggerExecution"),
-        sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
-    )
 
 
 class JobListener(StreamingQueryListener):
@@ -79,7 +45,7 @@ class JobListener(StreamingQueryListener):
     def _jlistener(self) -> Any:
         # What pyspark registers with Spark; its own would convert each event in full before we see it.
         if self._in_jvm is None:
-            self._in_jvm = _jvm.wrapped(_jvm.QueryListener(self))
+            self._in_jvm = jvm.wrapped(jvm.QueryListener(self))
         return self._in_jvm
 
     def started(self, query_id: str, run_id: str) -> None:

@@ -1,1 +1,1 @@
-"""Sinks: `contract` is the one contract, each other module is one sink on it."""
+"""Sinks: `contract.py` is what an author reads, `runtime/` the bridge to Spark, each other module one sink."""

@@ -33,14 +33,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
+from spark_ext.model.commits import Claim as Claim
+from spark_ext.model.commits import CommitOutcome as CommitOutcome
+from spark_ext.model.commits import Epoch as Epoch
+from spark_ext.model.commits import Task as Task
 from spark_ext.options import Milliseconds, Options
 
 if TYPE_CHECKING:
@@ -59,63 +61,6 @@ class SinkOptions(Options):
     commit_patience: Milliseconds = 30_000
     """From the second attempt on: how long after the first failure no further attempt is made, ms. So a target that
     does not even answer is an incident of the job before long."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A start of the job: who may commit from now on."""
-
-    sink: str
-    """The sink's uid."""
-    job: str
-    job_id: str
-    """Tells two jobs of one name apart: a target that holds another job's epochs under this uid is refused."""
-    incarnation: int
-    """Grows by one with each start; an older one is fenced off."""
-    lineage: int
-    state: str = ""
-    """Path or URI of the job's state directory, for a sink that keeps something there."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One attempt at one partition of an epoch, on an executor."""
-
-    sink: str
-    query_id: str
-    epoch: int
-    partition: int
-    attempt: int
-    """Spark's task attempt id: unique within the Spark application."""
-    incarnation: int
-    """0 outside a job."""
-    lineage: int
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """The identity of an epoch: equal for each attempt to commit it."""
-
-    sink: str
-    lineage: int
-    query_id: str
-    number: int
-    incarnation: int
-    """Not part of the identity: who is trying."""
-    final: bool = False
-    """Whether it comes after the last row, for a sink that `requires_finalization`."""
-
-    @property
-    def application(self) -> str:
-        """The identity without the number: an id under which a target keeps the last committed number."""
-        return f"spark_ext:{self.sink}:{self.lineage}:{self.query_id}"
-
-
-class CommitOutcome(Enum):
-    """What a commit found."""
-
-    COMMITTED = "committed"
-    ALREADY_COMMITTED = "already committed"
 
 
 class TwoPhaseCommitSink(DataSource):
@@ -214,6 +159,6 @@ class TwoPhaseCommitSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """What Spark calls; not to be overridden."""
-        from spark_ext.sinks._writer import EpochWriter
+        from spark_ext.sinks.runtime.writer import EpochWriter
 
         return EpochWriter(self, schema)

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pyspark.sql.types import StructType
 
+from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import reach
 from spark_ext.options import Bytes
-from spark_ext.sinks._datafiles.files import DataFile, Layout, TaskFiles
-from spark_ext.sinks._datafiles.store import Place
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.sinks._delta.table import Target
+    from spark_ext.delta.sink_table import Target
 
 
 def _names(value: object) -> object:
@@ -109,7 +109,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     @cached_property
     def _target(self) -> Target:
-        from spark_ext.sinks._delta.table import Target
+        from spark_ext.delta.sink_table import Target
 
         properties = dict(self.options.table_properties)
         if self.options.indexed_columns != 32:
@@ -135,7 +135,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             UnsupportedTableError: names the table's feature.
             StorageError: the table cannot be read.
         """
-        from spark_ext.sinks._datafiles.types import check_input
+        from spark_ext.schemas.parquet_types import check_input
 
         check_input(schema, self.options.partition_by, self._target.who)
         table = self._target.load()
@@ -150,7 +150,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             ConfigurationError: a type cannot be stored.
             StorageError: a file cannot be written.
         """
-        from spark_ext.sinks._datafiles.types import check_input
+        from spark_ext.schemas.parquet_types import check_input
 
         who = f"sink '{task.sink}' (delta_2pc {self.place.uri}), epoch {task.epoch}, partition {task.partition}"
         check_input(schema, self.options.partition_by, who)
@@ -182,7 +182,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         files = [file for of_task in prepared for file in of_task]
         outcome, version = self._target.commit(schema, epoch, files)
         if outcome is CommitOutcome.COMMITTED:
-            from spark_ext.sinks._delta.upkeep import keep_up
+            from spark_ext.delta.log_checkpoints import keep_up
 
             keep_up(self.place, version, self.options.log_checkpoint_interval)
         return outcome
@@ -193,7 +193,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         Without a table the fence needs one: it is created here if `validate` has told the schema. Otherwise nothing is
         cleaned either, because an older incarnation could still create the table with its files.
         """
-        from spark_ext.sinks._delta.orphans import clean
+        from spark_ext.delta.orphans import clean
 
         table = self._target.claim(claim, self._schema)
         reach("delta.fenced")

@@ -1,1 +1,1 @@
-"""Sources: `contract` is the one contract, each other module is one source on it."""
+"""Sources: `contract.py` is what an author reads, `runtime/` the bridge to Spark, each other module one source."""

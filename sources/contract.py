@@ -58,7 +58,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.offsets import Json, Position, Range, SourceOffset
+from spark_ext.model.offsets import Json, Position, Range, SourceOffset
 from spark_ext.options import Bytes, Milliseconds, Options
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class ChannelSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """What Spark calls; not to be overridden."""
-        from spark_ext.sources._reader import ChannelReader
+        from spark_ext.sources.runtime.reader import ChannelReader
 
         self.declared = schema
         return ChannelReader(self, schema)

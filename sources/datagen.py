@@ -30,9 +30,9 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.offsets import Position
+from spark_ext.model.offsets import Position
 from spark_ext.options import Milliseconds
-from spark_ext.sources._columns import arrow_schema, fits
+from spark_ext.schemas.columns import arrow_schema, fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, Seam, SourceOptions
 
 BATCH_ROWS = 131_072

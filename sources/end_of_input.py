@@ -1,8 +1,8 @@
 """The source of end-of-input markers; `spark_ext.with_watermark` puts it into the plan, users need not.
 
 It has no channels: it watches the sources under one watermark and gives one row when all of them have ended, as
-`spark_ext.end_of_input` decides. It finds its query's checkpoint through the session registry, so it acts inside a
-job only; elsewhere it stays silent, and a query behaves as with Spark's own `withWatermark`.
+`spark_ext.model.end_of_input` decides. It finds its query's checkpoint through the session registry, so it acts inside
+a job only; elsewhere it stays silent, and a query behaves as with Spark's own `withWatermark`.
 
 Not for `Trigger.Once`: its single epoch is over before the end of input can pass, and no source is told the trigger.
 """
@@ -18,11 +18,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_ext import registry
-from spark_ext.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
 from spark_ext.failpoints import reach
+from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
+from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.options import Options
-from spark_ext.spark.spark_log import LoggedOffsets, SparkLog, local_path
+from spark_ext.spark import registry
+from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

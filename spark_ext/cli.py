@@ -81,7 +81,7 @@ def run(
     Ctrl-C stops it in order; running it again goes on. A job that has finished reads nothing.
     """
     from spark_ext.script import check_file, load_function, make_job
-    from spark_ext.spark._jvm import silence
+    from spark_ext.spark.jvm import silence
     from spark_ext.spark.sessions import session
 
     check_file(file)

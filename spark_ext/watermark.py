@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_ext.end_of_input import FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
 from spark_ext.errors import ConfigurationError
+from spark_ext.model.end_of_input import FORMAT, TIME, UNKNOWN, ZERO, marker_uid, max_policy_error
 from spark_ext.options import UID
-from spark_ext.spark import _jvm
+from spark_ext.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -82,8 +82,8 @@ def _check(df: DataFrame, who: str) -> tuple[str, ...]:
     policy = df.sparkSession.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")
     if str(policy).lower() == "max":
         raise max_policy_error(who)
-    leaves = _jvm.plan_sources(df)
-    if any(leaf.format == FORMAT for leaf in leaves) or _jvm.has_watermark(df):
+    leaves = jvm.plan_sources(df)
+    if any(leaf.format == FORMAT for leaf in leaves) or jvm.has_watermark(df):
         raise ConfigurationError(
             "there is a watermark below this one already; a source has one watermark",
             operator=f"{who}, above {', '.join(leaf.description for leaf in leaves if leaf.format != FORMAT)}",

@@ -57,4 +57,4 @@ pytest.register_assert_rewrite(
     "spark_ext.testing.source_queries",
 )
 
-pytest_plugins = ["tests.jobs", "tests.servers.postgres", "tests.servers.kafka"]
+pytest_plugins = ["tests.support.jobs", "tests.servers.postgres", "tests.servers.kafka"]

@@ -27,7 +27,7 @@ from spark_ext.ledger.schema import (
 )
 from spark_ext.views.status import read_status
 from spark_ext.views.status_view import show_rows
-from tests import pages
+from tests.support import pages
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -1,1 +1,1 @@
-"""A job: its queries, their supervision on the driver, the final checkpoint, and what came of it."""
+"""A job: what a user holds, its start, its coordinator and its result."""

@@ -13,19 +13,19 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from spark_ext.checkpoint_metadata import CheckpointMetadata
+from spark_ext.checkpoints.final import FinalCheckpoint, FinalizationTimeout, as_error
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.failpoints import reach
-from spark_ext.jobs.final_checkpoint import FinalCheckpoint, FinalizationTimeout, as_error
 from spark_ext.ledger import maintain
 from spark_ext.ledger.schema import CheckpointRow
-from spark_ext.lifecycle import State, job_state
-from spark_ext.listeners.job_listener import Hint
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.lifecycle import State, job_state
+from spark_ext.spark.query_events import Hint
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.job_context import JobContext
-    from spark_ext.jobs.query_run import QueryRun
     from spark_ext.ledger import Ledger
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
 
 log = logging.getLogger("spark_ext.job")
 

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.job_context import JobContext
-from spark_ext.jobs.job_start import start_job
-from spark_ext.jobs.query import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
-from spark_ext.jobs.query_run import QueryRun
 from spark_ext.jobs.result import JobResult, job_result
-from spark_ext.jobs.settings import JobSettings
+from spark_ext.jobs.start import start_job
 from spark_ext.ledger import Ledger, LedgerFrames
-from spark_ext.lifecycle import State
 from spark_ext.listeners.job_listener import JobListener
+from spark_ext.model.lifecycle import State
 from spark_ext.options import UID
+from spark_ext.queries.context import JobContext
+from spark_ext.queries.run import QueryRun
+from spark_ext.queries.spec import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
+from spark_ext.settings import JobSettings
 from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class Job:
                 kept="it goes on",
                 do="stop it, then reset",
             )
-        from spark_ext.jobs.reset import reset_query
+        from spark_ext.queries.reset import reset_query
 
         reset_query(self._ledger, self.name, self.state_directory, uid, reason)
 

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.lifecycle import State, source_offsets
+from spark_ext.model.lifecycle import State
+from spark_ext.model.query_offsets import source_offsets
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
-    from spark_ext.jobs.job_context import JobContext
-    from spark_ext.jobs.query_run import QueryRun
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
 
 
 @dataclass(frozen=True)

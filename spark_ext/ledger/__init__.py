@@ -3,11 +3,13 @@
 Written by delta-rs, each commit fenced by the incarnation's number; readable by anything that reads Delta.
 """
 
-from spark_ext.ledger.fence import Fence
+from spark_ext.delta.fence import Fence
 from spark_ext.ledger.frames import LedgerFrames
-from spark_ext.ledger.incarnation import Incarnation, start_incarnation
-from spark_ext.ledger.ledger import FinalSteps, Ledger, LedgerWriter
+from spark_ext.ledger.identity import Incarnation
+from spark_ext.ledger.incarnation import start_incarnation
+from spark_ext.ledger.ledger import FinalSteps, Ledger
 from spark_ext.ledger.maintenance import MaintenanceSettings, maintain
+from spark_ext.ledger.writer import LedgerWriter
 
 __all__ = [
     "Fence",

@@ -12,25 +12,22 @@ import socket
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from spark_ext.delta.failures import lost
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
-from spark_ext.ledger.fence import Fence
+from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row
 from spark_ext.ledger.schema import JobRow
-from spark_ext.ledger.storage import lost
 from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger
 
-FIRST_LINEAGE = 1
-"""Lineage of a job that was never reset or restored; 0 is that of an operator outside a job."""
 
 JVM_TIMEOUT = 30.0
 """How long a start waits for the JVM of a driver that was killed, s: it notices within moments and ends itself."""
@@ -44,24 +41,6 @@ CLOCK_STEP = 2.0
 _starting = threading.Lock()
 _running: set[tuple[str, int]] = set()
 """Incarnations of this process: state directory and number."""
-
-
-@dataclass(frozen=True)
-class Incarnation:
-    """One start of a job."""
-
-    job: str
-    job_id: str
-    """Drawn at the job's first start; tells two jobs of one name apart."""
-    number: int
-    """From 1."""
-    lineage: int
-    """The job's newest lineage at the start."""
-
-    @property
-    def fence(self) -> Fence:
-        """What its commits carry."""
-        return Fence(self.job, self.number)
 
 
 def start_incarnation(
@@ -142,35 +121,6 @@ def _take_number(
         operator=who,
         kept="the state is as it was",
         do="see which processes start this job over and over, and start it once",
-    )
-
-
-def job_row(
-    incarnation: Incarnation,
-    event: str,
-    at: datetime,
-    *,
-    lineage: int | None = None,
-    query: str = "",
-    reason: str = "",
-    jvm_pid: int | None = None,
-    application_id: str = "",
-) -> JobRow:
-    """A row of `jobs` by this process."""
-    return JobRow(
-        job=incarnation.job,
-        job_id=incarnation.job_id,
-        incarnation=incarnation.number,
-        lineage=incarnation.lineage if lineage is None else lineage,
-        query=query,
-        event=event,
-        at=at,
-        host=socket.gethostname(),
-        driver_pid=os.getpid(),
-        driver_started=psutil.Process().create_time(),
-        jvm_pid=jvm_pid,
-        application_id=application_id,
-        reason=reason,
     )
 
 

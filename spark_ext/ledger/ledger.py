@@ -6,16 +6,14 @@ answer here is one over sets.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow.compute as pc
 
-from spark_ext.ledger.incarnation import FIRST_LINEAGE, Incarnation, forget, job_row
+from spark_ext.delta.failures import child
+from spark_ext.ledger.identity import FIRST_LINEAGE
 from spark_ext.ledger.schema import (
     ROWS,
     CheckpointRow,
@@ -26,7 +24,6 @@ from spark_ext.ledger.schema import (
     R,
     Row,
 )
-from spark_ext.ledger.storage import child
 from spark_ext.ledger.tables import LedgerTable
 
 if TYPE_CHECKING:
@@ -180,72 +177,6 @@ class Ledger:
     def _greatest(self, row_type: type[Row], column: str) -> int | None:
         found: int | None = pc.max(self.table(row_type).read(columns=[column])[column]).as_py()
         return found
-
-
-class LedgerWriter:
-    """Adds rows for one incarnation; each commit is fenced. Safe for several threads.
-
-    Args:
-        ledger: the job's.
-        incarnation: as `start_incarnation` gave it.
-    """
-
-    def __init__(self, ledger: Ledger, incarnation: Incarnation) -> None:
-        self.ledger = ledger
-        self.incarnation = incarnation
-        self._lock = threading.Lock()
-        self._written: list[Row] = []
-
-    def append(self, rows: Row | Sequence[Row]) -> None:
-        """Add rows to their tables, one commit per table.
-
-        The table of the last row is written last: when that row can be seen, so can all others. When a table fails,
-        those before it are written; giving the same row objects again adds only the ones that are missing.
-
-        Raises:
-            FencedError: a newer incarnation owns the ledger.
-            StorageError: not all rows were added; try again.
-            StateError: a table is gone or cannot be written.
-        """
-        with self._lock:
-            given = [rows] if isinstance(rows, Row) else list(rows)
-            written = {id(row) for row in self._written}  # the list keeps them alive, so an id stays theirs
-            groups: dict[type[Row], list[Row]] = {}
-            for row in given:
-                if id(row) not in written:
-                    groups.setdefault(type(row), []).append(row)
-            place = {type(row): number for number, row in enumerate(given)}  # of the last one of each type
-            for row_type, group in sorted(groups.items(), key=lambda it: place[it[0]]):
-                self.ledger.table(row_type).append(group, self.incarnation.fence)
-                self._written.extend(group)
-            self._written.clear()
-
-    def new_lineage(self, query: str, reason: str) -> int:
-        """Begin a new lineage, of a query or of the whole job ("").
-
-        Returns:
-            Its number.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`.
-        """
-        lineage = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE) + 1
-        at = datetime.now(timezone.utc)
-        self.append(job_row(self.incarnation, "reset", at, lineage=lineage, query=query, reason=reason))
-        return lineage
-
-    def end(self, reason: str) -> None:
-        """Record that the incarnation has ended in order.
-
-        Raises:
-            FencedError, StorageError, StateError: as in `append`; the incarnation has ended all the same.
-        """
-        try:
-            lineage = max((row.lineage for row in self.ledger.jobs()), default=self.incarnation.lineage)
-            at = datetime.now(timezone.utc)
-            self.append(job_row(self.incarnation, "ended", at, lineage=lineage, reason=reason))
-        finally:
-            forget(self.ledger.uri, self.incarnation.number)
 
 
 def contiguous(sequences: np.ndarray[Any, np.dtype[np.int64]]) -> int:

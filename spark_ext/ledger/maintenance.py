@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
+from spark_ext.delta.fence import Fence
+from spark_ext.delta.where import Where, sql
 from spark_ext.errors import StateError, StorageError
-from spark_ext.ledger.fence import Fence
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
@@ -32,7 +33,6 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.ledger.tables import NO_HOOKS, LedgerTable
-from spark_ext.ledger.where import Where, sql
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger

@@ -20,12 +20,12 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, wr
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from spark_ext.delta.failures import FAILURES, Place, guarded, log_folder, lost
+from spark_ext.delta.fence import Fence
+from spark_ext.delta.where import Where, sql
 from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.failpoints import reach
-from spark_ext.ledger.fence import Fence
 from spark_ext.ledger.schema import R, arrow_schema, columns, from_arrow, to_arrow
-from spark_ext.ledger.storage import FAILURES, Place, guarded, log_folder, lost
-from spark_ext.ledger.where import Where, sql
 
 log = logging.getLogger("spark_ext.ledger")
 

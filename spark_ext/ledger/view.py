@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_ext.delta.failures import child
 from spark_ext.errors import StateError
 from spark_ext.ledger.ledger import FOLDER, contiguous
 from spark_ext.ledger.schema import ControlEventRow, FinishedRow, from_json_many
-from spark_ext.ledger.storage import child
 from spark_ext.ledger.tables import LedgerTable
 
 _VOID = frozenset({"rejected", "failed"})

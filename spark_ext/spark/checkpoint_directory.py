@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_ext.errors import StateError
-from spark_ext.spark.spark_log import LoggedOffsets, SparkLog
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.spark.spark_log import SparkLog
 
 
 @dataclass(frozen=True)

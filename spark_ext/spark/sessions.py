@@ -17,11 +17,11 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext import failpoints, registry
+from spark_ext import failpoints
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark import _connectors, _jvm, environment
-from spark_ext.spark._jars import delta_jars
-from spark_ext.spark._spark_home import home_without_zip
+from spark_ext.spark import environment, formats, jvm, registry
+from spark_ext.spark.jars import delta_jars
+from spark_ext.spark.spark_home import home_without_zip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ def register(spark: SparkSession, *sources_or_sinks: type[DataSource], require_d
             **failpoints.for_workers(),
         }
     )
-    for connector in (*_connectors.load(_connectors.SHIPPED), *sources_or_sinks):
+    for connector in (*formats.load(formats.SHIPPED), *sources_or_sinks):
         spark.dataSource.register(connector)
 
 
@@ -125,10 +125,10 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
             "(on Databricks: a cluster in dedicated access mode, not serverless)",
         )
     environment.require_spark_version(spark.version)
-    environment.require_java_version(_jvm.java_version(spark), "the driver's JVM")
+    environment.require_java_version(jvm.java_version(spark), "the driver's JVM")
     environment.require_python(spark.sparkContext.pythonExec)
-    if require_delta and not _jvm.has_class(spark, _DELTA_CLASS):
-        from spark_ext.spark._jars import delta_coordinate
+    if require_delta and not jvm.has_class(spark, _DELTA_CLASS):
+        from spark_ext.spark.jars import delta_coordinate
 
         raise EnvironmentProblem(
             "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",

@@ -9,23 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow.fs as pafs
 
-
-@dataclass(frozen=True)
-class LoggedOffsets:
-    """The content of one `offsets/N`."""
-
-    epoch: int
-    metadata: dict[str, Any]
-    """Spark's header: `batchWatermarkMs`, `batchTimestampMs` (ms, UTC) and `conf`."""
-    sources: tuple[Any, ...]
-    """One parsed offset per source, in plan order; None where a source had none yet."""
+from spark_ext.model.logged_offsets import LoggedOffsets
 
 
 class SparkLog:

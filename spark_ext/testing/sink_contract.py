@@ -22,10 +22,11 @@ import pytest
 import tenacity
 from pyspark.sql import types as T
 
-from spark_ext import failpoints, registry
+from spark_ext import failpoints
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, StateError
-from spark_ext.sinks._writer import Written
-from spark_ext.sinks.contract import CommitOutcome
+from spark_ext.model.commits import CommitOutcome
+from spark_ext.sinks.runtime.writer import Written
+from spark_ext.spark import registry
 from spark_ext.testing import every_type
 from spark_ext.testing.children import Child, frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import (

@@ -14,11 +14,12 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import types as T
 
-from spark_ext import registry
 from spark_ext.failpoints import reach
-from spark_ext.registry import Registration
-from spark_ext.sinks._writer import EpochWriter, Written
-from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
+from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.runtime.writer import EpochWriter, Written
+from spark_ext.spark import registry
+from spark_ext.spark.registry import Registration
 from spark_ext.testing.every_type import EVERY_TYPE
 
 Row = Mapping[str, Any]

@@ -21,11 +21,11 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
-from spark_ext.offsets import Position, Range, SourceOffset, ranges
-from spark_ext.sources._planner import Planner, Requests
-from spark_ext.sources._reader import ReadTask
+from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
+from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
-from spark_ext.testing.ddl import columns
+from spark_ext.sources.runtime.planner import Planner, Requests
+from spark_ext.sources.runtime.reader import ReadTask
 
 
 class ContractViolation(AssertionError):
@@ -246,7 +246,7 @@ class _Planning:
         schema: StructType | None,
         ledger: LaggingLedger,
     ) -> None:
-        from spark_ext.sources._columns import arrow_schema
+        from spark_ext.schemas.columns import arrow_schema
 
         self.source = kind(options)
         declared = schema or _struct(self.source.schema())

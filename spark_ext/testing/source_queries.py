@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 import spark_ext as sx
-from spark_ext.offsets import SourceOffset
+from spark_ext.model.offsets import SourceOffset
 from spark_ext.sources.contract import Committed
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.testing.source_contract import SourceWorld, as_rows

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from spark_ext.lifecycle import State, source_offsets
+from spark_ext.model.lifecycle import State
+from spark_ext.model.query_offsets import source_offsets
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
-    from spark_ext.jobs.query_run import QueryRun
+    from spark_ext.queries.run import QueryRun
 
 LIVE_EVERY = 0.25
 """Refresh on a terminal, s."""

@@ -19,7 +19,7 @@ from tests.chaos.harness import Reference, Report, Target, kills_at_steps, rando
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact, flights
 from tests.chaos.sinks import chaos, summary
-from tests.cluster import Cluster
+from tests.support.cluster import Cluster
 
 KINDS = ("driver", "worker", "executor", "jvm", "all")
 

@@ -17,9 +17,9 @@ from typing import Literal
 from spark_ext.failpoints import ONCE_DIR, VARIABLE
 from tests.chaos.scenario import Scenario
 from tests.chaos.verify import Content, differences, ledger_problems
-from tests.cluster import Cluster
-from tests.processes import Member, Tree
-from tests.waiting import until
+from tests.support.cluster import Cluster
+from tests.support.processes import Member, Tree
+from tests.support.waiting import until
 
 Target = Literal["driver", "worker", "executor", "jvm", "server", "all"]
 """What is killed: the driver's Python; one Python process of its workers; an executor of the cluster; the driver's JVM;

@@ -20,18 +20,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_ext.datafiles.writer import owner_of
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
-from spark_ext.sinks._datafiles.files import owner_of
-from spark_ext.sinks._files.folder import Folder
-from spark_ext.sinks.files_2pc import committed_files
+from spark_ext.sinks.files_2pc.folder import Folder
+from spark_ext.sinks.files_2pc.sink import committed_files
 from tests.chaos.scenario import ROOT, Scenario, Server
 from tests.chaos.sink_job import SCHEMA
 from tests.chaos.verify import Content, leftovers
 from tests.servers import receiver
 from tests.servers.kafka import Broker
 from tests.servers.postgres import PostgresServer
-from tests.sinks.postgres_kit import LEFT
+from tests.sinks.postgres_2pc.postgres_kit import LEFT
 
 UID = "copied"
 
@@ -146,8 +146,8 @@ class PostgresOutlet(Outlet):
         return pa.Table.from_pylist(self.database.table(_plain(out.name)), SCHEMA)
 
     def left(self, out: Path) -> list[str]:
-        from spark_ext.sinks._postgres.prepare import Origin
-        from spark_ext.sinks._postgres.record import Identity
+        from spark_ext.sinks.postgres_2pc.prepare import Origin
+        from spark_ext.sinks.postgres_2pc.record import Identity
 
         newest = newest_incarnation(out)
         # Other rounds have tables of their own in this database.

@@ -12,7 +12,7 @@ from tests.chaos.harness import Reference, Report, Round, kills_at_steps, random
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact
 from tests.chaos.sinks import known, server_at_steps
-from tests.cluster import Cluster
+from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 

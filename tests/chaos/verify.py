@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from spark_ext.datafiles.writer import owner_of
 from spark_ext.ledger import Ledger
-from spark_ext.lifecycle import FinalStep
-from spark_ext.sinks._datafiles.files import owner_of
+from spark_ext.model.lifecycle import FinalStep
 
 
 class Content:

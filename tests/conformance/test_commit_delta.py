@@ -14,7 +14,7 @@ from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
-from tests.sinks import delta_kit
+from tests.sinks.delta_2pc import delta_kit
 
 
 class DeltaTarget(SinkTarget):

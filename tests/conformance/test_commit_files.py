@@ -9,7 +9,7 @@ import pytest
 from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
-from tests.sinks.files_target import FilesTarget
+from tests.sinks.files_2pc.files_target import FilesTarget
 
 
 class TestFiles2pc(SinkContract):

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import types as T
 
 from spark_ext.sinks.contract import TwoPhaseCommitSink
-from spark_ext.sinks.http_2pc import HttpTwoPhaseCommit
+from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
 from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract

@@ -11,8 +11,8 @@ from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers.kafka import Broker
-from tests.sinks import kafka_kit
-from tests.sinks.kafka_kit import ImpatientTarget, KafkaTarget
+from tests.sinks.kafka_2pc import kafka_kit
+from tests.sinks.kafka_2pc.kafka_kit import ImpatientTarget, KafkaTarget
 
 
 def _target(kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest, patience: str) -> SinkTarget:

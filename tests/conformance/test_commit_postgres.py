@@ -11,7 +11,7 @@ from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import Driver, SinkTarget, table
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers.postgres import Database
-from tests.sinks.postgres_kit import PostgresTarget
+from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
 
 
 class TestPostgres2pcStaged(SinkContract):

@@ -12,11 +12,11 @@ from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
-from spark_ext.lifecycle import State
+from spark_ext.model.lifecycle import State
 from spark_ext.spark.spark_log import SparkLog
-from tests.jobs import Lab, expected
-from tests.killable import kill, mixed, running
-from tests.waiting import until
+from tests.support.jobs import Lab, expected
+from tests.support.killable import kill, mixed, running
+from tests.support.waiting import until
 
 
 def test_f1_final_checkpoint_comes_at_once(lab: Lab) -> None:

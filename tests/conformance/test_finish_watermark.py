@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from spark_ext import async_map, with_watermark
-from tests.watermarks import DAY, Streams, hour, sorted_rows
+from tests.support.watermarks import DAY, Streams, hour, sorted_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

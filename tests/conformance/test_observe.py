@@ -42,7 +42,7 @@ def looked():
 
 before = looked()
 import spark_ext as sx
-from spark_ext import registry
+from spark_ext.spark import registry
 sx.register(spark, require_delta=False)
 registered = looked()
 

@@ -8,14 +8,14 @@ import shutil
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_ext.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.errors import ConfigurationError, JobFailedError, OffsetError, StateError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.spark.spark_log import SparkLog
-from tests.jobs import Lab, expected
-from tests.killable import beside, kill, running
-from tests.waiting import until
+from tests.support.jobs import Lab, expected
+from tests.support.killable import beside, kill, running
+from tests.support.waiting import until
 
 
 def test_r1_a_source_that_finished_before_is_not_read_again(lab: Lab) -> None:

@@ -7,7 +7,7 @@ import pytest
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_queries import SourceQueryContract
 from tests.servers.kafka import Broker
-from tests.sources.kafka_kit import KafkaWorld
+from tests.sources.kafka_range.kafka_kit import KafkaWorld
 
 
 @pytest.fixture(scope="module")

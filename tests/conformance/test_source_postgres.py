@@ -7,7 +7,7 @@ import pytest
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_queries import SourceQueryContract
 from tests.servers.postgres import Database
-from tests.sources.postgres_kit import PostgresWorld
+from tests.sources.postgres.postgres_kit import PostgresWorld
 
 
 class TestPostgres(SourceContract):

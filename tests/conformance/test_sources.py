@@ -10,14 +10,14 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql.types import StructType
 
+from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.datagen import DataGen
-from spark_ext.sources.delta_snapshot import DeltaSnapshot
-from spark_ext.sources.files import Files
-from spark_ext.testing.ddl import columns
+from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
+from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_queries import SourceQueryContract
-from tests.sources import files_kit
+from tests.sources.files import files_kit
 
 SIZES = (3, 11, 1, 0, 24)
 """Rows of each channel."""

@@ -15,8 +15,8 @@ import pytest
 
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sources.contract import ChannelSource
-from spark_ext.spark import _connectors
-from tests import pages
+from spark_ext.spark import formats
+from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
 PAGE = pages.read("conformance")
@@ -90,7 +90,7 @@ def test_each_line_is_shown_or_named_as_not_yet() -> None:
     assert sorted([*ROWS, *not_yet()]) == sorted(every)
 
 
-@pytest.mark.parametrize("connector", _connectors.load(), ids=lambda connector: connector.name())
+@pytest.mark.parametrize("connector", formats.load(), ids=lambda connector: connector.name())
 def test_each_shipped_connector_runs_the_kit(connector: type[TwoPhaseCommitSink] | type[ChannelSource]) -> None:
     """By the classes that the page names, each of which takes a suite of the kit over."""
     named = re.findall(rf"^- `{connector.name()}`: (.*)$", SHOWN, re.MULTILINE)

@@ -19,7 +19,7 @@ from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnatio
 from spark_ext.ledger import incarnation as module
 from spark_ext.ledger.schema import ROWS
 from tests.ledger.rows import START, epoch, line, process
-from tests.waiting import until
+from tests.support.waiting import until
 
 DRIVER = """
 ledger = Ledger(uri)

@@ -14,12 +14,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from spark_ext.delta.fence import Fence
 from spark_ext.errors import FencedError, SparkExtError, StateError, StorageError
-from spark_ext.ledger.fence import Fence
 from spark_ext.ledger.schema import EpochRow, FinishedRow, arrow_schema, to_arrow
 from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
-from tests.disks import fill, remount, small_disk
 from tests.ledger.rows import START, epoch, flag, line, process
+from tests.support.disks import fill, remount, small_disk
 
 OLD, NEW = Fence("j", 1), Fence("j", 2)
 

@@ -14,7 +14,7 @@ from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView
 from tests.ledger.rows import event, flag
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -32,10 +32,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from spark_ext.spark._jars import package_jars
+from spark_ext.spark.jars import package_jars
 from tests.servers.kafka_log import DECIDED, states
 from tests.servers.watchdog import Watched
-from tests.waiting import until
+from tests.support.waiting import until
 
 PACKAGES: Final = "org.apache.kafka:kafka_2.13:4.3.1,org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 

@@ -27,9 +27,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.disks import small_disk
 from tests.servers.watchdog import Watched
-from tests.waiting import until
+from tests.support.disks import small_disk
+from tests.support.waiting import until
 
 ADMIN, USER, PASSWORD = "postgres", "tester", "s3cret-Passw0rd"
 """The superuser, and the plain role that tests connect as; both have this password."""

@@ -195,7 +195,7 @@ class Receiver:
     """
 
     def __init__(self, folder: Path, memory: str = "all") -> None:
-        from tests.processes import Tree
+        from tests.support.processes import Tree
 
         self.folder, self._memory = folder, memory
         self._tree_type = Tree
@@ -216,7 +216,7 @@ class Receiver:
 
     def start(self) -> None:
         """Start it; again after a kill, on the same port."""
-        from tests.waiting import until
+        from tests.support.waiting import until
 
         self.folder.mkdir(parents=True, exist_ok=True)
         said = self.folder / "port"

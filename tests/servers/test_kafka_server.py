@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from tests.servers.kafka import Broker
 from tests.servers.kafka_log import ABORTED, COMMITTED, ONGOING
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_transactions_state_is_read_from_the_brokers_disk(kafka: Broker) -> None:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.servers.postgres import Database, PostgresServer
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_wrong_password_is_refused(database: Database) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_ext.errors import FencedError, from_text
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,10 @@ def frozen(tmp_path: Path, point: str, program: str) -> Iterator[Frozen]:
 
 
 def started(tmp_path: Path, program: str, env: dict[str, str]) -> subprocess.Popen[str]:
-    code = "from pathlib import Path\nfrom tests.sinks.delta_kit import *\n" + f"path = Path({str(tmp_path / 't')!r})\n"
+    code = (
+        "from pathlib import Path\nfrom tests.sinks.delta_2pc.delta_kit import *\n"
+        + f"path = Path({str(tmp_path / 't')!r})\n"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code + textwrap.dedent(program)],
         cwd=ROOT,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_ext.offsets import Position, Range, SourceOffset, ranges
-from spark_ext.registry import Registration
-from spark_ext.sources._planner import Planner, Requests
+from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
+from spark_ext.sources.runtime.planner import Planner, Requests
+from spark_ext.spark.registry import Registration
 
 
 @dataclass

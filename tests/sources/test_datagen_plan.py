@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.datagen import BATCH_ROWS, SCHEMA, DataGen
-from spark_ext.testing.ddl import columns
 from spark_ext.testing.source_kit import drive
 
 

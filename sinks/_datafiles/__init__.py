@@ -1,1 +1,0 @@
-"""Data files in a folder or object store, as three sinks write them: rows, names, types, statistics and orphans."""

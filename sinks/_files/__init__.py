@@ -1,1 +1,0 @@
-"""How `files_2pc` writes each format into a folder."""

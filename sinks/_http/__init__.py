@@ -1,1 +1,0 @@
-"""The outbox, the chunks and the client of `http_2pc`."""

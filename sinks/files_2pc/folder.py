@@ -1,0 +1,191 @@
+"""The folder of a `files_2pc` sink: what it says of itself, which files are committed, what dead drivers have left.
+
+out/_files_2pc.json         the format and the columns, written once
+out/_files/                 all data files, committed or not; readers of Spark pass over names that begin with `_`
+out/_epochs/<sink uid>/     the log: which files are committed (`_epoch_log`)
+out/day=2013-01-31/part-…   links to committed files, for readers that know nothing of the log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.types import StructType
+
+from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.orphans import delete_orphans
+from spark_ext.errors import ConfigurationError
+from spark_ext.sinks.contract import Claim
+from spark_ext.sinks.files_2pc.epoch_log import EpochLog, put_if_absent
+
+ABOUT: Final = "_files_2pc.json"
+FILES: Final = "_files"
+EPOCHS: Final = "_epochs"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class About:
+    """What all files of a folder have in common."""
+
+    format: str
+    columns: Mapping[str, Any]
+    """The schema in Spark's JSON form, all nullable."""
+    partition_by: tuple[str, ...]
+    header: bool = False
+    separator: str = ","
+
+    @property
+    def schema(self) -> StructType:
+        """The columns."""
+        return StructType.fromJson(dict(self.columns))
+
+
+class Folder:
+    """One folder as the target of sinks.
+
+    Args:
+        path: where it is, absolute.
+        who: for messages.
+    """
+
+    def __init__(self, path: Path, who: str) -> None:
+        self.path, self._who = path, who
+        self.files = Place(str(path / FILES))
+
+    def log(self, uid: str) -> EpochLog:
+        """The log of one sink."""
+        return EpochLog(self.path / EPOCHS / uid)
+
+    # -- what it says of itself ---------------------------------------------------------------------------------------
+
+    def about(self) -> About | None:
+        """What the folder says; None when it is not there, or empty.
+
+        Raises:
+            ConfigurationError: it is another's, or of a newer release.
+            OSError: it cannot be read.
+        """
+        try:
+            raw = json.loads((self.path / ABOUT).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            self._refuse_foreign()
+            return None
+        if raw.pop("version") != VERSION:
+            raise self._refusal("the folder was written by a newer release", "use that release")
+        return About(**{**raw, "partition_by": tuple(raw["partition_by"])})
+
+    def _refuse_foreign(self) -> None:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as found:
+            for item in found:
+                if item.name not in (FILES, EPOCHS, ABOUT) and not item.name.startswith(".draft-"):
+                    raise self._refusal(
+                        f"the folder is not empty and no sink of this kind has written it; it has '{item.name}'",
+                        "choose another path, or move what is there",
+                    )
+
+    def ensure(self, wanted: About) -> None:
+        """Describe a new folder; refuse one whose files are not like those that are wanted.
+
+        Raises:
+            ConfigurationError: names what differs.
+            OSError: it cannot be read or written.
+        """
+        found = self.about()
+        if found is None:
+            text = json.dumps({"version": VERSION, **asdict(wanted)})
+            put_if_absent(self.path / ABOUT, text, "0")
+            found = self.about()
+            assert found is not None
+        self.check(found, wanted)
+
+    def check(self, found: About, wanted: About) -> None:
+        """Refuse files that are not like those which the folder has.
+
+        Raises:
+            ConfigurationError: names what differs.
+        """
+        for name in ("format", "partition_by", "header", "separator"):
+            there, asked = getattr(found, name), getattr(wanted, name)
+            if there != asked:
+                raise self._refusal(
+                    f"the folder was written with {name}={_shown(there)}, the query says {name}={_shown(asked)}",
+                    "use the options that the folder was begun with, or another path",
+                )
+        there = {field.name: field.dataType.simpleString() for field in found.schema.fields}
+        asked = {field.name: field.dataType.simpleString() for field in wanted.schema.fields}
+        for name in {**there, **asked}:
+            if there.get(name) != asked.get(name):
+                raise self._refusal(
+                    f"column '{name}' is {there.get(name, 'missing')} in the folder and {asked.get(name, 'missing')} "
+                    "in the query",
+                    "change the query so that it gives what the folder has, or choose another path",
+                )
+
+    def _refusal(self, what: str, do: str) -> ConfigurationError:
+        return ConfigurationError(what, operator=self._who, kept="the folder is as it was", do=do)
+
+    # -- its files ----------------------------------------------------------------------------------------------------
+
+    def uids(self) -> list[str]:
+        """The sinks that have written here."""
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(item.name for item in (self.path / EPOCHS).iterdir() if item.is_dir())
+        return []
+
+    def committed(self) -> Iterator[dict[str, Any]]:
+        """The records of all committed files (`path`, `size`, `rows`, `partition`), by sink and in commit order.
+
+        Raises:
+            OSError: a log cannot be read.
+        """
+        for uid in self.uids():
+            for entry in self.log(uid).entries():
+                yield from entry.get("files", ())
+
+    def publish(self, paths: Iterable[str]) -> None:
+        """Link committed files into the folder; those that are there already are passed over.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        for name in paths:
+            link = self.path / name
+            try:
+                os.link(self.path / FILES / name, link)
+            except FileExistsError:
+                continue
+            except FileNotFoundError:
+                link.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    os.link(self.path / FILES / name, link)
+
+    def clean(self, claim: Claim) -> int:
+        """Delete what dead incarnations have left; only after the claim is in the log, when none can commit any more.
+
+        Not touched are files of the claiming incarnation, of sinks outside a job (incarnation 0), of other uids, and
+        committed ones.
+
+        Returns:
+            How many files were deleted.
+
+        Raises:
+            OSError: the folder cannot be listed, or a file not deleted.
+        """
+        deleted = delete_orphans(self.files, claim, lambda: self._committed_names(claim.sink))
+        self.log(claim.sink).sweep(lambda writer: 0 < int(writer) < claim.incarnation)
+        return deleted
+
+    def _committed_names(self, uid: str) -> frozenset[str]:
+        files = (file for entry in self.log(uid).entries() for file in entry.get("files", ()))
+        return frozenset(file["path"].rpartition("/")[2] for file in files)
+
+
+def _shown(value: object) -> str:
+    return ",".join(value) or "''" if isinstance(value, tuple) else repr(value)

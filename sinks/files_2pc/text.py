@@ -1,0 +1,191 @@
+"""csv and json files of a task. The forms are those that Spark reads back unchanged; see `read_options`.
+
+csv: texts in quotes, with quotes doubled; null is nothing, the empty text is `""`; moments as
+`2013-01-31 05:15:00.123456Z`.
+json: one object per line with all its fields; moments as `2013-01-31T05:15:00.123456Z`; decimals as text, because a
+number of JSON is a double to most readers; bytes in base64; NaN and infinities as text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import types as spark
+
+from spark_ext.datafiles.writer import DataFile, TaskFiles
+from spark_ext.sinks.files_2pc.json import json_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.writer import Layout, OpenFile
+    from spark_ext.sinks.contract import Task
+
+ROWS_AT_ONCE: Final = 20_000
+"""Rows that are text at a time, when json is written."""
+
+_YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The years 1 to 9999 as microseconds since 1970: what the text forms of times hold."""
+
+
+class HivePaths(TaskFiles):
+    """Files in folders `day=2013-01-31`, from which readers take the partition's value."""
+
+    def _folder(self, name: str, value: str | None) -> str:
+        return hive_folder(name, value)
+
+
+class TextFiles(HivePaths):
+    """The rows of one task as csv or json files."""
+
+    def __init__(
+        self,
+        place: Place,
+        schema: spark.StructType,
+        layout: Layout,
+        task: Task,
+        form: str,
+        header: bool,
+        separator: str,
+    ) -> None:
+        super().__init__(place, schema, layout, task)
+        self._form, self._header, self._separator = form, header, separator
+        self._columns = spark.StructType([field for field in schema.fields if field.name not in layout.partition_by])
+
+    @property
+    def _suffix(self) -> str:
+        return f".{self._form}" + (".gz" if self._layout.compression == "gzip" else "")
+
+    def _open(self, path: str) -> OpenFile:
+        if self._form == "csv":
+            return CsvFile(self._place, path, self._file_schema, self._header, self._separator)
+        return JsonFile(self._place, path, self._columns)
+
+
+class _TextFile:
+    """What csv and json files share."""
+
+    def __init__(self, place: Place, path: str) -> None:
+        import pyarrow as pa
+
+        assert place.local is not None
+        self.path, self._root, self._rows = path, place.local, 0
+        self._raw = place.create(path)
+        self._out = pa.CompressedOutputStream(self._raw, "gzip") if path.endswith(".gz") else self._raw
+
+    def write(self, table: pa.Table) -> int:
+        """Write some rows; returns the file's size so far.
+
+        Raises:
+            ValueError: a time has no text form.
+        """
+        _refuse_far_times(table)
+        self._rows += table.num_rows
+        self._write(table)
+        return int(self._raw.tell())
+
+    def _write(self, table: pa.Table) -> None:
+        raise NotImplementedError
+
+    def close(self, partition: Mapping[str, str | None]) -> DataFile:
+        """Finish the file."""
+        self._out.close()
+        self._raw.close()
+        size = (self._root / self.path).stat().st_size
+        return DataFile(self.path, size, self._rows, partition, time.time_ns() // 1_000_000, "{}")
+
+    def drop(self) -> None:
+        """Give up the open handles, whatever state they are in."""
+        for stream in (self._out, self._raw):
+            with contextlib.suppress(OSError, ValueError):
+                stream.close()
+
+
+def _refuse_far_times(table: pa.Table) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+            days = pa.types.is_date(column.type)
+            bounds = pc.min_max(column.cast(pa.int32()).cast(pa.int64()) if days else column.cast(pa.int64())).as_py()
+            least, most = (bound // 86_400_000_000 if days else bound for bound in _YEARS)
+            if bounds["min"] is not None and (bounds["min"] < least or bounds["max"] > most):
+                raise ValueError(f"column '{name}' has a time outside the years 1 to 9999")
+
+
+class CsvFile(_TextFile):
+    """One csv file."""
+
+    def __init__(self, place: Place, path: str, schema: pa.Schema, header: bool, separator: str) -> None:
+        from pyarrow import csv
+
+        super().__init__(place, path)
+        options = csv.WriteOptions(include_header=header, delimiter=separator)
+        self._writer = csv.CSVWriter(self._out, schema, write_options=options)
+
+    def _write(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def close(self, partition: Mapping[str, str | None]) -> DataFile:
+        """Finish the file."""
+        self._writer.close()
+        return super().close(partition)
+
+
+class JsonFile(_TextFile):
+    """One file of JSON lines."""
+
+    def __init__(self, place: Place, path: str, schema: spark.StructType) -> None:
+        super().__init__(place, path)
+        self._schema = schema
+
+    def _write(self, table: pa.Table) -> None:
+        for start in range(0, table.num_rows, ROWS_AT_ONCE):
+            self._out.write(json_lines(table.slice(start, ROWS_AT_ONCE), self._schema))
+
+
+def read_options(form: str, header: bool, separator: str) -> dict[str, str]:
+    """Options with which Spark reads back what was written."""
+    if form == "csv":
+        return {
+            "header": str(header).lower(),
+            "enforceSchema": "true",
+            "sep": separator,
+            "quote": '"',
+            "escape": '"',
+            "multiLine": "true",
+            # Otherwise Spark takes a quoted empty text for null too. What stands for null is never in a file.
+            "nullValue": "\x00null\x00",
+            "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSX",
+            "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",
+            "nanValue": "nan",
+            "positiveInf": "inf",
+            "negativeInf": "-inf",
+            "mode": "FAILFAST",
+        }
+    if form == "json":
+        return {
+            "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSX",
+            "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+            "mode": "FAILFAST",
+        }
+    return {}
+
+
+_ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f") | frozenset(map(chr, range(32)))
+"""What Hive and Spark escape in the folder of a partition."""
+
+
+def hive_folder(name: str, value: str | None) -> str:
+    """The folder of a partition, `day=2013-01-31`, as Spark spells it and reads it back."""
+    spelled = "__HIVE_DEFAULT_PARTITION__" if value is None else _escaped(value)
+    return f"{_escaped(name)}={spelled}"
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(character):02X}" if character in _ESCAPED else character for character in text)

@@ -1,0 +1,184 @@
+"""Rows as JSON texts: one line per row, the same on every machine and in every attempt. Pure functions.
+
+| Spark | JSON |
+|---|---|
+| byte, short, int, long, boolean, string | number, boolean, text |
+| float, double | number; `"NaN"`, `"Infinity"` and `"-Infinity"` as texts, which JSON has no numbers for |
+| decimal | text with all its digits, so that no reader rounds it |
+| binary | text, Base64 |
+| date, timestamp, timestamp_ntz | text, ISO 8601 with microseconds; timestamps in UTC, with a `Z` |
+| struct, array | object, array |
+| map | object when its keys are strings; else an array of `{"key": ..., "value": ...}` |
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import math
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyspark.sql import types as spark
+
+from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.schemas.parquet_types import arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ToJson: TypeAlias = Callable[[Any], Any] | None
+"""What makes a value of Arrow's `to_pylist` one of JSON; None when it is one already."""
+
+_AS_THEY_ARE = (
+    spark.ByteType,
+    spark.ShortType,
+    spark.IntegerType,
+    spark.LongType,
+    spark.BooleanType,
+    spark.StringType,
+    spark.CharType,
+    spark.VarcharType,
+)
+
+
+def check_types(schema: spark.StructType, who: str) -> None:
+    """Refuse what has no JSON form, before a row moves.
+
+    Raises:
+        ConfigurationError: names the column and its type.
+    """
+    _of_fields(schema, "", who)
+
+
+class JsonRows:
+    """Makes the lines of a schema's rows."""
+
+    def __init__(self, schema: spark.StructType, who: str) -> None:
+        self._who = who
+        self._names = schema.names
+        self._converters = _of_fields(schema, "", who)
+        # Spark gives times in the session's zone, in which the first and the last hours of all years are outside them.
+        self._types = [arrow_type(field.dataType) for field in schema.fields]
+        # One encoder for all: `json.dumps` would look at its arguments again for each row.
+        self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+    def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
+        """The rows of a batch, without line ends.
+
+        Raises:
+            DataError: a date or time lies outside the years 1 to 9999.
+        """
+        columns = [
+            self._column(name, convert, column if column.type == kind else column.cast(kind))
+            for name, convert, kind, column in zip(
+                self._names, self._converters, self._types, batch.columns, strict=True
+            )
+        ]
+        if not columns:
+            yield from ("{}" for _ in range(batch.num_rows))
+        for values in zip(*columns, strict=True):
+            yield self._encode(dict(zip(self._names, values, strict=True)))
+
+    def _column(self, name: str, convert: ToJson, column: pa.Array) -> list[Any]:
+        try:
+            values: list[Any] = column.to_pylist()
+        except (OverflowError, ValueError) as problem:
+            raise DataError(
+                f"column '{name}' holds a date or time outside the years 1 to 9999, which ISO 8601 has no text for",
+                operator=self._who,
+                kept="nothing of this epoch was sent",
+                do=f"filter or clip '{name}' in the query, or cast it to a number",
+            ) from problem
+        return values if convert is None else [None if value is None else convert(value) for value in values]
+
+
+def _of_fields(schema: spark.StructType, path: str, who: str) -> list[ToJson]:
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name in seen:
+            raise _refused(f"the column '{path}{field.name}' is there twice; a JSON object has each name once", who)
+        seen.add(field.name)
+    return [converter(field.dataType, f"{path}{field.name}", who) for field in schema.fields]
+
+
+def converter(kind: spark.DataType, path: str, who: str) -> ToJson:
+    """How values of a type become JSON; nulls are the caller's.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    if isinstance(kind, _AS_THEY_ARE):
+        return None
+    if isinstance(kind, (spark.FloatType, spark.DoubleType)):
+        return _number
+    if isinstance(kind, spark.DecimalType):
+        return _decimal
+    if isinstance(kind, spark.BinaryType):
+        return _bytes
+    if isinstance(kind, spark.DateType):
+        return datetime.date.isoformat
+    if isinstance(kind, spark.TimestampType):
+        return _instant
+    if isinstance(kind, spark.TimestampNTZType):
+        return _local
+    if isinstance(kind, spark.StructType):
+        return _struct(kind, path, who)
+    if isinstance(kind, spark.ArrayType):
+        return _array(converter(kind.elementType, f"{path}.element", who))
+    if isinstance(kind, spark.MapType):
+        return _map(kind, path, who)
+    raise _refused(f"column '{path}' has the type {kind.simpleString()}, which has no JSON form here", who)
+
+
+def _refused(what: str, who: str) -> ConfigurationError:
+    return ConfigurationError(
+        what, operator=who, kept="nothing was sent", do="cast, rename or drop the column in the query"
+    )
+
+
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value, "f")
+
+
+def _bytes(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _instant(value: datetime.datetime) -> str:
+    return _local(value.replace(tzinfo=None)) + "Z"
+
+
+def _local(value: datetime.datetime) -> str:
+    return value.isoformat(timespec="microseconds")
+
+
+def _struct(kind: spark.StructType, path: str, who: str) -> ToJson:
+    fields = list(zip(kind.names, _of_fields(kind, f"{path}.", who), strict=True))
+    if all(convert is None for _, convert in fields):
+        return None
+    return lambda value: {name: _of(convert, value[name]) for name, convert in fields}
+
+
+def _array(convert: ToJson) -> ToJson:
+    return None if convert is None else lambda value: [_of(convert, element) for element in value]
+
+
+def _map(kind: spark.MapType, path: str, who: str) -> ToJson:
+    key = converter(kind.keyType, f"{path}.key", who)
+    item = converter(kind.valueType, f"{path}.value", who)
+    if isinstance(kind.keyType, (spark.StringType, spark.CharType, spark.VarcharType)):
+        return lambda value: {name: _of(item, one) for name, one in value}
+    return lambda value: [{"key": _of(key, name), "value": _of(item, one)} for name, one in value]
+
+
+def _of(convert: ToJson, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)

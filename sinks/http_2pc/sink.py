@@ -1,0 +1,292 @@
+"""The sink `http_2pc`: each epoch goes to an HTTP receiver in requests that carry idempotency keys.
+
+    frame.writeStream.format("http_2pc").options(uid="orders", url="https://shop/orders", outbox="state/outbox").start()
+
+Tasks write their rows as JSON into an outbox; the driver records the epoch there (`_http.outbox`), and only then sends
+it (`_http.client`). Exactly once needs a receiver that remembers keys: `docs/http_2pc.md` says how long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import unquote_plus, urlsplit
+
+from pydantic import Field, field_validator, model_validator
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import ConfigurationError, TransientError
+from spark_ext.failpoints import reach
+from spark_ext.options import Bytes, Milliseconds, is_secret_parameter
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.delta_2pc import Pairs
+from spark_ext.sinks.http_2pc.chunks import Chunk, Cut
+from spark_ext.sinks.http_2pc.client import Sender, Wire, library, shown
+from spark_ext.sinks.http_2pc.outbox import Outbox, placed, stage
+from spark_ext.sinks.http_2pc.rows import check_types
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.datafiles.writer import DataFile
+
+
+class HttpOptions(SinkOptions):
+    """Options of `http_2pc`."""
+
+    secret_fields: ClassVar[frozenset[str]] = frozenset({"headers", "storage_options"})
+
+    url: str
+    """Where requests go: `http://` or `https://`, without credentials."""
+
+    outbox: str = Field(min_length=1)
+    """A folder that lasts and that driver and executors share: a local path or a URI; sinks may share it."""
+
+    commit_patience: Milliseconds = 600_000
+    """As for every sink, but longer: a receiver that throttles asks for waits of its own."""
+
+    body: Literal["lines", "array"] = "lines"
+    """JSON, one row per line (`application/x-ndjson`), or one array (`application/json`)."""
+
+    batch_rows: int = Field(default=1_000, gt=0)
+    """Most rows of a request."""
+
+    batch_bytes: Bytes = Field(default=1024**2, gt=0)
+    """Most bytes of a request's rows; a larger row is a request of its own."""
+
+    method: Literal["POST", "PUT", "PATCH"] = "POST"
+    """Of the requests."""
+
+    key_header: str = Field(default="Idempotency-Key", pattern=r"^[A-Za-z0-9-]+$")
+    """Name of the header with the idempotency key."""
+
+    conflict: Literal["retry", "done", "refuse"] = "retry"
+    """What status 409 says: the same key is being worked on; the request was taken before; or it is refused."""
+
+    token: str | None = Field(default=None, repr=False)
+    """Sent as `Authorization: Bearer`. Never shown or stored; better kept in the environment (`token_env`)."""
+
+    token_env: str | None = None
+    """Name of the driver's environment variable that holds the token."""
+
+    headers: Pairs = Field(default_factory=dict, repr=False)
+    """Further headers as a JSON object of texts. Never shown or stored."""
+
+    headers_env: str | None = None
+    """Name of the driver's environment variable that holds further headers as a JSON object."""
+
+    timeout: Milliseconds = Field(default=30_000, gt=0)
+    """Longest wait for a connection, and for the receiver to go on with an answer, ms."""
+
+    patience: Milliseconds = 600_000
+    """How long `Retry-After` may put off one request, all in all, before that counts as a failed attempt, ms."""
+
+    compression: Literal["none", "gzip"] = "none"
+    """Of the bodies."""
+
+    ca_file: str | None = None
+    """PEM certificates of the authority that the receiver's is signed by; default: the ones of the system."""
+
+    redact: bool = False
+    """Whether errors leave out what the receiver answered, which may repeat rows."""
+
+    storage_options: Pairs = Field(default_factory=dict, repr=False)
+    """Options of the outbox's object store as `deltalake` names them, as a JSON object. Never shown or stored."""
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise ValueError("this is not an address such as https://host/path")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("credentials do not belong in an address; use 'token' or 'headers'")
+        if parts.fragment:
+            raise ValueError("an address of requests has no part behind '#'")
+        return value
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> HttpOptions:
+        if self.token is not None and self.token_env is not None:
+            raise ValueError("token and token_env exclude each other")
+        return self
+
+
+class HttpTwoPhaseCommit(TwoPhaseCommitSink):
+    """Epochs to an HTTP receiver, decided in an outbox and sent with idempotency keys."""
+
+    options_type = HttpOptions
+    options: HttpOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        # Made absolute where the user's process is: an executor may have another working directory.
+        self._place = placed(self.options.outbox, self.options.uid, self.options.storage_options)
+        self._acknowledged: tuple[Epoch | None, int] = (None, 0)
+
+    @classmethod
+    def name(cls) -> str:
+        """`http_2pc`."""
+        return "http_2pc"
+
+    @property
+    def _who(self) -> str:
+        return f"sink '{self.options.uid}' (http_2pc {shown(self.options.url)})"
+
+    @cached_property
+    def _outbox(self) -> Outbox:
+        return Outbox(self._place, self.options.uid, self._who)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without the opened outbox."""
+        return {key: value for key, value in self.__dict__.items() if key != "_outbox"}
+
+    def validate(self, schema: StructType) -> None:
+        """Refuse what can be refused before the query starts. The receiver is not asked: it may come later.
+
+        Raises:
+            ConfigurationError: a type has no JSON form, the outbox is another table, a variable is not set.
+            EnvironmentProblem: `httpx` is not installed.
+            StorageError: the outbox cannot be read.
+        """
+        library(self._who)
+        check_types(schema, self._who)
+        self._wire()
+        self._outbox.check()
+
+    def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
+        """Rows as JSON in a file of the outbox that belongs to no epoch yet.
+
+        Raises:
+            DataError: a value has no JSON form.
+            StorageError: the outbox cannot be written.
+        """
+        options = self.options
+        cut = Cut(options.batch_rows, options.batch_bytes, options.body)
+        who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
+        return stage(self._place, schema, batches, task, cut, who)
+
+    def claim(self, claim: Claim) -> None:
+        """The fence of the outbox, then the files that dead incarnations have left.
+
+        Raises:
+            FencedError: a newer incarnation has claimed it.
+            ConfigurationError: another job's epochs are in it.
+        """
+        self._outbox.claim(claim)
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
+        """Decide the epoch, send what was decided, and note that all of it was acknowledged.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the outbox, or the receiver has seen one.
+            DataError, ConfigurationError: the receiver has refused a request.
+            TransientError: it cannot be reached or does not take requests now, and none has been taken meanwhile.
+        """
+        if not self._outbox.decide(epoch, [file for of_task in prepared for file in of_task]):
+            return CommitOutcome.ALREADY_COMMITTED
+        self._send(epoch)
+        reach("http.acknowledged")
+        self._outbox.settle(epoch)
+        reach("http.settled")
+        return CommitOutcome.COMMITTED
+
+    def _send(self, epoch: Epoch) -> None:
+        """Only failures in a row are failed attempts: a receiver that takes one request of ten makes progress."""
+        import tenacity
+
+        sender = Sender(self._wire(), f"{self._who}, query id {epoch.query_id}, epoch {epoch.number}")
+        if self._acknowledged[0] != epoch:
+            self._acknowledged = (epoch, 0)
+        while True:
+            before = self._acknowledged[1]
+            try:
+                for chunk in self._outbox.decided(epoch):
+                    if chunk.number >= self._acknowledged[1]:
+                        sender.send(chunk, self._names(epoch, chunk))
+                        self._acknowledged = (epoch, chunk.number + 1)
+                return
+            except TransientError:
+                if self._acknowledged[1] == before:
+                    raise
+                tenacity.nap.sleep(self.options.commit_backoff / 1000)
+
+    def _names(self, epoch: Epoch, chunk: Chunk) -> dict[str, str]:
+        """Whose rows these are: the key, and its parts for a receiver that compares them."""
+        key = f"{epoch.sink}:{epoch.lineage}:{epoch.query_id}:{epoch.number}:{chunk.number}"
+        return {
+            self.options.key_header: key,
+            "Spark-Ext-Sink": epoch.sink,
+            "Spark-Ext-Lineage": str(epoch.lineage),
+            "Spark-Ext-Query": epoch.query_id,
+            "Spark-Ext-Epoch": str(epoch.number),
+            "Spark-Ext-Chunk": str(chunk.number),
+            "Spark-Ext-Last-Chunk": "true" if chunk.last else "false",
+            "Spark-Ext-Incarnation": str(epoch.incarnation),
+            # By what was recorded, not by the option, which may have been changed since: a row is an object.
+            "Content-Type": "application/x-ndjson" if chunk.body[:1] != b"[" else "application/json",
+        }
+
+    def _wire(self) -> Wire:
+        """The options as the client needs them, with what the environment holds.
+
+        Raises:
+            ConfigurationError: a variable is not set or makes no sense.
+        """
+        options = self.options
+        given = dict(options.headers)
+        if options.headers_env is not None:
+            given |= self._json(options.headers_env)
+        token = options.token if options.token_env is None else self._variable(options.token_env)
+        # What comes behind a scheme (`Bearer ...`) is one by itself.
+        secrets = [part for value in given.values() for part in (value, value.partition(" ")[2])]
+        secrets += [token] if token else []
+        for parameter in urlsplit(options.url).query.split("&"):
+            name, _, value = parameter.partition("=")
+            secrets += [value, unquote_plus(value)] if is_secret_parameter(name) else []
+        if token is not None:
+            given["Authorization"] = f"Bearer {token}"
+        for name, value in given.items():
+            if not name.isascii() or not value.isascii() or not (name + value).isprintable():
+                raise self._refused(f"the header '{name}' holds characters that no header may hold")
+        if options.compression == "gzip":
+            given["Content-Encoding"] = "gzip"
+        return Wire(
+            url=options.url,
+            method=options.method,
+            headers=given,
+            secrets=tuple(sorted(filter(None, secrets), key=len, reverse=True)),
+            timeout=options.timeout / 1000,
+            patience=options.patience / 1000,
+            conflict=options.conflict,
+            compress=options.compression == "gzip",
+            ca_file=options.ca_file,
+            redact=options.redact,
+        )
+
+    def _variable(self, name: str) -> str:
+        value = os.environ.get(name, "").strip()
+        if not value:
+            raise self._refused(f"the environment variable '{name}' is not set in the driver")
+        return value
+
+    def _json(self, name: str) -> dict[str, str]:
+        try:
+            found = json.loads(self._variable(name))
+        except json.JSONDecodeError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+            raise self._refused(f"the environment variable '{name}' does not hold a JSON object of texts")
+        return found
+
+    def _refused(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            what,
+            operator=self._who,
+            kept="nothing was sent",
+            do="correct the options 'token_env', 'headers' or 'headers_env', or the variables they name; variables are "
+            "those that the driver was started with",
+        )

@@ -1,0 +1,297 @@
+"""Phase two of `kafka_2pc`: one transactional producer per sink, kept from epoch to epoch in the committing process.
+
+A `Session` is a producer after `init_transactions`: Kafka has ended the transaction of whoever had the id before, and
+refuses that one from now on. What the session then read of the committed epochs therefore holds until it is refused
+itself. After any failure it is thrown away: the next one finds out what took effect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ext.clients.kafka import KafkaOptions, admin, library, partitions, refused_settings, told
+from spark_ext.errors import ConfigurationError, SparkExtError, TransientError
+from spark_ext.failpoints import reach
+from spark_ext.sinks.kafka_2pc.epochs import EpochRecord, EpochsTopic
+from spark_ext.sinks.kafka_2pc.staging import Staged
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+KEPT: Final = "nothing of this epoch is visible; what was committed before is untouched"
+
+_FENCED: Final = frozenset(
+    {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"}
+)
+_PURGED: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+"""What messages are told that were thrown away because of another error."""
+
+_GOODBYE_S: Final = 2.0
+"""How long a failed session may take to end its transaction; the next one ends it otherwise."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the brokers and the client allow."""
+
+    transaction_ms: int
+    """After which the brokers end a transaction that nobody ends."""
+    message_bytes: int
+    """Of one message's key and value."""
+
+
+Check = Callable[[EpochRecord], None]
+
+
+class Session:
+    """A producer that holds a sink's transactional id.
+
+    Args:
+        options: how to reach the brokers.
+        epochs: where the sink's record is; its key is the transactional id.
+        limits: of transactions and messages.
+
+    Raises:
+        EnvironmentProblem: the library is missing.
+        ConfigurationError: the brokers refuse the client, or the time-out.
+        StorageError: no answer.
+    """
+
+    def __init__(self, options: KafkaOptions, epochs: EpochsTopic, limits: Limits) -> None:
+        who = self._who = epochs.who
+        self._kafka = library(who)
+        self._options, self._epochs, self._timeout_ms = options, epochs, limits.transaction_ms
+        self._seconds = options.request_timeout / 1000
+        self._fatal: KafkaError | None = None
+        self._failed: list[KafkaError] = []
+        self._partitions: dict[str, int] = {}
+        settings = options.client(
+            who,
+            transactional_id=epochs.key,
+            transaction_timeout_ms=limits.transaction_ms,
+            message_timeout_ms=min(options.request_timeout, limits.transaction_ms),
+            delivery_report_only_error=True,
+            on_delivery=self._undelivered,
+            error_cb=self._error,
+        )
+        # `on_delivery` and `error_cb` are the library's own names, with their underscores.
+        settings["on_delivery"], settings["error_cb"] = settings.pop("on.delivery"), settings.pop("error.cb")
+        defaults = {
+            "partitioner": "murmur2_random",  # that of Kafka's Java clients, so that keys go where theirs go
+            "message.max.bytes": max(limits.message_bytes + 65_536, 1_000_000),
+            "queue.buffering.max.kbytes": max(65_536, 2 * limits.message_bytes // 1024),
+            "retry.backoff.ms": 2,  # the first request after a commit is refused for some ms
+            "retry.backoff.max.ms": 200,
+        }
+        try:
+            self._producer: Any = self._kafka.Producer({**defaults, **settings})
+        except (self._kafka.KafkaException, TypeError, ValueError) as problem:
+            raise refused_settings(problem, who) from problem
+        try:
+            self._take()
+            self.record = epochs.look()
+        except BaseException:
+            # Left alone it would go on asking for the id, and fence off whoever has it by then.
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        try:
+            self._producer.init_transactions(self._seconds)
+        except self._kafka.KafkaException as problem:
+            raise self._fault(problem, "the transactional id could not be taken") from problem
+
+    # -- one epoch ----------------------------------------------------------------------------------------------------
+
+    def publish(self, messages: Iterable[pa.RecordBatch], topic: str | None, record: EpochRecord) -> None:
+        """All messages and the record, in one transaction.
+
+        Args:
+            messages: as they were staged.
+            topic: of all messages; None: they have a column.
+            record: what is committed once they are.
+
+        Raises:
+            TransientError: it did not commit, or that is in doubt: look again with a new session.
+            DataError: the brokers refuse a message.
+        """
+        begun = time.monotonic()
+        try:
+            self._producer.begin_transaction()
+            for batch in messages:
+                self._send(batch, topic)
+                self._producer.poll(0)
+                self._check()
+            epochs = self._epochs
+            self._when_there_is_room(epochs.topic, record.to_bytes(), epochs.key.encode(), epochs.partition)
+            reach("kafka.before_commit")
+            self._producer.commit_transaction(self._seconds)
+        except (self._kafka.KafkaException, BufferError) as problem:
+            fault = self._fault(problem, "the transaction could not be committed", time.monotonic() - begun)
+            raise fault from problem
+        self.record = record
+
+    def _send(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        values = columns["value"].to_pylist()
+        keys = columns["key"].to_pylist() if "key" in columns else itertools.repeat(None)
+        if columns.keys() <= {"key", "value"}:
+            produce = self._producer.produce
+            for value, key in zip(values, keys, strict=False):
+                try:
+                    produce(topic, value, key)
+                except BufferError:
+                    self._when_there_is_room(topic, value, key, -1)
+            return
+        topics = columns["topic"].to_pylist() if "topic" in columns else itertools.repeat(topic)
+        partitions = _numbers(columns.get("partition"), -1)
+        times = _numbers(columns.get("timestamp"), 0)
+        headers = map(_pairs, columns["headers"].to_pylist()) if "headers" in columns else itertools.repeat(None)
+        for row in zip(topics, values, keys, partitions, times, headers, strict=False):
+            self._when_there_is_room(*row)
+
+    def _when_there_is_room(
+        self, topic: str | None, value: Any, key: Any, partition: int, timestamp: int = 0, headers: Any = None
+    ) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
+                return
+            except BufferError:
+                # The client's queue is full; what the brokers do not take in time fails, and ends the wait.
+                self._producer.poll(0.05)
+                self._check()
+
+    def _check(self) -> None:
+        if self._failed or self._fatal:
+            raise self._kafka.KafkaException(self._fatal or self._failed[0])
+
+    def require(self, staged: Iterable[Staged]) -> None:
+        """Refuse topics and partitions that are not there, before a transaction begins.
+
+        Raises:
+            ConfigurationError: names them.
+        """
+        wanted: dict[str, int] = {}
+        for one in staged:
+            for topic, partition in one.topics:
+                wanted[topic] = max(wanted.get(topic, -1), partition)
+        unknown = [topic for topic, most in wanted.items() if self._partitions.get(topic, 0) <= max(most, 0)]
+        if unknown:
+            client = admin(self._options, self._who)
+            self._partitions |= partitions(client, unknown, self._seconds, self._who, KEPT)
+        for topic, partition in wanted.items():
+            if self._partitions[topic] <= max(partition, 0):
+                there = self._partitions[topic]
+                raise ConfigurationError(
+                    f"the topic '{topic}' has {there} partitions, and a row is for partition {partition}"
+                    if there
+                    else f"there is no topic '{topic}'",
+                    operator=self._who,
+                    kept=KEPT,
+                    do="create it, or correct the rows' columns 'topic' and 'partition'",
+                )
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+
+    def _undelivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None and error.name() not in _PURGED:
+            self._failed.append(error)
+
+    def _error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = self._fatal or error
+
+    def _fault(self, problem: Exception, what: str, seconds: float = 0) -> SparkExtError:
+        """The cause: a message's own error, or a fatal one, is told by callbacks only, not by the call that failed."""
+        with suppress(self._kafka.KafkaException):
+            self._producer.poll(0)
+        error = problem.args[0] if isinstance(problem, self._kafka.KafkaException) else None
+        cause = self._fatal or next(iter(self._failed), None) or error
+        if cause is None:
+            return TransientError(f"{what}: {problem}", operator=self._who, kept=KEPT, do="it is tried again")
+        if cause.name() not in _FENCED and not (error is not None and error.name() in _FENCED):
+            return told(cause, what, self._who, KEPT)
+        late = seconds * 1000 >= self._timeout_ms
+        return TransientError(
+            f"{what}: "
+            + (
+                f"it took {seconds:.0f} s, longer than the option 'transaction_timeout' of {self._timeout_ms} ms allows"
+                if late
+                else f"the transactional id '{self._epochs.key}' was taken by another producer"
+            )
+            + f" ({cause.name()})",
+            operator=self._who,
+            kept=KEPT,
+            do="raise transaction_timeout, or lower the rows per epoch"
+            if late
+            else "it is tried again, which finds out whether a newer incarnation has taken over",
+        )
+
+    def close(self) -> None:
+        """End the transaction, if one is open, and forget what was not sent."""
+        self._producer.purge()
+        with suppress(self._kafka.KafkaException):
+            self._producer.abort_transaction(_GOODBYE_S)
+        self._producer.close()
+
+
+def _numbers(column: pa.Array | None, default: int) -> Iterable[int]:
+    if column is None:
+        return itertools.repeat(default)
+    numbers: list[int] = pc.fill_null(column.cast(pa.int64()), default).to_pylist()
+    return numbers
+
+
+def _pairs(headers: list[Mapping[str, Any] | None] | None) -> list[tuple[str, bytes | None]] | None:
+    if not headers:
+        return None
+    return [(header["key"], header["value"]) for header in headers if header is not None]
+
+
+# -- sessions of this process -----------------------------------------------------------------------------------------
+
+_open: dict[tuple[str, str], tuple[int, Session]] = {}
+"""By brokers and transactional id, with the incarnation whose it is: sinks are built anew for each epoch."""
+
+
+def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, incarnation: int, check: Check) -> Session:
+    """The session that this process keeps for an incarnation, or a new one.
+
+    Args:
+        options: how to reach the brokers.
+        epochs: where the sink's record is.
+        limits: of transactions and messages.
+        incarnation: who asks.
+        check: raises for a record under which it may not go on; asked before anyone is fenced off, and again when
+            nobody else can commit any more.
+    """
+    key = (options.bootstrap_servers, epochs.key)
+    if key in _open and _open[key][0] == incarnation:
+        return _open[key][1]
+    forget(options, epochs)
+    epochs.ensure()
+    check(epochs.look(settled=False))
+    fresh = Session(options, epochs, limits)
+    try:
+        check(fresh.record)
+    except BaseException:
+        fresh.close()
+        raise
+    _open[key] = (incarnation, fresh)
+    return fresh
+
+
+def forget(options: KafkaOptions, epochs: EpochsTopic) -> None:
+    """Close the session of this process, if there is one."""
+    kept = _open.pop((options.bootstrap_servers, epochs.key), None)
+    if kept is not None:
+        kept[1].close()

@@ -1,0 +1,233 @@
+"""The sink `kafka_2pc`: each epoch is one Kafka transaction, exactly once.
+
+    messages.writeStream.format("kafka_2pc").options(uid="out", bootstrap_servers="kafka:9092", topic="orders").start()
+
+Tasks stage their messages as files (`_kafka.staging`); the driver publishes them with one transactional producer
+(`_kafka.producer`), together with a record of the epoch (`_kafka.epochs`). See `docs/kafka_2pc.md` for the guarantee
+and its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+from pyspark.sql.types import StructType
+
+from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions
+from spark_ext.errors import ConfigurationError, FencedError
+from spark_ext.failpoints import reach
+from spark_ext.options import Bytes, Milliseconds
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.spark import registry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.sinks.kafka_2pc.epochs import EpochRecord, EpochsTopic
+    from spark_ext.sinks.kafka_2pc.producer import Limits
+    from spark_ext.sinks.kafka_2pc.staging import Staged, Staging
+
+
+class KafkaSinkOptions(SinkOptions, KafkaOptions):
+    """Options of `kafka_2pc`."""
+
+    secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
+
+    topic: str | None = Field(default=None, min_length=1)
+    """Where all messages go; None: each row's column `topic` says it. It wins over the column."""
+
+    staging: str | None = Field(default=None, min_length=1)
+    """Folder in which tasks leave their messages until the epoch is committed: a local path, or a URI that `pyarrow.fs`
+    knows. Driver and executors have to share it. None: below the job's state directory; without a job, below
+    `checkpointLocation`."""
+
+    epochs_topic: str = Field(default="spark-ext-epochs", min_length=1)
+    """The compacted topic that keeps which epochs are committed, for any number of sinks; created when absent."""
+
+    transactional_id: str | None = Field(default=None, min_length=1)
+    """None: `spark-ext.<topic>.<uid>`. Two sinks that share it fence each other off."""
+
+    transaction_timeout: Milliseconds = Field(default=300_000, gt=0)
+    """After which the brokers end a transaction whose driver is gone, ms; so long may readers of the topic stand still.
+    An epoch's messages have to be sent within it."""
+
+    max_message_bytes: Bytes = Field(default=1_000_000, gt=0)
+    """Key and value of a message are refused above it; the topic's own max.message.bytes has to be larger."""
+
+    checkpointlocation: str | None = None
+    """Spark's own option; see `staging`."""
+
+
+class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
+    """Exactly-once messages in Kafka topics, one transaction per epoch."""
+
+    options_type = KafkaSinkOptions
+    options: KafkaSinkOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._folder: str | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """`kafka_2pc`."""
+        return "kafka_2pc"
+
+    @property
+    def _who(self) -> str:
+        return f"sink '{self.options.uid}' (kafka_2pc {self.options.topic or 'into the topics of its rows'})"
+
+    @cached_property
+    def _epochs(self) -> EpochsTopic:
+        from spark_ext.sinks.kafka_2pc.epochs import EpochsTopic
+
+        options = self.options
+        key = options.transactional_id or f"spark-ext.{options.topic or '*'}.{options.uid}"
+        return EpochsTopic(options, options.epochs_topic, key, self._who)
+
+    @property
+    def _limits(self) -> Limits:
+        from spark_ext.sinks.kafka_2pc.producer import Limits
+
+        return Limits(self.options.transaction_timeout, self.options.max_message_bytes)
+
+    def _place(self, state: str = "") -> str:
+        """The staging folder; found on the driver, and carried to the executors."""
+        if self._folder is None:
+            mine = registry.lookup(self.options.uid)
+            state = mine.state if mine else state
+            base = self.options.staging or (f"{state}/staging" if state else None)
+            if base is None and self.options.checkpointlocation:
+                base = f"{self.options.checkpointlocation.rstrip('/')}/staging"
+            if base is None:
+                raise ConfigurationError(
+                    "there is no folder in which tasks can stage their messages",
+                    operator=self._who,
+                    kept="nothing was written",
+                    do="give one that driver and executors share with the option 'staging', or give "
+                    "'checkpointLocation' as an option, or run the query in a job",
+                )
+            # One that no sink with another target shares, since what is old in it is deleted.
+            self._folder = f"{base.rstrip('/')}/{self._epochs.key.replace('*', '_')}"
+        return self._folder
+
+    @property
+    def _staging(self) -> Staging:
+        from spark_ext.sinks.kafka_2pc.staging import Staging
+
+        return Staging(self._place(), self._who)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors, which cannot see the registry, with the folder's name."""
+        self._place()
+        return dict(self.__dict__)
+
+    def validate(self, schema: StructType) -> None:
+        """Refuse rows that are no messages, a topic that is not there, and a client that cannot connect.
+
+        Raises:
+            ConfigurationError: names the column or topic.
+            EnvironmentProblem: the client library is missing.
+            StorageError: the brokers do not answer.
+        """
+        from spark_ext.sinks.kafka_2pc.staging import check_columns
+
+        check_columns(schema, self.options.topic, self._who)
+        options, kept = self.options, "nothing was written"
+        asked = options.topic or options.epochs_topic
+        client = admin(options, self._who)
+        found = partitions(client, [asked], options.request_timeout / 1000, self._who, kept)
+        if options.topic is not None and not found[asked]:
+            raise no_topic(options.topic, "written", self._who, kept)
+
+    def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Staged | None:
+        """A file of messages that no reader sees.
+
+        Raises:
+            ConfigurationError: the rows are no messages.
+            DataError: a message without a topic, or too large.
+            StorageError: the file cannot be written.
+        """
+        from spark_ext.sinks.kafka_2pc.staging import check_columns
+
+        check_columns(schema, self.options.topic, self._who)
+        return self._staging.write(batches, task, self.options.topic, self.options.max_message_bytes)
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Staged]) -> CommitOutcome:
+        """One transaction with all messages of the epoch and the record of it."""
+        from spark_ext.sinks.kafka_2pc.producer import forget, session
+
+        options, staging = self.options, self._staging
+        try:
+            held = session(
+                options,
+                self._epochs,
+                self._limits,
+                epoch.incarnation,
+                lambda record: self._refuse_newer(record, epoch.incarnation),
+            )
+            if held.record.holds(epoch):
+                outcome = CommitOutcome.ALREADY_COMMITTED
+            else:
+                held.require(prepared)
+                messages = (batch for one in prepared for batch in staging.read(one))
+                held.publish(messages, options.topic, held.record.with_epoch(epoch))
+                outcome = CommitOutcome.COMMITTED
+                reach("kafka.committed")
+        except BaseException:
+            # Whether it took effect is found out with a new session.
+            forget(options, self._epochs)
+            raise
+        staging.remove(prepared)
+        return outcome
+
+    def claim(self, claim: Claim) -> None:
+        """Take the transactional id, which ends the transaction of whoever had it, record it, and clean the staging.
+
+        Who has the id is decided by Kafka; whose turn it is, by the record: an older driver that takes the id back
+        finds there that it may not, and the newer one takes it again.
+        """
+        from spark_ext.sinks.kafka_2pc.producer import forget, session
+
+        options = self.options
+        self._place(claim.state)
+        reach("kafka.before_fence")
+        forget(options, self._epochs)
+        try:
+            held = session(
+                options,
+                self._epochs,
+                self._limits,
+                claim.incarnation,
+                lambda record: self._refuse_other(record, claim),
+            )
+            held.publish((), options.topic, held.record.claimed(claim))
+        finally:
+            # Epochs are committed by another process.
+            forget(options, self._epochs)
+        reach("kafka.fenced")
+        self._staging.clean(claim.incarnation)
+        reach("kafka.cleaned")
+
+    def _refuse_newer(self, record: EpochRecord, incarnation: int) -> None:
+        if record.incarnation > incarnation:
+            raise FencedError(
+                f"incarnation {record.incarnation} of job '{record.job}' has taken this sink; this is {incarnation}",
+                operator=f"{self._who}, transactional id '{self._epochs.key}'",
+                kept="all committed epochs; the newer incarnation goes on from them",
+                do="let the newer one run; nothing is to be done here",
+            )
+
+    def _refuse_other(self, record: EpochRecord, claim: Claim) -> None:
+        if record.job_id not in ("", claim.job_id):
+            raise ConfigurationError(
+                f"job '{record.job}' wrote to this target under the sink uid '{claim.sink}': it is another job, or the "
+                "same one with a new state directory",
+                operator=f"{self._who}, transactional id '{self._epochs.key}'",
+                kept="the target is as it was",
+                do="give the sink another uid or another 'transactional_id', which starts anew beside what is there",
+            )
+        self._refuse_newer(record, claim.incarnation)

@@ -1,0 +1,234 @@
+"""Phase two, on the driver: one transaction that holds the fence, moves the rows and records the epoch.
+
+With prepared transactions the same transaction records the decision to commit them; then each is committed. That second
+step is not atomic over several of them, but it can no longer be taken back: whoever comes next finishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.clients.postgres.problems import told
+from spark_ext.errors import PreparedLostError, StateError
+from spark_ext.failpoints import reach
+from spark_ext.sinks.contract import CommitOutcome, Epoch
+from spark_ext.sinks.postgres_2pc import record
+from spark_ext.sinks.postgres_2pc.prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
+from spark_ext.sinks.postgres_2pc.rows import Teller, copy_in, unpacked
+from spark_ext.sinks.postgres_2pc.table import Table, names
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """How rows meet those that are there."""
+
+    key: tuple[str, ...]
+    latest_by: str | None = None
+
+
+@dataclass(frozen=True)
+class Committer:
+    """Commits epochs of one sink to one table through one connection."""
+
+    connection: psycopg.Connection[Any]
+    identity: record.Identity
+    table: Table
+    columns: tuple[str, ...]
+    """The rows' columns, in their order."""
+    upsert: Upsert | None
+    teller: Teller
+    lock_timeout: int
+    """How long to wait for a lock, ms."""
+    fence: Fence
+
+    def commit(self, epoch: Epoch, parts: Sequence[Part]) -> CommitOutcome:
+        """The epoch, once.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the table.
+            PreparedLostError: what the tasks had prepared is gone; nothing was written.
+            psycopg.Error: the server failed.
+        """
+        begin(self.connection, self.lock_timeout)
+        held, _, _ = record.lock(self.connection, self.identity)
+        record.refuse_older(held, epoch.incarnation, self.teller.who)
+        if epoch.number <= record.last(self.connection, self.identity, epoch):
+            self.connection.execute("ROLLBACK")
+            self.finish()
+            self._discard(parts)
+            return CommitOutcome.ALREADY_COMMITTED
+        self._move(parts)
+        record.committed(self.connection, self.identity, epoch, sum(part.rows for part in parts))
+        in_doubt = [part.gid for part in parts if isinstance(part, InDoubt)]
+        if in_doubt:
+            self._all_there(in_doubt)
+            record.decide(self.connection, self.identity, epoch, in_doubt)
+        reach("postgres.before_commit")
+        self.connection.execute("COMMIT")
+        reach("postgres.recorded")
+        if in_doubt:
+            self.finish()
+            self._forget_attempts(epoch)
+        reach("postgres.committed")
+        return CommitOutcome.COMMITTED
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def _move(self, parts: Sequence[Part]) -> None:
+        from psycopg import sql
+
+        staged = [part for part in parts if isinstance(part, Staged)]
+        inline = [batch for part in parts if isinstance(part, Inline) and part.rows for batch in unpacked(part.data)]
+        sources = [sql.Identifier(record.SCHEMA, part.table) for part in staged]
+        copied = self.upsert is None and self.table.only_insert is None
+        if inline and copied:
+            copy_in(self.connection, self.table.name.identifier, self.table.chosen(self.columns), inline, self.teller)
+        elif inline:
+            few = sql.Identifier("pg_temp", "spark_ext_rows")
+            self.connection.execute(
+                sql.SQL("CREATE TEMP TABLE spark_ext_rows ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
+                    names(self.columns), self.table.name.identifier
+                )
+            )
+            copy_in(self.connection, few, self.table.chosen(self.columns), inline, self.teller)
+            sources.append(few)
+        if sources:
+            self._insert_checked(sources, staged, exact=copied)
+        drop(self.connection, [part.table for part in staged])
+
+    def _insert_checked(self, sources: Sequence[sql.Identifier], staged: Sequence[Staged], *, exact: bool) -> None:
+        """Insert, and see that the staging tables still had all rows."""
+        import psycopg
+
+        try:
+            inserted = self.connection.execute(self._insert(sources)).rowcount
+        except psycopg.errors.UndefinedTable as gone:
+            raise self._lost(told(gone)) from None
+        # Counting costs a scan; a trigger of the table may keep rows out, an upsert joins some.
+        if not exact or inserted != sum(part.rows for part in staged):
+            self._count(staged)
+
+    def _insert(self, sources: Sequence[sql.Identifier]) -> sql.Composed:
+        from psycopg import sql
+
+        columns = names(self.columns)
+        rows = sql.SQL(" UNION ALL ").join(sql.SQL("SELECT {} FROM {}").format(columns, source) for source in sources)
+        into = sql.SQL("INSERT INTO {} AS t ({}) ").format(self.table.name.identifier, columns)
+        if self.upsert is None:
+            return into + rows
+        key, latest = names(self.upsert.key), self.upsert.latest_by
+        if latest is not None:
+            rows = sql.SQL("SELECT DISTINCT ON ({}) {} FROM ({}) s ORDER BY {}, {} DESC NULLS LAST").format(
+                key, columns, rows, key, sql.Identifier(latest)
+            )
+        others = [name for name in self.columns if name not in self.upsert.key]
+        if not others:
+            return into + rows + sql.SQL(" ON CONFLICT ({}) DO NOTHING").format(key)
+        changes = sql.SQL(", ").join(
+            sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in others
+        )
+        made = into + rows + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(key, changes)
+        if latest is not None:
+            # A row that came late does not undo a later one.
+            made += sql.SQL(" WHERE t.{0} IS NULL OR excluded.{0} >= t.{0}").format(sql.Identifier(latest))
+        return made
+
+    def _count(self, staged: Sequence[Staged]) -> None:
+        """An unlogged table is empty after a crash of the server."""
+        from psycopg import sql
+
+        for part in staged:
+            query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(record.SCHEMA, part.table))
+            found = self.connection.execute(query).fetchone()
+            rows = 0 if found is None else found[0]
+            if rows != part.rows:
+                raise self._lost(f"staging table '{part.table}' has {rows} of {part.rows} rows")
+
+    def _all_there(self, gids: Sequence[str]) -> None:
+        there = {gid for gid, _ in pending(self.connection, self.identity.mark)}
+        lost = [gid for gid in gids if gid not in there]
+        if lost:
+            raise self._lost(f"{len(lost)} of {len(gids)} prepared transactions are gone, such as '{lost[0]}'")
+
+    def _lost(self, what: str) -> PreparedLostError:
+        return PreparedLostError(
+            f"what the tasks had prepared is gone: {what}; the server was restarted after a crash, "
+            "or somebody removed it",
+            operator=self.teller.who,
+            kept="nothing of this epoch is visible; what was committed before is untouched",
+            do="nothing: the epoch is repeated from its source",
+        )
+
+    # -- prepared transactions ----------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Commit the prepared transactions that were decided on, by whomever; safe to repeat, and to do at once.
+
+        Raises:
+            StateError: one was rolled back by somebody else after the decision.
+        """
+        decided = record.decided(self.connection, self.identity)
+        if not decided:
+            return
+        for gid in decided:
+            self._commit_prepared(gid)
+        with self.connection.transaction():
+            self.connection.execute("DELETE FROM spark_ext.decided WHERE gid = ANY(%s)", (decided,))
+            self.connection.execute("DELETE FROM spark_ext.parts WHERE gid = ANY(%s)", (decided,))
+
+    def _commit_prepared(self, gid: str) -> None:
+        import psycopg
+        from psycopg import sql
+
+        try:
+            self.connection.execute(sql.SQL("COMMIT PREPARED {}").format(sql.Literal(gid)))
+        except psycopg.errors.UndefinedObject:
+            # Somebody has committed it, and its own row says so, or it and the decision have been cleared since.
+            settled = self.connection.execute(
+                "SELECT EXISTS (SELECT FROM spark_ext.parts WHERE gid = %s) "
+                "OR NOT EXISTS (SELECT FROM spark_ext.decided WHERE gid = %s)",
+                (gid, gid),
+            ).fetchone()
+            if settled != (True,):
+                raise StateError(
+                    f"the prepared transaction '{gid}' was decided on and is gone without having been committed",
+                    operator=self.teller.who,
+                    kept="the other parts of its epoch are committed",
+                    do="find out who ran ROLLBACK PREPARED on it; the rows of that one task are missing in the table. "
+                    "Restore an older checkpoint of the job, or add them by hand and "
+                    f"DELETE FROM spark_ext.decided WHERE gid = '{gid}'",
+                ) from None
+        reach("postgres.part_committed")
+
+    def _forget_attempts(self, epoch: Epoch) -> None:
+        """Roll back what lost attempts prepared up to this epoch, and older incarnations: it holds locks and a slot."""
+        left = [
+            gid
+            for gid, origin in pending(self.connection, self.identity.mark)
+            if origin.incarnation < epoch.incarnation
+            or (origin.incarnation == epoch.incarnation and origin.epoch <= epoch.number)
+        ]
+        give_up(self.connection, self.identity, left, self.fence)
+
+    def _discard(self, parts: Sequence[Part]) -> None:
+        drop(self.connection, [part.table for part in parts if isinstance(part, Staged)])
+        for part in parts:
+            if isinstance(part, InDoubt):
+                roll_back(self.connection, part.gid)
+
+
+def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
+    """Begin a transaction that waits for locks so long, ms, and does not hold its own for ever if we freeze."""
+    # A snapshot for each statement, whatever the database's default: what is read after the lock is as it is then.
+    connection.execute(
+        f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {int(lock_timeout)}; "
+        "SET LOCAL idle_in_transaction_session_timeout = 60000; "
+        # Spark is about to note that the epoch is safe: then the server may not forget it in a crash.
+        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+    )

@@ -1,0 +1,173 @@
+"""The sink's own record in the target's database: which epochs are committed, who may commit, what was decided.
+
+It lies in the schema `spark_ext` of the same database, so that one transaction moves the rows and records the epoch.
+Its row in `sinks` is locked (`FOR UPDATE`) by whoever commits or claims: that lock is the fence. Whoever holds it has
+seen the newest incarnation, and no newer one can claim before this transaction has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.errors import ConfigurationError, FencedError
+from spark_ext.sinks.postgres_2pc.table import LOCK
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from spark_ext.sinks.contract import Claim, Epoch
+
+SCHEMA = "spark_ext"
+"""The schema of the record, of staging tables, and of nothing else."""
+
+_TABLES = """
+CREATE SCHEMA IF NOT EXISTS spark_ext;
+CREATE TABLE IF NOT EXISTS spark_ext.sinks (
+  sink text, target text, job text, job_id text, incarnation bigint NOT NULL DEFAULT 0,
+  claimed_at timestamptz, PRIMARY KEY (sink, target));
+COMMENT ON TABLE spark_ext.sinks IS 'spark-ext: who may commit to a target under a sink uid';
+CREATE TABLE IF NOT EXISTS spark_ext.epochs (
+  sink text, target text, application text, epoch bigint NOT NULL, incarnation bigint NOT NULL,
+  rows bigint NOT NULL, committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (sink, target, application)) WITH (fillfactor = 50);
+COMMENT ON TABLE spark_ext.epochs IS 'spark-ext: the last epoch committed by each query';
+CREATE TABLE IF NOT EXISTS spark_ext.decided (
+  gid text PRIMARY KEY, sink text NOT NULL, target text NOT NULL, epoch bigint NOT NULL,
+  decided_at timestamptz NOT NULL DEFAULT clock_timestamp());
+COMMENT ON TABLE spark_ext.decided IS 'spark-ext: prepared transactions that have to be committed';
+CREATE TABLE IF NOT EXISTS spark_ext.parts (gid text PRIMARY KEY);
+COMMENT ON TABLE spark_ext.parts IS 'spark-ext: a row of each prepared transaction, to tell that it was committed';
+"""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One sink in one table."""
+
+    sink: str
+    target: str
+    """`schema.table`, with its schema."""
+
+    @property
+    def mark(self) -> str:
+        """Twelve characters that names of this sink's things begin with; SQL names are short."""
+        return hashlib.sha256(f"{self.sink}\0{self.target}".encode()).hexdigest()[:12]
+
+
+def ensure(connection: psycopg.Connection[Any]) -> None:
+    """Make the schema and its tables if they are not there."""
+    if connection.execute("SELECT to_regclass('spark_ext.parts')").fetchone() != (None,):
+        return
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        connection.execute(_TABLES)
+
+
+def lock(connection: psycopg.Connection[Any], identity: Identity) -> tuple[int, str | None, str | None]:
+    """Lock the sink's row until the transaction ends; made when it is not there.
+
+    Returns:
+        The newest incarnation, and the job and job id that own the uid in this target.
+    """
+    query = "SELECT incarnation, job, job_id FROM spark_ext.sinks WHERE sink = %s AND target = %s FOR UPDATE"
+    key = (identity.sink, identity.target)
+    found = connection.execute(query, key).fetchone()
+    if found is None:
+        connection.execute("INSERT INTO spark_ext.sinks (sink, target) VALUES (%s, %s) ON CONFLICT DO NOTHING", key)
+        found = connection.execute(query, key).fetchone()
+        assert found is not None
+    return int(found[0]), found[1], found[2]
+
+
+def refuse_older(held: int, incarnation: int, who: str) -> None:
+    """The fence.
+
+    Raises:
+        FencedError: a newer incarnation holds the target.
+    """
+    if held > incarnation:
+        raise FencedError(
+            f"incarnation {held} of the job has claimed the table; this is incarnation {incarnation}",
+            operator=who,
+            kept="everything that was committed; nothing of this incarnation is added",
+            do="nothing: the newer start of the job goes on; see that only one is started",
+        )
+
+
+def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, incarnation: int, who: str) -> None:
+    """A look at the fence without a lock: enough for what is not visible yet.
+
+    Raises:
+        FencedError: a newer incarnation holds the target.
+    """
+    held = connection.execute(
+        "SELECT incarnation FROM spark_ext.sinks WHERE sink = %s AND target = %s", (identity.sink, identity.target)
+    ).fetchone()
+    if held is not None:
+        refuse_older(int(held[0]), incarnation, who)
+
+
+def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
+    """One uid belongs to one job.
+
+    Raises:
+        ConfigurationError: the target holds another job's epochs under it.
+    """
+    if owner is not None and owner != claim.job_id:
+        raise ConfigurationError(
+            f"the table holds epochs that another job wrote under the sink uid '{claim.sink}', "
+            f"or this job '{claim.job}' before its state was deleted",
+            operator=who,
+            kept="the table is as it was; nothing was started",
+            do="give this sink another uid; or, if the state was deleted, bring it back, or, to write the output anew, "
+            f"empty the table and DELETE FROM {SCHEMA}.sinks and {SCHEMA}.epochs WHERE sink = '{claim.sink}'",
+        )
+
+
+def claimed(connection: psycopg.Connection[Any], identity: Identity, claim: Claim) -> None:
+    """Write down who may commit from now on; the row is locked."""
+    connection.execute(
+        "UPDATE spark_ext.sinks SET job = %s, job_id = %s, incarnation = %s, claimed_at = clock_timestamp() "
+        "WHERE sink = %s AND target = %s",
+        (claim.job, claim.job_id, claim.incarnation, identity.sink, identity.target),
+    )
+
+
+def last(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch) -> int:
+    """The last committed epoch of the same query and lineage; -1: none. A statement of its own, after the lock."""
+    found = connection.execute(
+        "SELECT epoch FROM spark_ext.epochs WHERE sink = %s AND target = %s AND application = %s",
+        (identity.sink, identity.target, epoch.application),
+    ).fetchone()
+    return -1 if found is None else int(found[0])
+
+
+def committed(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch, rows: int) -> None:
+    """Write the epoch down; part of the transaction that moves its rows."""
+    connection.execute(
+        "INSERT INTO spark_ext.epochs AS e (sink, target, application, epoch, incarnation, rows) "
+        "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (sink, target, application) DO UPDATE SET "
+        "epoch = excluded.epoch, incarnation = excluded.incarnation, rows = excluded.rows, "
+        "committed_at = excluded.committed_at",
+        (identity.sink, identity.target, epoch.application, epoch.number, epoch.incarnation, rows),
+    )
+
+
+def decide(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch, gids: Sequence[str]) -> None:
+    """Write down that prepared transactions will be committed; with `committed`, in one transaction."""
+    connection.execute(
+        "INSERT INTO spark_ext.decided (gid, sink, target, epoch) SELECT g, %s, %s, %s FROM unnest(%s::text[]) g",
+        (identity.sink, identity.target, epoch.number, list(gids)),
+    )
+
+
+def decided(connection: psycopg.Connection[Any], identity: Identity) -> list[str]:
+    """Prepared transactions that were decided on and are not known to be committed."""
+    found = connection.execute(
+        "SELECT gid FROM spark_ext.decided WHERE sink = %s AND target = %s ORDER BY epoch, gid",
+        (identity.sink, identity.target),
+    ).fetchall()
+    return [row[0] for row in found]

@@ -1,0 +1,289 @@
+"""The sink `postgres_2pc`: each epoch is one transaction in PostgreSQL, exactly once.
+
+    frame.writeStream.format("postgres_2pc").option("uid", "daily").option("dsn", ...).option("table", "daily").start()
+
+Tasks copy their rows to where no reader sees them (`_postgres.prepare`); the driver makes them visible and records the
+epoch in one transaction (`_postgres.commit`), under a lock that is the fence (`_postgres.record`). See
+`docs/postgres_2pc.md` for the guarantee and its limits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, field_validator, model_validator
+from pyspark.sql.types import StructType
+
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server, session
+from spark_ext.clients.postgres.names import Name
+from spark_ext.clients.postgres.problems import translated
+from spark_ext.errors import ConfigurationError
+from spark_ext.options import Bytes, Milliseconds
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.postgres_2pc.record import Identity
+from spark_ext.sinks.postgres_2pc.rows import KEPT, Teller, arrow_schema, cast, keyed
+from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, usable
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+
+    from spark_ext.sinks.postgres_2pc.commit import Committer
+    from spark_ext.sinks.postgres_2pc.prepare import Part
+
+
+def _names(value: object) -> object:
+    """`"id, day"` as a tuple."""
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+
+class PostgresSinkOptions(SinkOptions, ConnectionOptions):
+    """Options of `postgres_2pc`."""
+
+    table: str
+    """The table, `orders` or `shop.orders`; names are taken as written, odd ones go in double quotes."""
+
+    mode: Literal["append", "upsert"] = "append"
+    """Whether rows are added, or replace those of the same key."""
+
+    key: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """For `upsert`: the key's columns, comma-separated; the table needs a primary key or unique index on them."""
+
+    latest_by: str | None = None
+    """For `upsert`: of two rows of one key, the one with the greater value here stays. Without it an epoch with two
+    rows of one key is refused."""
+
+    prepared: bool = False
+    """Whether tasks copy straight into the table, in prepared transactions, instead of staging tables."""
+
+    create_table: bool = True
+    """Whether a table that is not there is made, with the rows' columns."""
+
+    inline_size: Bytes = 64 * 1024
+    """A task with at most so many bytes of rows sends them along with its commit message; 0: never."""
+
+    lock_timeout: Milliseconds = 30_000
+    """How long to wait for a lock on the table or the sink's record, ms; then the epoch is tried again."""
+
+    redact: bool = False
+    """Whether values of rows are left out of errors."""
+
+    @field_validator("table")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        Name.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> PostgresSinkOptions:
+        if self.mode == "upsert" and not self.key:
+            raise ValueError("mode=upsert needs the option 'key'")
+        if self.mode == "append" and (self.key or self.latest_by):
+            raise ValueError("key and latest_by are for mode=upsert")
+        if self.mode == "upsert" and self.prepared:
+            raise ValueError("prepared=true is for mode=append: COPY cannot replace rows")
+        return self
+
+
+class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
+    """Exactly-once writes to a PostgreSQL table, one transaction per epoch."""
+
+    options_type = PostgresSinkOptions
+    options: PostgresSinkOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._table = Name.parse(self.options.table)
+        self._schema: StructType | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """`postgres_2pc`."""
+        return "postgres_2pc"
+
+    @cached_property
+    def _server(self) -> Server:
+        return Server.of(self.options, f"sink '{self.options.uid}' (postgres_2pc)")
+
+    @cached_property
+    def _who(self) -> str:
+        return f"sink '{self.options.uid}' (postgres_2pc {self._server.name}, table {self._table})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without what was found out here: their environment may name another server."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("_server", "_who")}
+
+    # -- before the query ----------------------------------------------------------------------------------------------
+
+    def validate(self, schema: StructType) -> None:
+        """Refuse a server, table or types that cannot be written to.
+
+        Raises:
+            ConfigurationError: names the server, table, column or setting.
+            StorageError: the server cannot be reached.
+        """
+        from spark_ext.sinks.postgres_2pc.types import new_type
+
+        options = self.options
+        for field in schema.fields:
+            new_type(field.dataType, field.name, self._who)
+        for name in (*options.key, *([options.latest_by] if options.latest_by else [])):
+            if name not in schema.names:
+                raise ConfigurationError(
+                    f"the options 'key' and 'latest_by' name a column '{name}' that the query has not; "
+                    f"it has: {', '.join(schema.names)}",
+                    operator=self._who,
+                    kept="nothing was written",
+                    do="correct the options, or add the column to the query",
+                )
+        with self._session(0) as connection:
+            if look_up(connection, self._table, self._who) is not None:
+                table = usable(connection, self._table, schema, options.key, self._who, make=False)
+                self._refuse_what_copy_passes_over(table, self._who)
+            elif not options.create_table:
+                raise missing(self._table, self._who)
+            if options.prepared:
+                self._refuse_without_prepared_transactions(connection)
+        self._schema = schema
+
+    def _refuse_what_copy_passes_over(self, table: Table, who: str) -> None:
+        if self.options.prepared and table.only_insert is not None:
+            raise ConfigurationError(
+                f"the table has {table.only_insert}, which COPY does not heed, and prepared=true is by COPY alone",
+                operator=who,
+                kept="nothing was written",
+                do="leave prepared=false: rows are then moved by INSERT",
+            )
+
+    def _refuse_without_prepared_transactions(self, connection: psycopg.Connection[Any]) -> None:
+        found = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+        if found == (0,):
+            raise ConfigurationError(
+                "the server allows no prepared transactions (max_prepared_transactions = 0)",
+                operator=self._who,
+                kept="nothing was written",
+                do="set max_prepared_transactions in postgresql.conf to at least twice the number of the query's tasks "
+                "and restart the server, or leave prepared=false",
+            )
+
+    def claim(self, claim: Claim) -> None:
+        """The fence first, then what dead incarnations have left; see `_postgres.claim`.
+
+        Without a table there is nothing to fence; it is made here if `validate` has told the schema.
+        """
+        from spark_ext.sinks.postgres_2pc.claim import take
+
+        with self._session(claim.incarnation) as connection:
+            table = look_up(connection, self._table, self._who)
+            if table is None and self._schema is not None and self.options.create_table:
+                create(connection, self._table, self._schema, self.options.key, self._who)
+                table = look_up(connection, self._table, self._who)
+            if table is None:
+                raise missing(self._table, self._who)
+            take(self._committer(connection, table, (), self._who, claim.incarnation), claim, self._mark)
+
+    # -- an epoch ------------------------------------------------------------------------------------------------------
+
+    def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Part | None:
+        """Rows that no reader sees: in the message, a staging table or a prepared transaction.
+
+        Raises:
+            DataError: a row does not fit the table; names row, column and value.
+            ConfigurationError: the table does not take the rows' columns.
+            StorageError: the server failed.
+        """
+        from spark_ext.sinks.postgres_2pc.commit import begin
+        from spark_ext.sinks.postgres_2pc.prepare import Origin, gather, make_way, prepare, stage
+        from spark_ext.sinks.postgres_2pc.record import refuse_fenced
+
+        arrow = arrow_schema(schema)
+        who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
+        teller = Teller(who, self.options.redact)
+        rows = keyed(cast(batches, arrow), self.options.key, teller)
+        inline, first = gather(rows, arrow, self.options.inline_size)
+        if inline is not None:
+            return inline if inline.rows else None
+        every = itertools.chain(first, rows)
+        with self._session(task.incarnation, who) as connection:
+            table = self._usable(connection, schema, who)
+            identity = Identity(task.sink, str(table.name))
+            origin = Origin.task(identity, task)
+            if not self.options.prepared:
+                return stage(connection, table, schema.names, every, origin, teller, self.options.lock_timeout)
+            self._refuse_what_copy_passes_over(table, who)
+            make_way(connection, identity, origin, partial(self._fence, identity, task.incarnation))
+            begin(connection, self.options.lock_timeout)
+            refuse_fenced(connection, identity, task.incarnation, who)
+            return prepare(connection, identity, table, schema.names, every, origin, teller)
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Part]) -> CommitOutcome:
+        """One transaction with all rows of the epoch and its record; see `_postgres.commit`.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the table.
+            DataError: the rows violate a constraint, or are two of one key.
+            PreparedLostError: what the tasks had prepared is gone.
+            StorageError: the server failed; it is tried again.
+        """
+        who = f"{self._who}, epoch {epoch.number}"
+        with self._session(epoch.incarnation, who) as connection:
+            table = self._usable(connection, schema, who)
+            committer = self._committer(connection, table, tuple(schema.names), who, epoch.incarnation)
+            return committer.commit(epoch, prepared)
+
+    # -- shared --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _session(self, incarnation: int, who: str | None = None) -> Iterator[psycopg.Connection[Any]]:
+        """A kept connection, with the sink's record made; errors inside come out as ours."""
+        from spark_ext.sinks.postgres_2pc.claim import application
+        from spark_ext.sinks.postgres_2pc.record import ensure
+
+        who = who or self._who
+        name = application(self._mark, incarnation)
+        with translated(who, KEPT, redact=self.options.redact), session(self._server, name, who, ensure) as connection:
+            yield connection
+
+    @contextmanager
+    def _fence(self, identity: Identity, incarnation: int) -> Iterator[psycopg.Connection[Any]]:
+        """A further connection that holds the sink's row until it is left."""
+        from spark_ext.sinks.postgres_2pc.claim import application
+        from spark_ext.sinks.postgres_2pc.commit import begin
+        from spark_ext.sinks.postgres_2pc.record import lock
+
+        with self._server.connect(application(self._mark, incarnation)) as connection:
+            begin(connection, self.options.lock_timeout)
+            lock(connection, identity)
+            yield connection
+            connection.execute("ROLLBACK")
+
+    @property
+    def _mark(self) -> str:
+        """What this sink's connections are known by: the table as it was named, for they are made before it is seen."""
+        return Identity(self.options.uid, str(self._table)).mark
+
+    def _usable(self, connection: psycopg.Connection[Any], schema: StructType, who: str) -> Table:
+        options = self.options
+        return usable(connection, self._table, schema, options.key, who, make=options.create_table)
+
+    def _committer(
+        self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, incarnation: int
+    ) -> Committer:
+        from spark_ext.sinks.postgres_2pc.commit import Committer, Upsert
+
+        options = self.options
+        identity = Identity(options.uid, str(table.name))
+        return Committer(
+            connection,
+            identity,
+            table,
+            columns,
+            Upsert(options.key, options.latest_by) if options.mode == "upsert" else None,
+            Teller(who, options.redact),
+            options.lock_timeout,
+            partial(self._fence, identity, incarnation),
+        )

@@ -1,0 +1,156 @@
+"""The bridge between Spark's Python data source API and `TwoPhaseCommitSink`. Authors of sinks need not read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import CommitError, StateError
+from spark_ext.failpoints import reach
+from spark_ext.model.offsets import is_channel_offset
+from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.runtime.retry import attempts
+from spark_ext.spark import registry
+from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.worker_process import begin_task, tune
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY_ID = "sql.streaming.queryId"
+EPOCH = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver: whose rows they are, and what it prepared."""
+
+    query_id: str
+    epoch: int
+    rows: int
+    prepared: Any
+
+
+class EpochWriter(DataSourceStreamArrowWriter):
+    """One sink in one query: `write` on executors, `commit` in a driver-side worker. Built anew for each epoch."""
+
+    def __init__(self, sink: TwoPhaseCommitSink, schema: StructType) -> None:
+        self._sink = sink
+        self._schema = schema
+        # Built on the driver and pickled to the executors, which cannot see the registry.
+        self._registration = registry.lookup(sink.options.uid)
+        tune()
+
+    @property
+    def _uid(self) -> str:
+        return self._sink.options.uid
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Phase one, in a task."""
+        from pyspark import TaskContext
+
+        begin_task()
+        context = TaskContext.get()
+        assert context is not None
+        query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)
+        assert query_id is not None and epoch is not None
+        mine = self._registration
+        task = Task(
+            sink=self._uid,
+            query_id=query_id,
+            epoch=int(epoch),
+            partition=context.partitionId(),
+            attempt=context.taskAttemptId(),
+            incarnation=mine.incarnation if mine else 0,
+            lineage=mine.lineage if mine else 0,
+        )
+        counted = _Counted(iterator)
+        prepared = self._sink.write(self._schema, counted, task)
+        reach("sink.written")
+        tune()
+        return Written(query_id, int(epoch), counted.rows, prepared)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Phase two: tried again with back-off; after the last attempt the query fails with what is in doubt."""
+        written = [message for message in messages if isinstance(message, Written)]
+        if len(written) != len(messages):
+            raise StateError(
+                f"{len(messages) - len(written)} of {len(messages)} tasks of epoch {batchId} did not report",
+                operator=f"sink '{self._uid}'",
+                kept="nothing of this epoch was committed",
+                do="start the job again: the epoch is replayed",
+            )
+        prepared = [message.prepared for message in written if message.prepared is not None]
+        final = self._sink.requires_finalization and self._is_final(batchId)
+        if not prepared and not final:
+            return
+        epoch = Epoch(
+            sink=self._uid,
+            lineage=self._registration.lineage if self._registration else 0,
+            query_id=self._query_id(written),
+            number=batchId,
+            incarnation=self._registration.incarnation if self._registration else 0,
+            final=final,
+        )
+        reach("sink.before_commit")
+        self._with_retries(epoch, prepared)
+        reach("sink.committed")
+        tune()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is undone: Spark aborts also after a commit that raised although it took effect.
+
+        What the tasks prepared is the next start's to clean.
+        """
+
+    def _with_retries(self, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
+        import tenacity
+
+        tries = attempts(self._sink.options, f"the commit of epoch {epoch.number} of sink '{self._uid}'")
+        try:
+            return tries(self._sink.commit, self._schema, epoch, prepared)
+        except tenacity.RetryError as given_up:
+            last = given_up.last_attempt.exception()
+            raise CommitError(
+                f"epoch {epoch.number} could not be committed "
+                f"in {given_up.last_attempt.attempt_number} attempts: {last}",
+                operator=f"sink '{self._uid}', query id {epoch.query_id}, epoch {epoch.number}",
+                kept=f"what {len(prepared)} tasks prepared; whether the last attempt took effect is in doubt "
+                "until the epoch is replayed, which finds out",
+                do="see to the target; the epoch is committed once when the query runs again",
+            ) from last
+
+    def _query_id(self, written: Sequence[Written]) -> str:
+        for message in written:
+            return message.query_id
+        assert self._registration is not None
+        query_id = SparkLog(self._registration.checkpoint).query_id()
+        assert query_id is not None
+        return query_id
+
+    def _is_final(self, epoch: int) -> bool:
+        """Whether the epoch was made after the last row: a source's offset counts the final epochs."""
+        if self._registration is None:
+            return False
+        logged = SparkLog(self._registration.checkpoint).offsets(epoch)
+        return logged is not None and any(is_channel_offset(raw) and raw.get("final", 0) > 0 for raw in logged.sources)
+
+
+class _Counted:
+    """Counts the rows that pass."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        self.rows += batch.num_rows
+        return batch

@@ -1,1 +1,0 @@
-"""Bounds and reading of `kafka_range`."""

@@ -1,1 +1,0 @@
-"""Ranges, the snapshot and the increments of the source `postgres`."""

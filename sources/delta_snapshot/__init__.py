@@ -1,0 +1,1 @@
+"""The source `delta_snapshot`: one version of a Delta table."""

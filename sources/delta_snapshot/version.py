@@ -1,0 +1,227 @@
+"""One version of a Delta table, as delta-rs sees it: columns, data files, deletion vectors; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+import pandas as pd
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyspark.sql.types import StructType
+
+from spark_ext.datafiles.input_file import KEPT, resolve
+from spark_ext.errors import ConfigurationError, DataError, SparkExtError, UnsupportedTableError
+from spark_ext.sources.delta_snapshot.time import commits_of, current_at, instant
+
+READABLE = frozenset(
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""The table features that `delta_snapshot` reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a table's version."""
+
+    path: str
+    """Relative to the table, or absolute, as in a shallow clone."""
+    size: int
+    """Bytes."""
+    partition: dict[str, str | None]
+    """Partition column, by its logical name, to value as text."""
+    rows_deleted: bool
+    """Whether a deletion vector takes rows out."""
+
+
+class TableVersion:
+    """A loaded version; whatever delta-rs says is told as one of our errors.
+
+    Args:
+        path: local path or URI.
+        version: None: the current one, or that of `timestamp`.
+        timestamp: ISO 8601; the version that was current then.
+        operator: for messages.
+        pinned: whether the version was chosen by an earlier run, so that it cannot be another now.
+    """
+
+    def __init__(
+        self, path: str, version: int | None, timestamp: str | None, operator: str, *, pinned: bool = False
+    ) -> None:
+        self._path, self._operator = path, operator
+        try:
+            self._table = DeltaTable(path, version=version)
+            if version is None and timestamp is not None:
+                self._table.load_as_version(self._version_at(instant(timestamp)))
+        except TableNotFoundError as problem:
+            raise self._configuration(f"there is no Delta table '{path}'", "correct the option 'path'") from problem
+        except ValueError as problem:
+            raise self._configuration(
+                f"'{timestamp}' is no timestamp: {problem}", "write it like 2024-01-31T00:00:00Z"
+            ) from problem
+        except DeltaError as problem:
+            raise self._unreadable(version, pinned, problem) from problem
+        self._check_features()
+
+    def _configuration(self, what: str, do: str) -> ConfigurationError:
+        return ConfigurationError(what, operator=self._operator, kept="nothing was read", do=do)
+
+    def _unreadable(self, version: int | None, pinned: bool, problem: Exception) -> SparkExtError:
+        if pinned:
+            return DataError(
+                f"version {version} of '{self._path}', which this source reads, can no longer be loaded: {problem}",
+                operator=self._operator,
+                kept=KEPT,
+                do="restore the table's log, or start the source under a new uid to read the current version; "
+                "set delta.logRetentionDuration longer than a run may take",
+            )
+        which = f"version {version} of " if version is not None else ""
+        return self._configuration(
+            f"{which}the Delta table '{self._path}' cannot be loaded: {problem}",
+            "give a version that the table's log still has, and check that the storage is reachable",
+        )
+
+    def _version_at(self, wanted: pd.Timestamp) -> int:
+        filesystem, root = resolve(self._path, self._operator)
+        at = int(wanted.as_unit("ms").asm8.view("i8"))
+        commits = commits_of(self._table, filesystem, root, at)
+        if found := current_at(commits, at):
+            return found.version
+        oldest = [f"; the oldest is version {one.version} of {pd.Timestamp(one.at, unit='ms')}Z" for one in commits[:1]]
+        raise self._configuration(
+            f"the table's log has no commit at or before {wanted}{''.join(oldest)}",
+            "give a later timestamp, or a version",
+        )
+
+    def _check_features(self) -> None:
+        protocol = self._table.protocol()
+        unknown = sorted(set(protocol.reader_features or ()) - READABLE)
+        if self._mapping == "id":
+            unknown.append("columnMapping by id")
+        if unknown or protocol.min_reader_version > 3:
+            raise UnsupportedTableError(
+                f"table '{self._path}' needs {', '.join(unknown) or 'a newer reader'}, which this source does not read",
+                operator=self._operator,
+                kept="nothing was read",
+                do="read it with Spark's own Delta source, or drop the feature from the table",
+            )
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return int(self._table.version())
+
+    @property
+    def mapped(self) -> bool:
+        """Whether its files call the columns otherwise."""
+        return self._mapping == "name"
+
+    @property
+    def _mapping(self) -> str:
+        return str(self._table.metadata().configuration.get("delta.columnMapping.mode", "none"))
+
+    @cached_property
+    def _fields(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._table.schema().to_json())
+        return found
+
+    @property
+    def schema(self) -> StructType:
+        """Its columns, without the table's own metadata, which has no meaning outside it."""
+        return StructType.fromJson(_plain(self._fields, physical=False))
+
+    @property
+    def physical(self) -> StructType:
+        """Its columns as the data files call them; the same fields at the same places."""
+        return StructType.fromJson(_plain(self._fields, physical=self.mapped))
+
+    def files(self) -> Iterator[DataFile]:
+        """Its data files, oldest first."""
+        actions = pa.table(self._table.get_add_actions()).sort_by(
+            [("modification_time", "ascending"), ("path", "ascending")]
+        )
+        deleted = self._paths_with_deleted_rows()
+        columns: dict[str, list[str | None]] = {}
+        if "partition" in actions.schema.names:
+            values = actions["partition"].combine_chunks()
+            columns = {field.name: values.field(field.name).cast(pa.string()).to_pylist() for field in values.type}
+        sizes = actions["size_bytes"].to_pylist()
+        for index, encoded in enumerate(actions["path"].to_pylist()):
+            path = unquote(encoded)
+            yield DataFile(
+                path,
+                sizes[index],
+                {name: texts[index] for name, texts in columns.items()},
+                any(name == path or name.endswith("/" + path) for name in deleted) if deleted else False,
+            )
+
+    def _paths_with_deleted_rows(self) -> frozenset[str]:
+        if "deletionVectors" not in (self._table.protocol().reader_features or ()):
+            return frozenset()
+        return frozenset(
+            unquote(path)
+            for batch in self._table.deletion_vectors()
+            for path in pa.record_batch(batch)["filepath"].to_pylist()
+        )
+
+
+def _plain(node: Any, *, physical: bool) -> Any:
+    """A schema's JSON without metadata; under physical names when asked for."""
+    if isinstance(node, list):
+        return [_plain(item, physical=physical) for item in node]
+    if not isinstance(node, dict):
+        return node
+    out = {key: _plain(value, physical=physical) for key, value in node.items() if key != "metadata"}
+    if "name" in node:
+        name = node.get("metadata", {}).get("delta.columnMapping.physicalName")
+        out |= {"name": name if physical and name else node["name"], "metadata": {}}
+    return out
+
+
+@lru_cache(maxsize=2)
+def version_of(path: str, version: int) -> TableVersion:
+    """A version that a planner has chosen; kept per process."""
+    return TableVersion(path, version, None, f"table '{path}'", pinned=True)
+
+
+@lru_cache(maxsize=2)
+def keep_masks(path: str, version: int) -> dict[str, pa.Array]:
+    """By decoded URI of a data file with a deletion vector: for each row, whether it exists.
+
+    Kept per process, because delta-rs gives those of all files at once.
+    """
+    masks = {}
+    for given in DeltaTable(path, version=version).deletion_vectors():
+        batch = pa.record_batch(given)
+        vectors = batch["selection_vector"]
+        for index, uri in enumerate(batch["filepath"].to_pylist()):
+            masks[unquote(uri)] = vectors[index].values.cast(pa.bool_())
+    return masks
+
+
+class _Renamed:
+    """A batch under another schema of the same structure; Arrow's C interface goes by place, not by name."""
+
+    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._batch, self._schema = batch, schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
+
+
+def renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same columns under the names of a schema, nested ones included; nothing is copied."""
+    return pa.record_batch(_Renamed(batch, schema))

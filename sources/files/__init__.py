@@ -1,0 +1,1 @@
+"""The source `files`: channels are files, read as parquet, csv or JSON."""

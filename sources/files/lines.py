@@ -1,0 +1,248 @@
+"""CSV and JSON files by byte: ranges that begin and end at lines, read in blocks of bounded size.
+
+A file that cannot be cut at lines (`multiline`, or compressed) is read as one step; its positions are 0 and its
+size.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from spark_ext.datafiles.input_file import InputFile
+from spark_ext.schemas.columns import conform
+from spark_ext.sources.contract import Advance, Limit
+
+BLOCK = 8 * 1024 * 1024
+"""Bytes parsed at a time; a longer line makes a longer block."""
+
+SCAN = 1024 * 1024
+"""Bytes looked at together when lines are counted or a line's end is sought."""
+
+LEAST_PART = 1024 * 1024
+"""A range is not split into parts smaller than this, bytes."""
+
+BATCH_ROWS = 65_536
+"""Most rows of one batch."""
+
+BOM = b"\xef\xbb\xbf"
+
+
+class LinesFormat(ABC):
+    """Plans and reads files of lines. Positions are bytes at which a line begins.
+
+    Args:
+        wanted: the declared columns.
+        whole: whether rows may span lines, so that a file is one step.
+    """
+
+    begin = 0
+
+    blank: ClassVar[bytes] = b"\r\n"
+    """What a block without rows consists of."""
+
+    def __init__(self, wanted: pa.Schema, *, whole: bool) -> None:
+        self._wanted = wanted
+        self._whole = whole
+
+    # -- per format ------------------------------------------------------------------------------------------
+
+    def head(self, file: InputFile) -> int:
+        """Lines at the file's beginning that are no rows."""
+        return 0
+
+    def check(self, file: InputFile) -> None:  # noqa: B027 - a format without a header has nothing to check
+        """Refuse a file whose columns can be seen not to fit."""
+
+    @abstractmethod
+    def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
+        """Whole lines as columns; raises what Arrow raises."""
+
+    @abstractmethod
+    def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+        """A whole file, from its beginning, whose rows may span lines."""
+
+    # -- planning --------------------------------------------------------------------------------------------
+
+    def whole(self, file: InputFile) -> bool:
+        """Whether this file is one step."""
+        return self._whole or file.compression is not None
+
+    def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
+        """How far to read: limits hold to the line; a row is a line, blank ones included.
+
+        Raises:
+            DataError: the file has changed, or its header lacks a declared column.
+        """
+        file.verify()
+        if start == 0 and file.size:
+            self.check(file)
+        if self.whole(file) or (limit.rows is None and limit.bytes is None):
+            return Advance(file.size, True, bytes=file.size - start)
+        end, rows = file.size, None
+        with file.faults(), file.open() as raw:
+            if limit.bytes is not None and start + limit.bytes < end:
+                end = line_end(raw, start + max(0, limit.bytes - 1), end)
+            if limit.rows is not None:
+                head = self.head(file) if start == 0 else 0
+                end, lines = after_lines(raw, start, end, limit.rows + head)
+                rows = max(0, lines - head)
+        return Advance(end, end == file.size, rows=rows, bytes=end - start)
+
+    def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
+        """Cut at lines, into parts of about equal size."""
+        parts = min(parts, (end - start) // LEAST_PART)
+        if parts < 2 or self.whole(file):
+            return [(start, end)]
+        cuts = [start]
+        with file.faults(), file.open() as raw:
+            for part in range(1, parts):
+                cut = line_end(raw, start + (end - start) * part // parts, end)
+                if cuts[-1] < cut < end:
+                    cuts.append(cut)
+        return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, file: InputFile, start: int, end: int | None) -> Iterator[pa.RecordBatch]:
+        """The rows of the lines in [start, end); `end` None: all.
+
+        Raises:
+            DataError: the file has changed, or a line does not fit; names file, byte and line.
+        """
+        file.verify()
+        end = file.size if end is None else min(end, file.size)
+        if start >= end:
+            return
+        if self.whole(file):
+            with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+                for batch in self.stream(file, raw):
+                    yield from self._pieces(file, pa.Table.from_batches([batch]))
+            return
+        with file.open() as raw:
+            for at, block in self._blocks(file, raw, start, end):
+                try:
+                    # Bring the rows into shape here as well: a null or a timestamp may be what does not fit.
+                    pieces = list(self._pieces(file, self.parse(file, block)))
+                except pa.ArrowException as problem:
+                    raise self._at_line(file, block, at, problem) from problem
+                yield from pieces
+
+    def _blocks(self, file: InputFile, raw: pa.NativeFile, start: int, end: int) -> Iterator[tuple[int, pa.Buffer]]:
+        at = start
+        while at < end:
+            with file.faults():
+                raw.seek(at)
+                data = raw.read(min(BLOCK, end - at))
+                cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
+                if not cut:
+                    stop = line_end(raw, at + len(data), end)
+                    raw.seek(at)
+                    data = raw.read(stop - at)
+                    cut = len(data)
+            if not data:
+                raise file.refusal(
+                    f"it ends before byte {end}, up to which it was planned",
+                    "put the file back as it was",
+                )
+            skip = self._skip(file, data) if at == 0 else 0
+            block = memoryview(data)[skip:cut]
+            if bytes(block).strip(self.blank):
+                yield at + skip, pa.py_buffer(block)
+            at += cut
+
+    def _skip(self, file: InputFile, data: bytes) -> int:
+        at = len(BOM) if data.startswith(BOM) else 0
+        for _ in range(self.head(file)):
+            at = data.find(b"\n", at) + 1 or len(data)
+        return at
+
+    def _pieces(self, file: InputFile, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+            if batch.num_rows:
+                yield conform(batch, self._wanted, file.constants)
+
+    def _at_line(self, file: InputFile, block: pa.Buffer, at: int, problem: Exception) -> Exception:
+        """Find the first line that does not fit, by halving."""
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + 1
+        ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
+        low, high = 0, len(ends) - 1
+        while low < high:
+            middle = (low + high) // 2
+            first = int(ends[low - 1]) if low else 0
+            try:
+                list(self._pieces(file, self.parse(file, block.slice(first, int(ends[middle]) - first))))
+                low = middle + 1
+            except pa.ArrowException as nearer:
+                problem, high = nearer, middle
+        byte = at + (int(ends[low - 1]) if low else 0)
+        with file.faults(), file.open() as raw:
+            line = count_lines(raw, byte) + 1
+        return file.refusal(
+            f"line {line} (byte {byte}) does not fit the declared columns: {problem}",
+            "correct the line, or the schema or the format options, and start again with the option "
+            "changed_files=accept if the file was changed",
+        )
+
+
+def line_end(raw: pa.NativeFile, at: int, end: int) -> int:
+    """The beginning of the first line that begins after byte `at`; at most `end`."""
+    raw.seek(at)
+    while at < end:
+        data = raw.read(min(SCAN, end - at))
+        found = data.find(b"\n")
+        if found >= 0:
+            return int(at + found + 1)
+        if not data:
+            break
+        at += len(data)
+    return end
+
+
+def after_lines(raw: pa.NativeFile, at: int, end: int, lines: int) -> tuple[int, int]:
+    """Where `lines` lines from `at` end, and how many there were; at most at `end`."""
+    raw.seek(at)
+    seen, last = 0, b"\n"
+    while at < end:
+        data = raw.read(min(SCAN, end - at))
+        if not data:
+            break
+        here = data.count(b"\n")
+        if seen + here >= lines:
+            nth = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)[lines - seen - 1]
+            return at + int(nth) + 1, lines
+        seen, at, last = seen + here, at + len(data), data[-1:]
+    return end, seen + (last != b"\n")
+
+
+def count_lines(raw: pa.NativeFile, upto: int) -> int:
+    """How many lines end before a byte."""
+    raw.seek(0)
+    return sum(data.count(b"\n") for data in iter(lambda: raw.read(min(SCAN, upto - raw.tell())), b""))
+
+
+def filled_lines(block: pa.Buffer) -> int:
+    """How many lines of a block hold anything."""
+    data = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(data == 10)
+    lengths = np.diff(ends, prepend=-1) - 1
+    blank = (lengths == 0) | ((lengths == 1) & (data[ends - 1] == 13))
+    rest = len(data) - (int(ends[-1]) + 1 if len(ends) else 0)
+    return len(ends) - int(np.count_nonzero(blank)) + (rest > 0)
+
+
+def first_line(file: InputFile) -> bytes:
+    """The file's first line without its end, decompressed."""
+    with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+        line = io.BytesIO()
+        while data := raw.read(64 * 1024):
+            head, end, _ = data.partition(b"\n")
+            line.write(head)
+            if end:
+                break
+    return line.getvalue().removeprefix(BOM).rstrip(b"\r")

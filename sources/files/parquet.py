@@ -1,0 +1,274 @@
+"""Parquet files by row number: footers for planning, row groups for splitting, batches for reading."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, islice
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_ext.datafiles.input_file import InputFile
+from spark_ext.schemas.columns import conform, match, misfit
+from spark_ext.sources.contract import Advance, Limit
+
+BATCH_ROWS = 65_536
+"""Most rows of one batch."""
+
+BATCH_BYTES = 16 * 1024 * 1024
+"""What a batch should not pass, by the footer's uncompressed sizes; rows are never cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What planning needs of a Parquet file's footer."""
+
+    ends: tuple[int, ...]
+    """Row number past the last row of each row group."""
+    sizes: tuple[int, ...]
+    """Compressed bytes of each row group."""
+    schema: pa.Schema
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return self.ends[-1] if self.ends else 0
+
+    def bytes_upto(self, row: int) -> float:
+        """Compressed bytes before a row, taking the rows of a group as equally long."""
+        group = bisect_right(self.ends, row)
+        before = float(sum(self.sizes[:group]))
+        if group == len(self.ends):
+            return before
+        first = self.ends[group - 1] if group else 0
+        return before + self.sizes[group] * (row - first) / (self.ends[group] - first)
+
+    def row_at(self, size: float) -> int:
+        """The last row before which there are at most `size` compressed bytes."""
+        totals = list(accumulate(self.sizes))
+        group = bisect_right(totals, size)
+        if group == len(totals):
+            return self.rows
+        first = self.ends[group - 1] if group else 0
+        before = totals[group - 1] if group else 0
+        share = (size - before) / self.sizes[group] if self.sizes[group] else 0.0
+        return first + int(share * (self.ends[group] - first))
+
+
+EMPTY = Footer((), (), pa.schema([]))
+"""Stands for a file of no bytes, which Spark passes over as well."""
+
+
+def read_footer(file: InputFile) -> Footer:
+    """Read a footer.
+
+    Raises:
+        DataError: the file has changed, or is no whole Parquet file.
+    """
+    file.verify()
+    if not file.size:
+        return EMPTY
+    with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
+        metadata = parquet.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        sizes = tuple(
+            sum(group.column(index).total_compressed_size for index in range(group.num_columns))
+            if group.num_columns <= 64
+            else group.total_byte_size
+            for group in groups
+        )
+        return Footer(tuple(accumulate(group.num_rows for group in groups)), sizes, _schema(parquet))
+
+
+def _parquet(file: InputFile, raw: pa.NativeFile) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        raw,
+        pre_buffer=not file.local,
+        coerce_int96_timestamp_unit="us",
+        page_checksum_verification=True,
+    )
+
+
+def _schema(parquet: pq.ParquetFile) -> pa.Schema:
+    """The file's columns; those of type INT96 are instants, which is what Spark and Hive mean by it."""
+    schema = parquet.schema_arrow
+    instants = {
+        column.path
+        for column in (parquet.schema.column(index) for index in range(len(parquet.schema)))
+        if column.physical_type == "INT96"
+    }
+    for index, field in enumerate(schema):
+        if field.name in instants:
+            schema = schema.set(index, field.with_type(pa.timestamp("us", "UTC")))
+    return schema.remove_metadata()
+
+
+class Footers:
+    """The footers that planning needs, read a few files ahead: each is a round trip to the storage."""
+
+    def __init__(self, width: int = 8) -> None:
+        self._width = width
+        self._ahead: Iterator[InputFile] = iter(())
+        self._reading: dict[str, Future[Footer]] = {}
+        self._kept: dict[str, Footer] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def announce(self, files: Iterable[InputFile]) -> None:
+        """Files that will be asked for, in this order; in place of those announced before."""
+        self._ahead = iter(files)
+
+    def get(self, file: InputFile) -> Footer:
+        """The footer of a file; kept until `forget`.
+
+        Raises:
+            DataError: see `read_footer`.
+        """
+        if file.path not in self._kept:
+            self._fill()
+            reading = self._reading.pop(file.path, None)
+            self._kept[file.path] = reading.result() if reading else read_footer(file)
+        return self._kept[file.path]
+
+    def forget(self, file: InputFile) -> None:
+        """Its planning is over."""
+        self._kept.pop(file.path, None)
+
+    def _fill(self) -> None:
+        for file in islice(self._ahead, max(0, 2 * self._width - len(self._reading))):
+            if file.path not in self._kept and file.path not in self._reading:
+                self._pool = self._pool or ThreadPoolExecutor(self._width, thread_name_prefix="footers")
+                self._reading[file.path] = self._pool.submit(read_footer, file)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Footers, (self._width,))
+
+
+class ParquetFormat:
+    """Plans and reads Parquet files. Positions are row numbers.
+
+    Args:
+        wanted: the declared columns.
+        grown: whether a column that a file lacks is null in it, as in a Delta table whose schema has grown;
+            otherwise such a file is refused.
+    """
+
+    begin = 0
+
+    def __init__(self, wanted: pa.Schema, *, grown: bool = False) -> None:
+        self.footers = Footers()
+        self._wanted = wanted
+        self._grown = grown
+        self._checked: pa.Schema | None = None
+
+    def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
+        """How far to read; the row limit is exact, the byte limit goes by the sizes of the row groups.
+
+        Raises:
+            DataError: the file has changed, is damaged, or has other columns than declared.
+        """
+        footer = self.footers.get(file)
+        self._check(file, footer)
+        if start >= footer.rows:
+            self.footers.forget(file)
+            return Advance(start, True, rows=0, bytes=0)
+        end = footer.rows
+        before = footer.bytes_upto(start)
+        if limit.rows is not None:
+            end = min(end, start + limit.rows)
+        if limit.bytes is not None:
+            end = min(end, max(start + 1, footer.row_at(before + limit.bytes)))
+        finished = end >= footer.rows
+        if finished:
+            self.footers.forget(file)
+        return Advance(end, finished, rows=end - start, bytes=int(footer.bytes_upto(end) - before))
+
+    def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
+        """Cut at row groups, into parts of about equal numbers of rows."""
+        ends = read_footer(file).ends
+        cuts = [start]
+        for part in range(1, parts):
+            ideal = start + (end - start) * part // parts
+            right = bisect_left(ends, ideal)
+            near = min(ends[max(0, right - 1) : right + 1], key=lambda row: abs(row - ideal), default=end)
+            if cuts[-1] < near < end:
+                cuts.append(near)
+        return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+    def read(
+        self, file: InputFile, start: int, end: int | None, keep: pa.Array | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows [start, end), one row group in memory at a time, in batches of bounded size.
+
+        Args:
+            file: what to read; must be as it was discovered.
+            start: first row.
+            end: past the last row; None: all.
+            keep: by row number, whether the row exists; rows past its end do. None: all do.
+
+        Raises:
+            DataError: the file has changed, is damaged, or has other columns than declared; names it.
+        """
+        file.verify()
+        if not file.size:
+            return
+        with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
+            found = _schema(parquet)
+            absent = [name for name in self._wanted.names if self._grown and match(name, found.names) is None]
+            constants = {**dict.fromkeys(absent), **file.constants}
+            self._refuse(file, misfit(found, self._wanted, constants, self._grown))
+            names = [match(name, found.names) for name in self._wanted.names if name not in constants]
+            first = 0
+            for index in range(parquet.metadata.num_row_groups):
+                group = parquet.metadata.row_group(index)
+                if start < first + group.num_rows and (end is None or end > first):
+                    row = first
+                    size = _batch_rows(group.num_rows, group.total_byte_size)
+                    for batch in parquet.iter_batches(size, [index], names, use_threads=False):
+                        low = max(start - row, 0)
+                        high = batch.num_rows if end is None else min(end - row, batch.num_rows)
+                        if low < high:
+                            piece = batch.slice(low, high - low)
+                            if keep is not None:
+                                piece = _kept(piece, keep, row + low)
+                            yield conform(piece, self._wanted, constants)
+                        row += batch.num_rows
+                        if end is not None and row >= end:
+                            break
+                first += group.num_rows
+
+    def _check(self, file: InputFile, footer: Footer) -> None:
+        if footer is EMPTY or self._grown:
+            return
+        if self._checked is None or not footer.schema.equals(self._checked):
+            self._refuse(file, misfit(footer.schema, self._wanted, file.constants))
+            if not file.constants:
+                self._checked = footer.schema
+
+    @staticmethod
+    def _refuse(file: InputFile, problem: str | None) -> None:
+        if problem is not None:
+            raise file.refusal(
+                problem, "load with the schema that all files have, or move this file to a source of its own"
+            )
+
+
+def _batch_rows(rows: int, size: int) -> int:
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(1, size)))
+
+
+def _kept(batch: pa.RecordBatch, keep: pa.Array, row: int) -> pa.RecordBatch:
+    mask = keep.slice(row, batch.num_rows)
+    missing = batch.num_rows - len(mask)
+    return batch.filter(pa.concat_arrays([mask, pa.repeat(True, missing)]) if missing else mask)
+
+
+def columns_of(file: InputFile) -> pa.Schema:
+    """The columns of a file, for the source's schema.
+
+    Raises:
+        DataError: see `read_footer`.
+    """
+    return read_footer(file).schema

@@ -1,0 +1,325 @@
+"""`files`: Parquet, CSV and JSON files; a file, or a folder's files in order, is a channel.
+
+    spark.readStream.format("files").option("uid", "flights").option("path", "data/flights").load()
+
+Bounded by default: it ends when all files that were there at the start of a run have been read. With `watch` new
+files become new channels as they appear. A file that has been read is never opened again, in no later run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import Field, field_validator, model_validator
+from pyspark.sql.types import StructType
+
+from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
+from spark_ext.datafiles.listing import Entry, Listing
+from spark_ext.errors import ConfigurationError
+from spark_ext.model.offsets import Position
+from spark_ext.options import Milliseconds
+from spark_ext.schemas.columns import arrow_schema, folder_values, spark_schema
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.sources.files.parquet import ParquetFormat, columns_of
+from spark_ext.sources.files.text import CsvFormat, Dialect, JsonFormat
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+}
+"""Endings of file names, for the default of the option `format`."""
+
+
+class FilesOptions(SourceOptions):
+    """Options of `files`."""
+
+    path: str
+    """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs knows."""
+    format: Literal["parquet", "csv", "json"] | None = None
+    """Default: each file's by the ending of its name."""
+    recursive: bool = True
+    """Whether folders inside are entered."""
+    pattern: str | None = None
+    """Glob pattern of file names to take, such as `*.csv`."""
+    group: Literal["file", "directory"] = "file"
+    """What a channel is: a file, or all files of a folder, read one after the other in the order of `order`."""
+    order: Literal["name", "modified"] = "name"
+    """In which order files are started."""
+    watch: bool = False
+    """Whether to go on, with new files as new channels."""
+    min_age: Milliseconds = 0
+    """With `watch`: leave a file alone until it has not been written to for so long, ms."""
+    split: bool = True
+    """Whether several tasks may read one file, which gives up the order of its rows within an epoch."""
+    changed_files: Literal["refuse", "accept"] = "refuse"
+    """Whether a file that was changed after its discovery stops the query, or is read as it is now."""
+    header: bool = False
+    """CSV: the first line names the columns; they are then taken by name, else by place."""
+    sep: str = Field(default=",", min_length=1, max_length=1)
+    """CSV: between values."""
+    quote: str | None = Field(default='"', max_length=1)
+    """CSV: around values; empty: none."""
+    escape: str | None = Field(default=None, max_length=1)
+    """CSV: before a quote inside quotes; default: the quote is doubled."""
+    null_value: str = ""
+    """CSV: text that stands for null, besides an empty value without quotes."""
+    multiline: bool = False
+    """CSV and JSON: values may hold line ends; a file is then one step, whatever the limits."""
+    timestamp_format: str | None = None
+    """CSV and JSON: strptime pattern of timestamps; default: ISO 8601. Without a zone they are UTC."""
+
+    @field_validator("sep", mode="before")
+    @classmethod
+    def _tab(cls, value: object) -> object:
+        return "\t" if value == "\\t" else value
+
+    @model_validator(mode="after")
+    def _together(self) -> FilesOptions:
+        if self.watch and self.group == "directory":
+            raise ValueError("watch and group=directory exclude each other: a folder's channel has to end")
+        return self
+
+
+class Files(ChannelSource):
+    """Files as channels.
+
+    Positions: a row number (parquet) or the byte at which a line begins (csv, json); with `group=directory`
+    the file's number and the position in it. A channel's data hold size and time of modification of its
+    files as discovered; a file that is no longer that one is refused (`changed_files`).
+    """
+
+    options_type = FilesOptions
+    options: FilesOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._past: set[str] = set()
+        # Resolved where the user's process is: an executor may have another working directory.
+        self._place = resolve(self.options.path, self._operator)
+
+    @classmethod
+    def name(cls) -> str:
+        """`files`."""
+        return "files"
+
+    @property
+    def _operator(self) -> str:
+        return f"source '{self.options.uid}'"
+
+    @cached_property
+    def _listing(self) -> Listing:
+        options = self.options
+        filesystem, path = self._place
+        return Listing(filesystem, path, self._operator, options.recursive, options.pattern, options.order)
+
+    def schema(self) -> StructType:
+        """Of the first Parquet file, with the values of `key=value` folders as strings; else it must be given.
+
+        Raises:
+            ConfigurationError: no file, no schema, or a type that Spark has not.
+        """
+        entries = self._listing.entries()
+        first = next((entry for entry in entries if entry.size), None)
+        if first is None:
+            raise self._refusal(
+                f"there is no file to take the schema from in '{self.options.path}'",
+                "give the columns with .schema(...), or correct the option 'path'",
+            )
+        file = self._file(first.name, first.size, first.modified)
+        if self._format_name(first.name) != "parquet":
+            raise self._refusal(
+                f"file '{first.name}' does not say what its columns are", "give the columns with .schema(...)"
+            )
+        try:
+            found = spark_schema(columns_of(file))
+        except TypeError as problem:
+            raise self._refusal(
+                f"file '{first.name}': {problem}", "give the columns that you want with .schema(...)"
+            ) from None
+        for key in folder_values(first.name):
+            if key not in found.names:
+                found = found.add(key, "string")
+        return found
+
+    def _refusal(self, what: str, do: str) -> ConfigurationError:
+        return ConfigurationError(what, operator=self._operator, kept="nothing was read", do=do)
+
+    # -- planning -------------------------------------------------------------------------------------------
+
+    @property
+    def bounded(self) -> bool:
+        """Unless it watches for new files."""
+        return not self.options.watch
+
+    @property
+    def channels_end(self) -> bool:
+        """Each file has an end."""
+        return True
+
+    def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
+        """Remember what need not be looked at again."""
+        self._past.update(finished, (channel.id for channel in known))
+
+    def open(self) -> None:
+        """Refuse a path that is not there, before the query starts.
+
+        Raises:
+            ConfigurationError: there is no such file or folder.
+            StorageError: it could not be looked at.
+        """
+        self._listing.check()
+
+    def discover(self) -> Iterable[Channel]:
+        """One listing; no file is opened."""
+        entries = self._listing.entries()
+        if self.options.watch and self.options.min_age:
+            newest = time.time_ns() - self.options.min_age * 1_000_000
+            entries = [entry for entry in entries if entry.modified <= newest]
+        if self.options.group == "directory":
+            return self._groups(entries)
+        self._expect(entries)
+        return [Channel(entry.name, 0, [entry.size, entry.modified]) for entry in entries]
+
+    def _expect(self, entries: Sequence[Entry]) -> None:
+        """Let footers be read ahead of the planning."""
+        ahead = (
+            self._file(entry.name, entry.size, entry.modified)
+            for entry in entries
+            if entry.name not in self._past and entry.size and self._format_name(entry.name) == "parquet"
+        )
+        if self.options.changed_files == "refuse":
+            self._parquet.footers.announce(ahead)
+
+    @staticmethod
+    def _groups(entries: Iterable[Entry]) -> list[Channel]:
+        folders: dict[str, list[list[Any]]] = {}
+        for entry in entries:
+            last = entry.name.rpartition("/")[2]
+            folders.setdefault(entry.folder, []).append([last, entry.size, entry.modified])
+        return [Channel(folder, [0, 0], files) for folder, files in folders.items()]
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        """By the file's footer or its lines; see the formats."""
+        if self.options.group == "directory":
+            step = self._advance_group(channel, start, limit)
+        else:
+            step = self._advance_file(self._file(channel.id, *channel.data), start, limit)
+        if step.finished:
+            self._past.add(channel.id)
+        return step
+
+    def _advance_file(self, file: InputFile, start: int, limit: Limit) -> Advance:
+        if not file.size or (start >= file.size and self._format_name(file.name) != "parquet"):
+            return Advance(start, True, rows=0, bytes=0)
+        return self._format(file.name).advance(file, start, limit)
+
+    def _advance_group(self, channel: Channel, start: list[int], limit: Limit) -> Advance:
+        index, at = start
+        rows: int | None = 0
+        size = 0
+        files = list(self._group_files(channel))
+        while index < len(files):
+            step = self._advance_file(files[index], at, limit)
+            rows = None if rows is None or step.rows is None else rows + step.rows
+            size += step.bytes or 0
+            index, at = (index + 1, 0) if step.finished else (index, step.end)
+            limit = _less(limit, step)
+            if not step.finished or 0 in (limit.rows, limit.bytes):
+                break
+        return Advance([index, at], index == len(files), rows=rows, bytes=size)
+
+    def split(
+        self, channel: Channel, start: Position, end: Position, parts: int
+    ) -> Sequence[tuple[Position, Position]]:
+        """A file at row groups or lines; a group never, because it is there for its order."""
+        if not self.options.split or self.options.group == "directory" or start == end:
+            return [(start, end)]
+        file = self._file(channel.id, *channel.data)
+        return self._format(file.name).split(file, start, end, parts)
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        """The rows of a range.
+
+        Raises:
+            DataError: a file has changed, is damaged, or holds what is not declared; names it.
+        """
+        if self.options.group == "file":
+            file = self._file(channel.id, *channel.data)
+            yield from self._format(file.name).read(file, start, end)
+            return
+        (first, begin), (last, stop) = start, end
+        for index, file in enumerate(self._group_files(channel)):
+            if first <= index <= last and not (index == last and stop == 0):
+                yield from self._format(file.name).read(
+                    file, begin if index == first else 0, stop if index == last else None
+                )
+
+    # -- files and formats ----------------------------------------------------------------------------------
+
+    def _group_files(self, channel: Channel) -> Iterator[InputFile]:
+        folder = "" if channel.id == "." else channel.id + "/"
+        for last, size, modified in channel.data:
+            yield self._file(folder + last, size, modified)
+
+    def _file(self, name: str, size: int, modified: int) -> InputFile:
+        filesystem, _ = self._place
+        path = f"{self._listing.root.rstrip('/')}/{name}"
+        folders = folder_values(name) if "=" in name else {}
+        names = self.declared.names if self.declared is not None else ()
+        constants = {key: folders[key] for key in folders if key in names}
+        file = InputFile(filesystem, path, name, size, modified or None, self.options.uid, constants)
+        return file.as_it_is() if self.options.changed_files == "accept" else file
+
+    @cached_property
+    def _wanted(self) -> pa.Schema:
+        return arrow_schema(self.declared if self.declared is not None else self.schema())
+
+    @cached_property
+    def _parquet(self) -> ParquetFormat:
+        return ParquetFormat(self._wanted)
+
+    @cached_property
+    def _csv(self) -> CsvFormat:
+        given = self.options
+        dialect = Dialect(given.header, given.sep, given.quote, given.escape, given.null_value, given.timestamp_format)
+        return CsvFormat(self._wanted, dialect, multiline=given.multiline, operator=self._operator)
+
+    @cached_property
+    def _json(self) -> JsonFormat:
+        given = self.options
+        return JsonFormat(self._wanted, given.timestamp_format, multiline=given.multiline, operator=self._operator)
+
+    def _format(self, name: str) -> ParquetFormat | CsvFormat | JsonFormat:
+        kind = self._format_name(name)
+        return self._parquet if kind == "parquet" else self._csv if kind == "csv" else self._json
+
+    def _format_name(self, name: str) -> str:
+        if self.options.format is not None:
+            return self.options.format
+        endings = [end.lower() for end in PurePosixPath(name).suffixes]
+        if endings and endings[-1] in COMPRESSED:
+            endings.pop()
+        if not endings or endings[-1] not in FORMATS:
+            raise self._refusal(
+                f"the name of file '{name}' does not tell its format",
+                "set the option 'format', or take files by their names with the option 'pattern'",
+            )
+        return FORMATS[endings[-1]]
+
+
+def _less(limit: Limit, step: Advance) -> Limit:
+    """What is left of a limit; what a step cannot count takes all of it."""
+    return Limit(
+        None if limit.rows is None else max(0, limit.rows - (limit.rows if step.rows is None else step.rows)),
+        None if limit.bytes is None else max(0, limit.bytes - (step.bytes or 0)),
+    )

@@ -1,0 +1,1 @@
+"""The source `hybrid`: stages one after another, switching at a cutover."""

@@ -1,0 +1,247 @@
+"""`hybrid`: bounded sources one after the other, then one that goes on, as one source without a gap or an overlap.
+
+    spark.readStream.format("hybrid").options(**{
+        "uid": "orders", "stages": "history,live",
+        "history.format": "delta_snapshot", "history.path": "lake/orders", "history.seam": "partition:offset",
+        "live.format": "kafka_range", "live.topic": "orders", ...}).load()
+
+Each stage is a source with options of its own. When all channels of one have ended the next begins, and with `seam` it
+begins right behind the last row that the one before has given. The stage, and the seam, are part of the offset: a
+replay or a restart goes on where it was, and a stage that has ended is not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.failpoints import reach
+from spark_ext.model.offsets import Json, Position, Range
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, Seam
+from spark_ext.sources.hybrid.cutover import extended
+from spark_ext.sources.hybrid.stages import HybridOptions, Stage, rename
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Hybrid(ChannelSource):
+    """Sources as stages. A channel's id is the stage's name, a slash, and the id that the stage's source gave."""
+
+    options_type = HybridOptions
+    options: HybridOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._stages = tuple(Stage(self.options, name) for name in self.options.stages)
+        for stage in self._stages[:-1]:
+            if not stage.source.bounded:
+                raise ConfigurationError(
+                    f"stage '{stage.name}' has no end, so no stage can come after it",
+                    operator=f"source '{self.options.uid}'",
+                    kept="nothing was read",
+                    do=f"give '{stage.name}' an end, or put it last in 'stages'",
+                )
+        self._at = 0
+        self._opened = False
+        self._acknowledged = 0
+
+    @classmethod
+    def name(cls) -> str:
+        """`hybrid`."""
+        return "hybrid"
+
+    def schema(self) -> StructType:
+        """Of the first stage; the others have to have the same columns.
+
+        Raises:
+            ConfigurationError: a stage has other columns; names the stage, the column and both types.
+        """
+        first, *others = self._stages
+        wanted = first.schema()
+        for stage in others:
+            stage.check(wanted, first.name)
+        return wanted
+
+    def _prepared(self, stage: Stage) -> ChannelSource:
+        return stage.prepared(self.declared)
+
+    @property
+    def _stage(self) -> Stage:
+        return self._stages[self._at]
+
+    @property
+    def _current(self) -> ChannelSource:
+        return self._prepared(self._stage)
+
+    # -- planning -------------------------------------------------------------------------------------------
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the stage that is being read has an end."""
+        return self._stage.source.bounded
+
+    @property
+    def channels_end(self) -> bool:
+        """As the stage that is being read."""
+        return self._stage.source.channels_end
+
+    @property
+    def last_stage(self) -> bool:
+        """Whether the last one is being read."""
+        return self._at == len(self._stages) - 1
+
+    def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
+        """Where this stage would end now: the seam so far, and what this epoch adds to it."""
+        here = self._stage
+        if not here.seam:
+            return stage
+        kept = stage or {"number": self._at, "name": here.name, "begin": None}
+        seen = Seam(**kept["seen"]) if "seen" in kept else Seam()
+        self._prepared(here)
+        for piece in pieces:
+            channel = Channel(_inner(piece.channel), None, piece.data)
+            seen = extended(seen, here.seam_reader.read(channel, piece.start, piece.end), here.seam)
+        return {**kept, "seen": asdict(seen)}
+
+    def next_stage(self, stage: Json) -> Json:
+        """The next stage's number and name, and the seam at which it begins."""
+        reach("hybrid.before_switch")
+        return {
+            "number": self._at + 1,
+            "name": self._stages[self._at + 1].name,
+            "begin": (stage or {}).get("seen") if self._stage.seam else None,
+        }
+
+    def enter(self, stage: Json) -> None:
+        """Begin, or go on with, a stage.
+
+        Raises:
+            ConfigurationError: the option `stages` no longer has it, or its source cannot begin at a seam.
+        """
+        number = stage["number"]
+        if number >= len(self._stages) or self._stages[number].name != stage["name"]:
+            raise ConfigurationError(
+                f"this source is in stage '{stage['name']}', its stage {number + 1}, which is not what 'stages' says",
+                operator=f"source '{self.options.uid}'",
+                kept="all that was committed; nothing was read",
+                do=f"put the names in 'stages' back as they were when '{stage['name']}' was begun",
+            )
+        self._at = number
+        if stage["begin"] is not None:
+            self._current.follow(Seam(**stage["begin"]))
+        if self._opened:
+            # In the run in which it begins; in a later one `resume` comes next.
+            self._current.resume((), frozenset())
+
+    def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
+        """The stage that is being read hears of its own channels.
+
+        Raises:
+            ConfigurationError: there are channels of a stage that would come later: the stages have another order.
+        """
+        self._opened = True
+        name = self._stage.name
+        begun = {stage.name for stage in self._stages[: self._at + 1]}
+        for id in (*(one.id for one in known), *finished):
+            if _stage_name(id) not in begun:
+                raise ConfigurationError(
+                    f"this source has read channels of stage '{_stage_name(id)}', which does not come before "
+                    f"'{name}' in 'stages'",
+                    operator=f"source '{self.options.uid}'",
+                    kept="all that was committed; nothing was read",
+                    do="put the names in 'stages' back into the order in which the source was first started",
+                )
+        mine = [Channel(_inner(one.id), one.begin, one.data) for one in known if _stage_name(one.id) == name]
+        self._current.resume(mine, frozenset(_inner(id) for id in finished if _stage_name(id) == name))
+
+    def discover(self) -> Iterable[Channel]:
+        """The channels of the stage that is being read."""
+        name = self._stage.name
+        return [Channel(f"{name}/{one.id}", one.begin, one.data) for one in self._current.discover()]
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        """As the stage's source."""
+        source, inner = self._of(channel)
+        return source.advance(inner, start, limit)
+
+    def latest(self, channel: Channel) -> Position:
+        """As the stage's source."""
+        source, inner = self._of(channel)
+        return source.latest(inner)
+
+    def split(
+        self, channel: Channel, start: Position, end: Position, parts: int
+    ) -> Sequence[tuple[Position, Position]]:
+        """As the stage's source."""
+        source, inner = self._of(channel)
+        return source.split(inner, start, end, parts)
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        """As the stage's source, with the names that `select` gives."""
+        source, inner = self._of(channel)
+        renamed = self._by_name[_stage_name(channel.id)].select
+        for batch in source.read(inner, start, end):
+            yield rename(batch, renamed)
+
+    def _of(self, channel: Channel) -> tuple[ChannelSource, Channel]:
+        stage = self._by_name.get(_stage_name(channel.id))
+        if stage is None:
+            raise ConfigurationError(
+                f"channel '{channel.id}' belongs to a stage that is not in 'stages' any more",
+                operator=f"source '{self.options.uid}'",
+                kept="all that was committed; nothing of this epoch was read",
+                do="put the stage back into the option 'stages'",
+            )
+        return self._prepared(stage), Channel(_inner(channel.id), channel.begin, channel.data)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Stage]:
+        return {stage.name: stage for stage in self._stages}
+
+    # -- what is safe ---------------------------------------------------------------------------------------
+
+    def on_epoch_committed(self, epoch: Committed) -> None:
+        """Each stage hears of its own channels; one that has been left hears that it was its last epoch."""
+        names = {_stage_name(id) for id in (*epoch.positions, *epoch.finished)}
+        reached = max((number for number, stage in enumerate(self._stages) if stage.name in names), default=0)
+        if epoch.final:
+            reached = len(self._stages) - 1
+        for number, stage in enumerate(self._stages[: reached + 1]):
+            final = epoch.final or number < reached
+            if final and not epoch.final and number < self._acknowledged:
+                continue
+            positions = {_inner(id): at for id, at in epoch.positions.items() if _stage_name(id) == stage.name}
+            finished = tuple(_inner(id) for id in epoch.finished if _stage_name(id) == stage.name)
+            self._prepared(stage).on_epoch_committed(Committed(positions, finished, final))
+        self._acknowledged = max(self._acknowledged, reached)
+
+    def open(self) -> None:
+        """All stages: what can be refused is refused before the first begins."""
+        for stage in self._stages:
+            self._prepared(stage).open()
+
+    def end_of_input(self) -> None:
+        """All stages."""
+        for stage in self._stages:
+            self._prepared(stage).end_of_input()
+
+    def close(self) -> None:
+        """All stages."""
+        for stage in self._stages:
+            self._prepared(stage).close()
+
+
+def _stage_name(channel: str) -> str:
+    return channel.partition("/")[0]
+
+
+def _inner(channel: str) -> str:
+    return channel.partition("/")[2]

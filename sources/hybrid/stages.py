@@ -1,0 +1,278 @@
+"""The stages of `hybrid`: their options, sources, columns and names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
+from pyspark.sql.types import StructField, StructType
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.sources.contract import ChannelSource, SourceOptions
+from spark_ext.sources.hybrid.cutover import check_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_SELECTED = re.compile(r"(?P<column>\S+)(?:\s+as\s+(?P<name>\S+))?", re.IGNORECASE)
+
+OWN = ("format", "select", "seam")
+"""Options of a stage that are not its source's."""
+
+
+def _names(value: object) -> object:
+    return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+
+class HybridOptions(SourceOptions):
+    """Options of `hybrid`. Those of a stage are written `<stage>.<option>`."""
+
+    stages: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(min_length=1)
+    """Names of the stages, comma-separated, in their order."""
+
+    _given: dict[str, dict[str, str]] = PrivateAttr(default_factory=dict)
+
+    @field_validator("stages")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"'{name}' cannot name a stage: use lower-case letters, digits, _ and -")
+        if len(set(value)) != len(value):
+            raise ValueError("each stage has a name of its own")
+        return value
+
+    @classmethod
+    def parse(cls, connector: str, raw: Mapping[str, str]) -> HybridOptions:
+        """As ever, with the options of the stages taken apart.
+
+        Raises:
+            ConfigurationError: there is no stage of that name, or a stage has no format.
+        """
+        own = {name: value for name, value in raw.items() if "." not in name}
+        made = super().parse(connector, own)
+        given: dict[str, dict[str, str]] = {name: {} for name in made.stages}
+        who = f"{connector} {made.uid}"
+        for full, value in raw.items():
+            stage, dot, option = full.lower().partition(".")
+            if not dot:
+                continue
+            if stage not in given:
+                near = difflib.get_close_matches(stage, list(given), n=1)
+                raise _refused(
+                    f"there is no stage '{stage}'" + (f"; did you mean '{near[0]}'?" if near else ""),
+                    who,
+                    f"name it in 'stages', or take '{full}' away",
+                )
+            given[stage][option] = value
+        for stage, options in given.items():
+            if "format" not in options:
+                raise _refused(f"stage '{stage}' has no format", who, f'add .option("{stage}.format", "...")')
+        made._given = given
+        return made
+
+    def of(self, stage: str) -> Mapping[str, str]:
+        """The options of a stage, without its name before them."""
+        return self._given[stage]
+
+    @classmethod
+    def is_secret(cls, name: str) -> bool:
+        """Also what is secret in any source: the name of a stage does not say which it is."""
+        option = name.rpartition(".")[2]
+        others = {
+            kind.options_type for kind in _kinds(ChannelSource) if not issubclass(kind.options_type, HybridOptions)
+        }
+        return super().is_secret(option) or any(options.is_secret(option) for options in others)
+
+    def public(self) -> dict[str, Any]:
+        """With the options of the stages, secrets masked."""
+        staged = {f"{stage}.{name}": value for stage, given in self._given.items() for name, value in given.items()}
+        return super().public() | {name: self.shown(name, value) for name, value in staged.items()}
+
+
+class Stage:
+    """A source in its place.
+
+    Args:
+        options: of the hybrid source.
+        name: the stage's.
+    """
+
+    def __init__(self, options: HybridOptions, name: str) -> None:
+        self.name = name
+        self._uid = options.uid
+        given = dict(options.of(name))
+        self._who = f"source '{options.uid}', stage '{name}'"
+        self._format = given.pop("format")
+        self.select = _selected(given.pop("select", None), self._who)
+        self.seam = tuple(part.strip() for part in given.pop("seam", "").split(":") if part.strip())
+        self._kind = source_type(self._format, self._who)
+        if self._kind.requires_finalization:
+            raise _refused(
+                f"the source {self._format} has to be waited for at its end, which a stage cannot",
+                self._who,
+                "use it on its own",
+            )
+        if self.seam and name == options.stages[-1]:
+            raise _refused("the last stage has a 'seam', and no stage comes after it", self._who, "take it away")
+        self._given = {**given, "uid": f"{options.uid}.{name}"}
+        self.source = self.fresh()
+
+    def fresh(self) -> ChannelSource:
+        """The stage's source, new."""
+        return self._kind(self._given)
+
+    def _whole(self) -> StructType:
+        """All columns of its source, under their own names."""
+        found = self.source.schema()
+        if isinstance(found, StructType):
+            return found
+        from spark_ext.schemas.ddl import columns
+
+        return columns(found)
+
+    def schema(self) -> StructType:
+        """Its columns, with the names that `select` gives.
+
+        Raises:
+            ConfigurationError: there is no column that `select` names, or none of `seam`.
+        """
+        whole = self._whole()
+        if self.seam:
+            check_columns(whole, self.seam, self._who)
+        if self.select is None:
+            return whole
+        for column in self.select.values():
+            if column not in whole.names:
+                raise _refused(
+                    f"there is no column '{column}'; there are: {', '.join(whole.names)}",
+                    self._who,
+                    f"correct the option '{self.name}.select'",
+                )
+        return StructType(
+            [StructField(name, whole[column].dataType, whole[column].nullable) for name, column in self.select.items()]
+        )
+
+    @cached_property
+    def seam_reader(self) -> ChannelSource:
+        """Its source with the columns of the seam alone, by what the user has declared as far as that goes."""
+        declared = self.source.declared
+        known = declared is not None and set(self.seam) <= set(declared.names)
+        reader = self.fresh()
+        reader.declared = check_columns(
+            declared if declared is not None and known else self._whole(), self.seam, self._who
+        )
+        return reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without the second source."""
+        return {key: value for key, value in self.__dict__.items() if key != "seam_reader"}
+
+    def check(self, wanted: StructType, other: str) -> None:
+        """Refuse columns that are not those of another stage; their order does not matter.
+
+        Raises:
+            ConfigurationError: names the column, and both types.
+        """
+        mine = self.schema()
+        for field in wanted:
+            found = mine[field.name].dataType.simpleString() if field.name in mine.names else None
+            if found != field.dataType.simpleString():
+                told = "not there" if found is None else f"of type {found}"
+                raise _refused(
+                    f"column '{field.name}' is of type {field.dataType.simpleString()} in stage '{other}' and {told} "
+                    f"in stage '{self.name}'",
+                    self._who,
+                    f"choose and rename columns with '{self.name}.select' or '{other}.select'"
+                    + (
+                        ""
+                        if found is None
+                        else "; a type is made equal in the stage's own source, such as by its query"
+                    ),
+                )
+        more = [name for name in mine.names if name not in wanted.names]
+        if more:
+            raise _refused(
+                f"column '{more[0]}' is in stage '{self.name}' and not in stage '{other}'",
+                self._who,
+                f"choose columns with '{self.name}.select'",
+            )
+
+    def prepared(self, declared: StructType | None) -> ChannelSource:
+        """Its source, told of the columns that are wanted, under their own names."""
+        if declared is not None and self.source.declared is None:
+            names = self.select or {}
+            self.source.declared = StructType(
+                [StructField(names.get(field.name, field.name), field.dataType, field.nullable) for field in declared]
+            )
+        return self.source
+
+
+def source_type(name: str, who: str) -> type[ChannelSource]:
+    """The class of a format: one that this process knows, one that ships, or `module:class`.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    from importlib import import_module
+
+    from spark_ext.spark.formats import SHIPPED
+
+    module, colon, member = name.partition(":")
+    if colon:
+        try:
+            found = getattr(import_module(module), member)
+        except (ImportError, AttributeError) as problem:
+            raise _refused(f"'{name}' cannot be imported: {problem}", who, "name an importable module:class") from None
+        kind: type[ChannelSource] = found
+        return kind
+    for place in SHIPPED:
+        if place.startswith("spark_ext.sources."):
+            import_module(place.partition(":")[0])
+    known = {kind.name(): kind for kind in _kinds(ChannelSource)}
+    if name not in known or name == "hybrid":
+        names = sorted(known.keys() - {"hybrid", "end_of_input"})
+        raise _refused(
+            f"there is no source '{name}' for a stage", who, f"use one of {', '.join(names)}, or module:class of yours"
+        )
+    return known[name]
+
+
+def rename(batch: pa.RecordBatch, select: Mapping[str, str] | None) -> pa.RecordBatch:
+    """Choose columns and give them their new names."""
+    if select is None:
+        return batch
+    import pyarrow as pa
+
+    wanted = {name: column for name, column in select.items() if column in batch.schema.names}
+    return pa.RecordBatch.from_arrays([batch.column(column) for column in wanted.values()], list(wanted))
+
+
+def _selected(text: str | None, who: str) -> dict[str, str] | None:
+    """`"a, b as c"` as name to column."""
+    if text is None:
+        return None
+    out: dict[str, str] = {}
+    for part in text.split(","):
+        found = _SELECTED.fullmatch(part.strip())
+        if found is None or (found["name"] or found["column"]) in out:
+            raise _refused(f"'{part.strip()}' does not choose a column", who, "write 'a, b as c', each name once")
+        out[found["name"] or found["column"]] = found["column"]
+    return out
+
+
+def _kinds(base: Any) -> list[type[ChannelSource]]:
+    """All sources that can be built: the class defined last under a name wins."""
+    out: list[type[ChannelSource]] = []
+    for kind in base.__subclasses__():
+        out += [kind, *_kinds(kind)]
+    return [kind for kind in out if not getattr(kind, "__abstractmethods__", None)]
+
+
+def _refused(what: str, who: str, do: str) -> ConfigurationError:
+    return ConfigurationError(what, operator=who, kept="nothing was read", do=do)

@@ -1,0 +1,1 @@
+"""The source `kafka_range`: ranges of topic partitions between given bounds."""

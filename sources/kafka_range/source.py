@@ -1,0 +1,395 @@
+"""`kafka_range`: Kafka topics from one offset or time to another; a partition is a channel.
+
+    spark.readStream.format("kafka_range").options(uid="in", bootstrap_servers="kafka:9092", topics="orders").load()
+
+It ends, by default where the log ended when the source first began; with `ending=none` it goes on. Where each
+partition begins and ends is decided once and stored in the first offset. See `docs/kafka_range.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+
+import pyarrow as pa
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pyspark.sql.types import StructType
+
+from spark_ext.clients.kafka import KafkaOptions, admin, library, no_topic, offsets, partitions, told, unanswered
+from spark_ext.errors import DataError, SparkExtError
+from spark_ext.model.offsets import Position
+from spark_ext.options import Bytes, Milliseconds
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, Seam, SourceOptions
+from spark_ext.sources.kafka_range.bounds import (
+    Bound,
+    Ends,
+    Place,
+    begins,
+    finishes,
+    name,
+    options_of,
+    refused,
+)
+from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, KEPT, read
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+log = logging.getLogger("spark_ext.kafka")
+
+_FRESH_S: Final = 0.02
+"""How long the ends of partitions that go on are taken to be what they were: Spark asks every 10 ms."""
+
+
+def _names(value: object) -> object:
+    """`"orders, returns"` as a tuple."""
+    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+
+class KafkaRangeOptions(SourceOptions, KafkaOptions):
+    """Options of `kafka_range`."""
+
+    secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
+
+    topics: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """Names, comma-separated."""
+    pattern: str | None = None
+    """Regular expression of the names of topics to read, instead of `topics`."""
+    starting: str | None = None
+    """`earliest` (the default), `latest`, or offsets by partition: `{"orders": {"0": 23, "1": -2}}`; -2 is earliest."""
+    starting_time: str | None = None
+    """The first message at or after a time: ISO 8601 or ms, one for all or by partition."""
+    ending: str | None = None
+    """`latest` (the default), `none`, or offsets by partition, themselves not read; -1 is latest."""
+    ending_time: str | None = None
+    """Up to the first message at or after a time: ISO 8601 or ms, one for all or by partition. A time to come is waited
+    for; a partition that has no such message ends where it stands `ending_grace` after it."""
+    ending_grace: Milliseconds = 5_000
+    """How long after `ending_time` messages that are older than it may still come, ms."""
+    lost_records: Literal["refuse", "accept"] = "refuse"
+    """Whether records that retention removed before they were read stop the query, or are passed over."""
+    headers: bool = False
+    """Whether there is a column `headers`."""
+    group: str | None = Field(default=None, min_length=1)
+    """Consumer group to which committed positions are written, for Kafka's own tools; never read."""
+    message_bytes: Bytes = Field(default=1024, gt=0)
+    """What a message counts against `max_bytes_per_epoch`: sizes are not known before reading."""
+
+    _bounds: tuple[Bound, Bound] = PrivateAttr()
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as problem:
+            raise ValueError(f"this is no regular expression: {problem}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> KafkaRangeOptions:
+        if bool(self.topics) == (self.pattern is not None):
+            raise ValueError("give either topics or pattern")
+        self._bounds = options_of(self.model_dump())
+        return self
+
+    @property
+    def start(self) -> Bound:
+        """Where partitions begin."""
+        return self._bounds[0]
+
+    @property
+    def end(self) -> Bound:
+        """Where they end."""
+        return self._bounds[1]
+
+
+class KafkaRange(ChannelSource):
+    """Partitions as channels. Positions are offsets; a channel's data are topic, partition and end."""
+
+    options_type = KafkaRangeOptions
+    options: KafkaRangeOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._known: set[Place] = set()
+        self._begun: bool | None = None
+        self._watched: set[Place] = set()
+        self._highs: dict[Place, int] = {}
+        self._asked = 0.0
+        self._seam: Seam | None = None
+        self._ended: dict[Place, int] = {}
+        self._without_end: dict[Place, int] = {}
+
+    @classmethod
+    def name(cls) -> str:
+        """`kafka_range`."""
+        return "kafka_range"
+
+    @property
+    def _who(self) -> str:
+        return f"source '{self.options.uid}' (kafka_range {self.options.pattern or ', '.join(self.options.topics)})"
+
+    @property
+    def _seconds(self) -> float:
+        return self.options.request_timeout / 1000
+
+    def schema(self) -> StructType:
+        """The columns of Spark's own Kafka source."""
+        return StructType([field for field in COLUMNS.fields if self.options.headers or field is not HEADERS])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without clients."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("_admin", "_committer")}
+
+    # -- planning -------------------------------------------------------------------------------------------
+
+    @property
+    def bounded(self) -> bool:
+        """Unless `ending=none`."""
+        return self.options.end.word != "none"
+
+    @property
+    def channels_end(self) -> bool:
+        """All partitions are in progress at once, so that their ends are in the first offset."""
+        return False
+
+    def open(self) -> None:
+        """Refuse topics that are not there, before the query starts.
+
+        Raises:
+            ConfigurationError: there is no such topic, or the client is refused.
+            StorageError: the brokers do not answer.
+        """
+        self._places()
+
+    def follow(self, seam: Seam) -> None:
+        """Begin behind another source's last offsets, or after its last time."""
+        self._seam = seam
+
+    def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
+        """Go on with the ends that the first offset has; a partition that has appeared since is read from its start.
+
+        Raises:
+            ConfigurationError: a declared column is none of the source's.
+        """
+        self._check_columns()
+        self._begun = bool(known or finished)
+        self._known = {(channel.data[0], channel.data[1]) for channel in known}
+        self._watched = set(self._known)
+        self._known |= {_place(id) for id in finished}
+
+    def _check_columns(self) -> None:
+        there = self.schema()
+        for field in self.declared or ():
+            if field.name not in there.names or there[field.name].dataType != field.dataType:
+                raise refused(
+                    f"column '{field.name} {field.dataType.simpleString()}' is none of this source",
+                    self._who,
+                    f"leave .schema(...) out, or choose among: {there.simpleString()}",
+                )
+
+    def discover(self) -> Iterable[Channel]:
+        """The partitions; what a bounded source begins with is all that it reads."""
+        if self._begun and self.bounded:
+            return []
+        if self._begun is None and not self.bounded:
+            # Asked for what there is, before it is known what was read.
+            return [Channel(_id(place), 0, [*place, None]) for place in self._places()]
+        fresh = [place for place in self._places() if place not in self._known]
+        if not fresh:
+            return []
+        # A partition that was added later is read from its first message on, whatever the others began with.
+        start = Bound(word="earliest") if self._begun else self._start(fresh)
+        accept = self.options.lost_records == "accept"
+        ends = self._ends(fresh)
+        first = begins(start, fresh, ends, self._at_times, self._who, accept=accept)
+        grace = self.options.ending_grace
+        last = finishes(self.options.end, fresh, ends, self._at_times, self._who, grace=grace)
+        self._highs.update(ends.latest)
+        self._watched.update(fresh)
+        if not self.bounded:
+            self._begun = True
+            self._known.update(fresh)
+        return [Channel(_id(place), first[place], [*place, last[place]]) for place in fresh]
+
+    def _start(self, places: Sequence[Place]) -> Bound:
+        seam = self._seam
+        if seam is None:
+            return self.options.start
+        if seam.time is not None:
+            return Bound(time=seam.time // 1000 + 1)
+        if not seam.offsets:
+            return self.options.start
+        ends = self._ends(places)
+        own = begins(self.options.start, places, ends, self._at_times, self._who, accept=True)
+        named = {(key.rpartition(":")[0], int(key.rpartition(":")[2])): at + 1 for key, at in seam.offsets.items()}
+        return Bound(offsets={place: named.get(place, named.get(("", place[1]), own[place])) for place in places})
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        """Up to the limit, the channel's end, or what is committed now."""
+        topic, partition, end = channel.data
+        place = (topic, partition)
+        waits = end is None and self.options.end.time_of(place) is not None
+        if waits:
+            end = self._end_by_time(place, start)
+        if end is not None and start >= end:
+            return Advance(start, finished=True, rows=0, bytes=0)
+        limited = limit.rows is not None or limit.bytes is not None
+        if channel.begin is not None and limited:
+            # New: its first offset holds where it begins and ends. Without rows, so that all partitions get into the
+            # first epoch however small its limit, and none is looked up again after a crash.
+            return Advance(start, rows=0, bytes=0)
+        wanted = [start + number for number in self._most(limit)]
+        wanted += [bound for bound in (end, limit.upto[0] if limit.upto else None) if bound is not None]
+        to = min(wanted, default=None)
+        # No newer one than the look for the end has seen: a message behind the end could be below it.
+        high = self._highs[place] if waits else self._high(place, start, to)
+        to = high if to is None else max(start, min(to, high))
+        rows = to - start
+        return Advance(to, finished=to == end, rows=rows, bytes=rows * self.options.message_bytes)
+
+    def _end_by_time(self, place: Place, start: int) -> int | None:
+        """Where a partition ends by a time that was to come, or just gone, when it began; None: it is not there yet."""
+        if place not in self._ended:
+            wanted = self.options.end.time_of(place)
+            assert wanted is not None
+            over = time.time() * 1000 >= wanted + self.options.ending_grace
+            if over:
+                self._highs.pop(place, None)
+            high = self._high(place, start, None)
+            if high == self._without_end.get(place) and not over:
+                return None
+            found = self._offsets({place: wanted})[place]
+            if found < 0 and not over:
+                self._without_end[place] = high
+                return None
+            self._ended[place] = high if found < 0 else max(found, start)
+        return self._ended[place]
+
+    def _most(self, limit: Limit) -> list[int]:
+        by_bytes = None if limit.bytes is None else max(1, limit.bytes // self.options.message_bytes)
+        return [number for number in (limit.rows, by_bytes) if number is not None]
+
+    def latest(self, channel: Channel) -> Position:
+        """The end of what is committed, in brackets: a new channel that has no message yet is to be stored too."""
+        return [self._high((channel.data[0], channel.data[1]), 0, None)]
+
+    def _high(self, place: Place, start: int, enough: int | None) -> int:
+        """The end of what is committed; an older answer will do if it is enough."""
+        known = self._highs.get(place)
+        if known is None or (known < enough if enough is not None else True):
+            now = time.monotonic()
+            if known is None or now - self._asked > _FRESH_S:
+                self._highs |= self._offsets({place: "latest" for place in {place, *self._watched}})
+                self._asked = now
+        high = self._highs[place]
+        if high < start:
+            raise DataError(
+                f"{name(place)} ends at offset {high}, and was read up to {start}: it is not the topic that was read "
+                "before",
+                operator=self._who,
+                kept="all that was committed; nothing of this epoch was read",
+                do="a topic that was deleted and created anew is read by a source with a new uid",
+            )
+        return high
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        """The committed messages of a range."""
+        topic, partition, _ = channel.data
+        columns = (self.declared or self.schema()).names
+        accept = self.options.lost_records == "accept"
+        yield from read(self.options, (topic, partition), start, end, columns, self._who, accept=accept)
+
+    # -- what is safe ---------------------------------------------------------------------------------------
+
+    def on_epoch_committed(self, epoch: Committed) -> None:
+        """Tell the consumer group, if one is given.
+
+        Raises:
+            SparkExtError: it could not be told of the last epoch; of another one, the next one tells.
+        """
+        if self.options.group is None or not epoch.positions:
+            return
+        kafka = library(self._who)
+        places = [kafka.TopicPartition(*_place(id), at) for id, at in epoch.positions.items()]
+        try:
+            answers = self._committer.commit(offsets=places, asynchronous=False)
+            problem = next((one.error for one in answers if one.error is not None), None)
+        except kafka.KafkaException as failure:
+            problem = failure.args[0]
+        if problem is None:
+            return
+        error = told(problem, f"group '{self.options.group}' could not be told", self._who, "all that was committed")
+        if epoch.final:
+            raise error
+        log.warning("%s", error)
+
+    # -- the brokers ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return admin(self.options, self._who)
+
+    @cached_property
+    def _committer(self) -> Any:
+        own = self.options.client(self._who, group_id=self.options.group, enable_auto_commit=False)
+        return library(self._who).Consumer(own)
+
+    def _places(self) -> list[Place]:
+        """All partitions of the topics."""
+        topics = self._matching() if self.options.pattern is not None else self.options.topics
+        found = partitions(self._admin, topics, self._seconds, self._who, "nothing was read") if topics else {}
+        for topic, count in found.items():
+            if not count:
+                raise no_topic(topic, "read", self._who, "nothing was read")
+        if not found and self.bounded:
+            pattern = self.options.pattern
+            raise refused(f"no topic has a name like '{pattern}'", self._who, "correct the option 'pattern'")
+        return [(topic, number) for topic in sorted(found) for number in range(found[topic])]
+
+    def _matching(self) -> list[str]:
+        kafka, pattern = library(self._who), str(self.options.pattern)
+        try:
+            topics = self._admin.list_topics(timeout=self._seconds).topics
+        except kafka.KafkaException as problem:
+            raise self._fault(problem, "the topics could not be looked at") from problem
+        return [topic for topic in topics if re.fullmatch(pattern, topic)]
+
+    def _ends(self, places: Sequence[Place]) -> Ends:
+        return Ends(self._offsets(dict.fromkeys(places, "earliest")), self._offsets(dict.fromkeys(places, "latest")))
+
+    def _at_times(self, times: Mapping[Place, int]) -> Mapping[Place, int]:
+        return self._offsets(times)
+
+    def _offsets(self, wanted: Mapping[Place, str | int]) -> dict[Place, int]:
+        kafka = library(self._who)
+        of = kafka.admin.OffsetSpec
+        words = {"earliest": of.earliest(), "latest": of.latest()}
+        specs = {
+            place: words[spec] if isinstance(spec, str) else of.for_timestamp(spec) for place, spec in wanted.items()
+        }
+        try:
+            return offsets(self._admin, specs, self._seconds)
+        except kafka.KafkaException as problem:
+            raise self._fault(problem, "the ends of partitions could not be looked up") from problem
+        except TimeoutError as problem:
+            raise unanswered(self._who, self._seconds, KEPT) from problem
+
+    def _fault(self, problem: Exception, what: str) -> SparkExtError:
+        return told(problem.args[0], what, self._who, "all that was committed")
+
+
+def _id(place: Place) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _place(id: str) -> Place:
+    topic, _, number = id.rpartition("-")
+    return topic, int(number)

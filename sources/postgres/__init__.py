@@ -1,0 +1,1 @@
+"""The source `postgres`: a snapshot in key ranges, then increments."""

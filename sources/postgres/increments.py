@@ -1,0 +1,179 @@
+"""What is added to a table, in steps: by the transactions that wrote the rows, or by a growing column.
+
+By transactions a step is all rows with `start <= xid < end`, where every transaction below `end` has ended: complete,
+whatever the transactions did, and whenever they committed. By a column it is `start < value <= end`, where `end` is at
+rest (see `_postgres.snapshot`).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.postgres.relation import Relation, literal, quoted, xid_of
+from spark_ext.sources.postgres.slice import MOST_WRITERS, Slice, of_increment
+from spark_ext.sources.postgres.snapshot import View
+
+
+def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
+    """Number of the rows, and what a position says of them: number, hash, and the snapshot in which they were seen."""
+    seen = view.held
+    row = view.connection.execute(found.digest(seen.least)).fetchone()
+    assert row is not None
+    count, hashed, writers = int(row[0]), int(row[1]), row[2] or []
+    position = {"rows": count, "hash": hashed, "snapshot": seen.id}
+    if found.has_xid:
+        position["next"] = seen.next
+        if seen.least < seen.next and len(writers) <= MOST_WRITERS:
+            position |= {"least": seen.least, "writers": writers}
+    return count, position
+
+
+def rows_of(limit: Limit, relation: Relation) -> int | None:
+    """A limit in rows; bytes by the rows' average width."""
+    by_bytes = None if limit.bytes is None else max(1, limit.bytes // relation.width)
+    given = [one for one in (limit.rows, by_bytes) if one is not None]
+    return min(given) if given else None
+
+
+class Increments(ABC):
+    """How increments are found."""
+
+    def __init__(self, poll_interval: int) -> None:
+        self._poll_interval = poll_interval / 1000
+        self._looked = float("-inf")
+
+    @abstractmethod
+    def begin(self, view: View, relation: Relation) -> dict[str, Any]:
+        """Where they begin; the view then holds a snapshot in which all before is visible."""
+
+    @abstractmethod
+    def latest(self, view: View, relation: Relation) -> dict[str, Any]:
+        """How far they could be read now."""
+
+    @abstractmethod
+    def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
+        """A place after `start` up to which all is there, in the view's snapshot."""
+
+    @abstractmethod
+    def _cut(
+        self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
+    ) -> dict[str, Any]:
+        """An earlier end, with about so many rows before it."""
+
+    @abstractmethod
+    def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
+        """The rows in between."""
+
+    def advance(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> Advance:
+        """The next step; `start` itself while there is nothing."""
+        now = time.monotonic()
+        if limit.upto is None and now - self._looked < self._poll_interval:
+            return Advance(start, rows=0)
+        end = self._end(view, relation, start, limit)
+        count, noted = (0, {}) if end is None else digest(view, self.slice(relation, start, end))
+        if end is None or not count:
+            self._looked = now
+            view.release()
+            return Advance(start, rows=0)
+        most = rows_of(limit, relation)
+        if most is not None and count > most:
+            end = self._cut(view, relation, start, end, most)
+            count, noted = digest(view, self.slice(relation, start, end))
+        position = {**end, "open": True, **noted}
+        over = most is not None and count > most
+        return Advance(position, rows=None if over else count, bytes=None if over else count * relation.width)
+
+    def _data(self, relation: Relation) -> dict[str, Any]:
+        return {"key": relation.key, "type": relation.key_type, "xid": relation.has_xid}
+
+
+class ByTransaction(Increments):
+    """Rows by the transaction that wrote them."""
+
+    def begin(self, view: View, relation: Relation) -> dict[str, Any]:
+        """The least transaction that has not ended."""
+        return {"xid": view.look().least}
+
+    def latest(self, view: View, relation: Relation) -> dict[str, Any]:
+        """The same."""
+        found = {"xid": view.look().least}
+        view.release()
+        return found
+
+    def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
+        end = view.look().least
+        if limit.upto is not None:
+            end = min(end, limit.upto["xid"])
+        return {"xid": end} if end > start["xid"] else None
+
+    def _cut(
+        self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
+    ) -> dict[str, Any]:
+        # Between two transactions; one that wrote more rows than that is a step of its own.
+        where = self.slice(relation, start, end).where
+        found = view.connection.execute(
+            f"SELECT x, (SELECT min({xid_of()}) FROM {relation.source} t WHERE {where}) FROM "
+            f"(SELECT {xid_of()} AS x FROM {relation.source} t WHERE {where}) r ORDER BY x OFFSET {rows} LIMIT 1"
+        ).fetchone()
+        if found is None:
+            return dict(end)
+        next_one, first = found
+        return {"xid": next_one if next_one > first else first + 1}
+
+    def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
+        """The rows in between."""
+        return of_increment(relation.source, self._data(relation), None, start, end)
+
+
+class ByColumn(Increments):
+    """Rows by a growing column."""
+
+    def __init__(self, column: str, poll_interval: int, settle_timeout: int) -> None:
+        super().__init__(poll_interval)
+        self._column, self._settle_timeout = column, settle_timeout / 1000
+
+    def begin(self, view: View, relation: Relation) -> dict[str, Any]:
+        """The greatest value, once it is at rest."""
+        return {"value": view.wait_until_at_rest(relation, self._column, self._settle_timeout)}
+
+    def latest(self, view: View, relation: Relation) -> dict[str, Any]:
+        """The greatest value, at rest or not."""
+        found = view.greatest(relation, self._column)
+        view.release()
+        return {"value": found}
+
+    def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
+        if limit.upto is not None and limit.upto["value"] is None:
+            return None
+        mark = view.at_rest(relation, self._column, start["value"])
+        if mark is None or limit.upto is None:
+            return None if mark is None else {"value": mark}
+        upto = f"t.{quoted(self._column)} <= {literal(limit.upto['value'])}"
+        return self._greatest_of(view, relation, self.slice(relation, start, {"value": mark}).with_(upto))
+
+    def _cut(
+        self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
+    ) -> dict[str, Any]:
+        # Between two values; one that more rows have than that is a step of its own.
+        whole, name = self.slice(relation, start, end), f"t.{quoted(self._column)}"
+        found = view.connection.execute(
+            f"SELECT {name}::text FROM {relation.source} t WHERE {whole.where} ORDER BY {name} OFFSET {rows} LIMIT 1"
+        ).fetchone()
+        if found is None:
+            return dict(end)
+        less = self._greatest_of(view, relation, whole.with_(f"{name} < {literal(found[0])}"))
+        return less or {"value": found[0]}
+
+    def _greatest_of(self, view: View, relation: Relation, rows: Slice) -> dict[str, Any] | None:
+        found = view.connection.execute(
+            f"SELECT max(t.{quoted(self._column)})::text FROM {relation.source} t WHERE {rows.where}"
+        ).fetchone()
+        return None if found is None or found[0] is None else {"value": found[0]}
+
+    def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
+        """The rows in between."""
+        return of_increment(relation.source, self._data(relation), self._column, start, end)

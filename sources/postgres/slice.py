@@ -1,0 +1,122 @@
+"""What one epoch reads of a channel, as SQL. Pure: the planner counts and hashes it, an executor reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import types as spark
+
+from spark_ext.sources.postgres.relation import HASH_COLUMN, hash_of, literal, quoted, xid_of
+
+MOST_WRITERS = 100
+"""Most transactions that a position names: those that wrote rows of the plan and are younger than one still open."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows of a table or query."""
+
+    source: str
+    """SQL behind FROM."""
+    key: str
+    key_type: str
+    has_xid: bool
+    conditions: tuple[str, ...]
+    """All hold."""
+    order: str
+    """SQL behind ORDER BY."""
+    high: str | None = None
+    """Of a range that is not yet cut: its upper condition."""
+
+    @property
+    def where(self) -> str:
+        """SQL behind WHERE."""
+        every = (*self.conditions, *([self.high] if self.high else []))
+        return " AND ".join(every) or "true"
+
+    def with_(self, *conditions: str) -> Slice:
+        """Fewer rows."""
+        return replace(self, conditions=(*self.conditions, *conditions))
+
+    def below_key(self, text: str) -> Slice:
+        """Up to a key, without it, instead of to the range's end."""
+        return replace(self.with_(f"t.{quoted(self.key)} < {literal(text)}::{self.key_type}"), high=None)
+
+    def digest(self, least: int) -> str:
+        """The statement that counts and hashes, and lists who wrote rows, from the transaction `least` on."""
+        hashed = hash_of(self.key, self.has_xid)
+        writers = f"(array_agg(DISTINCT {xid_of()}) FILTER (WHERE {xid_of()} >= {least}))[:{MOST_WRITERS + 1}]"
+        return (
+            f"SELECT count(*), coalesce(bit_xor({hashed}), 0), {writers if self.has_xid else 'NULL'} "
+            f"FROM {self.source} t WHERE {self.where}"
+        )
+
+    def statement(self, declared: spark.StructType) -> str:
+        """The statement that reads: the declared columns, and each row's hash."""
+        columns = [_selected(field) for field in declared.fields]
+        hashed = f"{hash_of(self.key, self.has_xid)} AS {HASH_COLUMN}"
+        return f"SELECT {', '.join([*columns, hashed])} FROM {self.source} t WHERE {self.where} ORDER BY {self.order}"
+
+
+def _selected(field: spark.StructField) -> str:
+    """A column in the form in which its declared type is made of it."""
+    as_text = isinstance(field.dataType, (spark.StringType, spark.DecimalType, spark.CharType, spark.VarcharType))
+    return f"t.{quoted(field.name)}::text AS {quoted(field.name)}" if as_text else f"t.{quoted(field.name)}"
+
+
+def of_range(
+    source: str, data: Mapping[str, Any], column: str | None, start: Mapping[str, Any], end: Mapping[str, Any] | None
+) -> Slice:
+    """What a range's channel reads; without `end` all that is left of it, as a plan sees it."""
+    low, high, last = data["range"]
+    low = start.get("upto", low)
+    key, cast = f"t.{quoted(data['key'])}", data["type"]
+    conditions = [] if low is None else [f"{key} >= {literal(low)}::{cast}"]
+    begin = data.get("begin")
+    if begin is not None:
+        conditions.append(_before(begin, column))
+    upper = f"{key} {'<=' if last else '<'} {literal(high)}::{cast}"
+    if end is not None:
+        if end.get("upto") is not None:
+            upper = f"{key} < {literal(end['upto'])}::{cast}"
+        conditions += written_before(end)
+    return Slice(source, data["key"], cast, data["xid"], tuple(conditions), key, upper)
+
+
+def _before(begin: Mapping[str, Any], column: str | None) -> str:
+    """What the ranges read, so that it and the increments are all there is."""
+    if column is None:
+        return f"{xid_of()} < {int(begin['xid'])}"
+    name = f"t.{quoted(column)}"
+    if begin["value"] is None:
+        return f"{name} IS NULL"
+    return f"({name} <= {literal(begin['value'])} OR {name} IS NULL)"
+
+
+def of_increment(
+    source: str, data: Mapping[str, Any], column: str | None, start: Mapping[str, Any], end: Mapping[str, Any] | None
+) -> Slice:
+    """What the increment's channel reads; without `end` all after `start`."""
+    key = f"t.{quoted(data['key'])}"
+    whole = Slice(source, data["key"], data["type"], data["xid"], (), key)
+    if column is None:
+        found = whole.with_(f"{xid_of()} >= {int(start['xid'])}")
+        return found if end is None else found.with_(f"{xid_of()} < {int(end['xid'])}")
+    name = f"t.{quoted(column)}"
+    whole = replace(whole, order=f"{name}, {key}")
+    found = whole.with_(f"{name} IS NOT NULL" if start["value"] is None else f"{name} > {literal(start['value'])}")
+    if end is None:
+        return found
+    found = found.with_(f"{name} <= {literal(end['value'])}")
+    return found.with_(*written_before(end))
+
+
+def written_before(end: Mapping[str, Any]) -> list[str]:
+    """Leaves out what was inserted or updated since the plan, by what the plan has noted of its snapshot."""
+    if end.get("writers") is not None:
+        # Some were still open at the plan, between others that had ended; savepoints have numbers of their own.
+        among = "".join(f" OR {xid_of()} = {int(one)}" for one in end["writers"])
+        return [f"({xid_of()} < {int(end['least'])}{among})"]
+    return [f"{xid_of()} < {int(end['next'])}"] if end.get("next") is not None else []

@@ -1,0 +1,190 @@
+"""The planner's view of the database: a snapshot that it holds open and exports, and what is certainly committed.
+
+Two questions decide what an increment may read. *Which transactions have ended?* All below the least one in progress:
+`pg_snapshot_xmin`. A transaction that commits later has a greater number, its subtransactions too, so nothing is missed
+between two such marks. *Up to which value has a growing column come to rest?* Up to the greatest one seen, once every
+transaction has ended that was open when it was seen: a smaller value was drawn by one of these or before.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.clients.postgres.connection import Server
+from spark_ext.clients.postgres.problems import problem
+from spark_ext.errors import SparkExtError, StorageError
+from spark_ext.sources.postgres.relation import Relation, quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+APPLICATION = "spark_ext source"
+"""`application_name` of planners and readers: they only read, so nobody has to wait for them."""
+
+_OPEN = """
+SELECT l.pid || ':' || l.virtualxid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'virtualxid' AND l.granted AND a.datname = current_database() AND l.pid <> pg_backend_pid()
+  AND a.application_name NOT LIKE %s AND coalesce(a.backend_type, '') <> 'autovacuum worker'
+UNION ALL SELECT 'gid:' || gid FROM pg_prepared_xacts WHERE database = current_database()
+"""
+
+
+_PREPARED = "gid:"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A snapshot."""
+
+    id: str
+    """Under which others may read from it, while it is held."""
+    least: int
+    """`pg_snapshot_xmin`: all transactions below have ended."""
+    next: int
+    """`pg_snapshot_xmax`: no transaction from here on had ended."""
+
+
+class View:
+    """The planner's connection. Each `look` begins a new snapshot; the one before is given up."""
+
+    def __init__(self, server: Server, who: str) -> None:
+        self._server, self.who = server, who
+        self._connection: psycopg.Connection[Any] | None = None
+        self._seen: Seen | None = None
+        self._candidate: tuple[str, frozenset[str]] | None = None
+
+    @property
+    def held(self) -> Seen:
+        """The snapshot that is held; a new one if there is none."""
+        return self._seen or self.look()
+
+    def look(self) -> Seen:
+        """Take and hold a new snapshot.
+
+        Raises:
+            SparkExtError: the server cannot be used.
+        """
+        self.release()
+        connection = self._open()
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        found = connection.execute(
+            "SELECT pg_export_snapshot(), pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint "
+            "FROM pg_current_snapshot() s"
+        ).fetchone()
+        assert found is not None
+        self._seen = Seen(*found)
+        return self._seen
+
+    def release(self) -> None:
+        """Give the snapshot up, so that the server may clean up behind it."""
+        import psycopg
+
+        self._seen = None
+        if self._connection is not None and not self._connection.closed:
+            try:
+                self._connection.execute("ROLLBACK")
+            except psycopg.OperationalError:
+                # The server has ended the connection, and the snapshot with it.
+                self._connection.close()
+
+    def _open(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            import psycopg
+
+            try:
+                self._connection = self._server.connect(f"{APPLICATION} planner")
+            except psycopg.Error as error:
+                raise problem(error, self.who, "nothing was read") from None
+            # Keys travel as texts: in a form that any session reads alike.
+            self._connection.execute(
+                "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET IntervalStyle = 'iso_8601'; "
+                "SET extra_float_digits = 3; SET idle_in_transaction_session_timeout = 0; SET bytea_output = 'hex'"
+            )
+        return self._connection
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """Inside the held snapshot."""
+        if self._seen is None:
+            self.look()
+        assert self._connection is not None
+        return self._connection
+
+    def lost(self) -> None:
+        """After an error: begin anew at the next look."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._seen = self._candidate = None
+
+    # -- a growing column ---------------------------------------------------------------------------------------------
+
+    def at_rest(self, relation: Relation, column: str, mark: str | None) -> str | None:
+        """A value of the column, greater than `mark`, up to which nothing more will come; None: there is none yet.
+
+        If there is one, a snapshot is held that sees all of it.
+        """
+        if self._candidate is None:
+            self.look()
+            greatest = self.greatest(relation, column)
+            # Listed after the snapshot was taken: whoever drew a smaller value is in it, or has ended.
+            self._candidate = None if greatest is None or greatest == mark else (greatest, self._transactions())
+        if self._candidate is None:
+            self.release()
+            return None
+        greatest, open_then = self._candidate
+        if open_then:
+            open_then = still_open(open_then, self._transactions())
+            self._candidate = (greatest, open_then)
+        if open_then:
+            self.release()
+            return None
+        self._candidate = None
+        self.look()
+        return greatest
+
+    def wait_until_at_rest(self, relation: Relation, column: str, seconds: float) -> str | None:
+        """The greatest value of the column once nothing below it can come; None: there are no values.
+
+        Raises:
+            StorageError: transactions stay open.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            found = self.at_rest(relation, column, None)
+            if found is not None or self._candidate is None:
+                return found
+            if time.monotonic() > end:
+                raise StorageError(
+                    f"transactions that could still add smaller values of '{column}' have been open for {seconds:g} s: "
+                    f"{', '.join(sorted(self._candidate[1])[:5])} (pid:virtual id)",
+                    operator=self.who,
+                    kept="nothing was read",
+                    do="end them (see pg_stat_activity); the query starts once they are gone",
+                )
+            time.sleep(0.05)
+
+    def greatest(self, relation: Relation, column: str) -> str | None:
+        """The greatest value of a column as text, in the snapshot."""
+        found = self.connection.execute(f"SELECT max(t.{quoted(column)})::text FROM {relation.source} t").fetchone()
+        return None if found is None else found[0]
+
+    def _transactions(self) -> frozenset[str]:
+        found = self.connection.execute(_OPEN, (f"{APPLICATION}%",)).fetchall()
+        return frozenset(row[0] for row in found)
+
+
+def still_open(before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
+    """Which of the transactions that were open are open still.
+
+    One that has ended may live on, prepared under a name: whatever is prepared then is waited for too.
+    """
+    left = before & now
+    prepared = frozenset(name for name in now if name.startswith(_PREPARED))
+    return left | prepared if any(not name.startswith(_PREPARED) for name in before - left) else left
+
+
+def ours(error: Exception, who: str) -> SparkExtError:
+    """A client's error, or one of ours, as one of ours."""
+    return error if isinstance(error, SparkExtError) else problem(error, who, "nothing of this epoch was read")

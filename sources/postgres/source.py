@@ -1,0 +1,302 @@
+"""`postgres`: a table or a query of PostgreSQL, in key ranges; then, if asked, what is added to it.
+
+    spark.readStream.format("postgres").option("uid", "orders").option("dsn", ...).option("table", "orders").load()
+
+Bounded by default: the rows that were there when the run began. With `incremental` it goes on, with the rows whose
+transactions have ended since (`xmin`), or above a growing column's value at rest (`column`). See `docs/postgres.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pyspark.sql.types import StructType
+
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server, load
+from spark_ext.clients.postgres.names import Name
+from spark_ext.model.offsets import Position
+from spark_ext.options import Milliseconds
+from spark_ext.schemas.columns import arrow_schema
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
+from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments
+from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
+from spark_ext.sources.postgres.relation import Relation, check_declared, look_up, refused
+from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
+from spark_ext.sources.postgres.snapshot import View, ours
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INCREMENT = "increment"
+"""The channel of what is added. It is there from the first epoch on, and its data hold how the table was cut."""
+
+
+class PostgresOptions(SourceOptions, ConnectionOptions):
+    """Options of `postgres`."""
+
+    table: str | None = None
+    """The table, `orders` or `shop.orders`; names are taken as written, odd ones go in double quotes."""
+
+    query: str | None = None
+    """Instead of a table: a SELECT that gives the same rows each time."""
+
+    key: str | None = None
+    """A unique column without nulls by which ranges are cut; default: the primary key, if it is one column."""
+
+    rows_per_channel: int = Field(default=250_000, gt=0)
+    """About how many rows a range has, by the server's statistics; at most 1,000 ranges are made."""
+
+    incremental: Literal["none", "column", "xmin"] = "none"
+    """Whether to go on after the rows that are there: by a growing column, or by the transaction that wrote a row."""
+
+    incremental_column: str | None = None
+    """For `incremental=column`: a column that grows with time, such as a sequence's number; indexed, best."""
+
+    poll_interval: Milliseconds = 1000
+    """How often an incremental source looks for more, ms."""
+
+    settle_timeout: Milliseconds = 60_000
+    """For `incremental=column`: how long the start waits for transactions that were open before it, ms."""
+
+    @field_validator("table")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None:
+            Name.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> PostgresOptions:
+        if (self.table is None) == (self.query is None):
+            raise ValueError("give either table or query")
+        if self.query is not None and self.incremental != "none":
+            raise ValueError("incremental needs a table, not a query")
+        if (self.incremental == "column") != (self.incremental_column is not None):
+            raise ValueError("incremental=column and incremental_column go together")
+        return self
+
+
+class Postgres(ChannelSource):
+    """Key ranges as channels, and one more for what is added.
+
+    A position of a range is the key up to which it was read, with the number and hash of an epoch's rows; that of the
+    increment is a transaction or a column's value, with the same.
+    """
+
+    options_type = PostgresOptions
+    options: PostgresOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._resumed = False
+        self._known: tuple[Channel, ...] = ()
+        self._finished: frozenset[str] = frozenset()
+        self._unfinished: set[str] = set()
+        """Ranges that are not planned to their end."""
+        self._unsafe: set[str] = set()
+        """Ranges whose last epoch is not known to be committed."""
+
+    @classmethod
+    def name(cls) -> str:
+        """`postgres`."""
+        return "postgres"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Sent to executors without connections, and without what the driver's environment says."""
+        left = ("_view", "_server", "_relation", "_increments", "_who")
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    @cached_property
+    def _server(self) -> Server:
+        return Server.of(self.options, f"source '{self.options.uid}' (postgres)")
+
+    @cached_property
+    def _who(self) -> str:
+        what = f"table {self.options.table}" if self.options.table is not None else "query"
+        return f"source '{self.options.uid}' (postgres {self._server.name}, {what})"
+
+    @cached_property
+    def _view(self) -> View:
+        load("adbc_driver_postgresql", self._who)
+        return View(self._server, self._who)
+
+    @property
+    def _from(self) -> str:
+        """SQL behind FROM."""
+        if self.options.table is None:
+            return f"({str(self.options.query).rstrip().rstrip(';')}\n)"
+        return Name.parse(self.options.table).identifier.as_string(None)
+
+    @cached_property
+    def _relation(self) -> Relation:
+        options = self.options
+        found = look_up(self._view.connection, self._from, options.table is not None, options.key, self._who)
+        if self.declared is not None:
+            check_declared(self.declared, found, self._who)
+        if options.incremental == "xmin" and not found.has_xid:
+            raise refused(
+                f"{self._from} is a view or foreign table: its rows do not say which transaction wrote them",
+                self._who,
+                "read the table behind it, or use incremental=column",
+            )
+        column = options.incremental_column
+        if column is not None and column not in found.spark_schema.names:
+            raise refused(f"there is no column '{column}'", self._who, "correct the option 'incremental_column'")
+        return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Errors of the server come out as ours; the next question is asked on a new connection."""
+        try:
+            yield
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("psycopg", "spark_ext"):
+                raise
+            self._view.lost()
+            raise ours(error, self._who) from None
+
+    def schema(self) -> StructType:
+        """The columns of the table or query.
+
+        Raises:
+            ConfigurationError: there is no such table, or no key to cut it by.
+            StorageError: the server cannot be reached.
+        """
+        with self._asking():
+            found = self._relation.spark_schema
+            self._view.release()
+            return found
+
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    @property
+    def bounded(self) -> bool:
+        """Unless it goes on with what is added."""
+        return self.options.incremental == "none"
+
+    def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
+        """Remember which ranges were ever started."""
+        self._resumed = True
+        self._known, self._finished = tuple(known), finished
+
+    def open(self) -> None:
+        """Refuse a server, table or key that cannot be used, before the query starts."""
+        with self._asking():
+            _ = self._relation
+            self._view.release()
+
+    def discover(self) -> Iterable[Channel]:
+        """Ranges of keys that no started channel covers; and the increment."""
+        with self._asking():
+            if self.bounded:
+                return self._ranges_left()
+            return self._ranges_of_plan()
+
+    def _ranges_left(self) -> list[Channel]:
+        started = [parse(name) for name in {channel.id for channel in self._known} | self._finished]
+        relation = self._relation
+        other = next((key for key, _ in started if key != relation.key), None)
+        if other is not None:
+            raise refused(
+                f"the table was cut by '{other}' so far, and would be by '{relation.key}' now",
+                self._who,
+                f"set the option key={other}, or start with a new state",
+            )
+        self._view.look()
+        refuse_nulls(self._view, relation)
+        ranges = cut(self._view.connection, relation, self.options.rows_per_channel, [done for _, done in started])
+        channels = [Channel(found.id(relation.key), {}, self._data(found)) for found in ranges]
+        self._unsafe = {channel.id for channel in (*channels, *self._known)} - self._finished
+        if not self._unsafe:
+            self._view.release()
+        return channels
+
+    def _ranges_of_plan(self) -> list[Channel]:
+        if not self._resumed:
+            # An AvailableNow run asks once before it knows what was started: all that a plan may have.
+            return [Channel(INCREMENT), *(Channel(f"range-{number}") for number in range(MOST))]
+        kept = next((channel.data for channel in self._known if channel.id == INCREMENT), None)
+        begin, ranges = (kept["begin"], kept["ranges"]) if kept is not None else self._plan()
+        data = {"begin": begin, "ranges": ranges, **self._shared()}
+        channels = [
+            Channel(f"range-{number}", {}, self._data(KeyRange(*found), begin)) for number, found in enumerate(ranges)
+        ]
+        self._unfinished = {channel.id for channel in channels} - self._finished
+        return [Channel(INCREMENT, begin, data), *channels]
+
+    def _plan(self) -> tuple[dict[str, Any], list[list[Any]]]:
+        """Where the increment begins, and the ranges before it."""
+        begin = self._increments.begin(self._view, self._relation)
+        refuse_nulls(self._view, self._relation)
+        ranges = cut(self._view.connection, self._relation, self.options.rows_per_channel)
+        return begin, [found.to_json() for found in ranges]
+
+    def _shared(self) -> dict[str, Any]:
+        return {"key": self._relation.key, "type": self._relation.key_type, "xid": self._relation.has_xid}
+
+    def _data(self, found: KeyRange, begin: dict[str, Any] | None = None) -> dict[str, Any]:
+        return {"range": found.to_json(), **({"begin": begin} if begin else {}), **self._shared()}
+
+    @cached_property
+    def _increments(self) -> Increments:
+        options = self.options
+        if options.incremental_column is not None:
+            return ByColumn(options.incremental_column, options.poll_interval, options.settle_timeout)
+        return ByTransaction(options.poll_interval)
+
+    def latest(self, channel: Channel) -> Position:
+        """Of the increment: where it could be read up to now."""
+        if channel.id != INCREMENT:
+            return None
+        with self._asking():
+            # Never equal to a position: the planner would pass a channel over that is at its target already.
+            return {**self._increments.latest(self._view, self._relation), "target": True}
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        """Counts and hashes the rows of the step on the server."""
+        with self._asking():
+            if channel.id != INCREMENT:
+                step = advance(self._view, self._relation, self._slice(channel, start), limit)
+                (self._unfinished.discard if step.finished else self._unfinished.add)(channel.id)
+                return step
+            if self._unfinished:
+                return Advance(start, rows=0)
+            if "open" not in start:
+                # An epoch of its own: the ranges before it are read in the snapshot that the next look gives up.
+                return Advance({**start, "open": True}, rows=0)
+            return self._increments.advance(self._view, self._relation, start, limit)
+
+    def on_epoch_committed(self, epoch: Committed) -> None:
+        """Give the run's snapshot up once the rows of all ranges are safe; other sources of the query may go on."""
+        if self.bounded and self._unsafe:
+            self._unsafe.difference_update(epoch.finished)
+            if not self._unsafe:
+                self._view.release()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def _slice(self, channel: Channel, start: Position, end: Position = None) -> Slice:
+        if channel.id == INCREMENT:
+            return of_increment(self._from, channel.data, self.options.incremental_column, start, end)
+        return of_range(self._from, channel.data, self.options.incremental_column, start, end)
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        """The rows of a range in the key's order.
+
+        Raises:
+            ReplayError: they are no longer those of the plan.
+            DataError: a value does not fit what is declared.
+            StorageError: the server failed.
+        """
+        from spark_ext.sources.postgres.read import Plan, read
+
+        if not end.get("rows"):
+            return
+        declared = self.declared if self.declared is not None else self.schema()
+        statement = self._slice(channel, start, end).statement(declared)
+        plan = Plan(end["rows"], end["hash"], end["snapshot"])
+        yield from read(self._server, statement, arrow_schema(declared), plan, f"{self._who}, channel '{channel.id}'")

@@ -1,0 +1,306 @@
+"""Planning of a source's epochs: which channels go how far. Runs in the source's planner process on the driver.
+
+The cost of an epoch depends on what is running, not on what there is: channels that wait or have finished are looked
+at once, when the planner starts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from spark_ext.model.offsets import Finished, Json, Position, Running, SourceOffset, ranges
+from spark_ext.sources.contract import Channel, ChannelSource, Limit
+from spark_ext.spark.registry import Registration
+
+PARALLELISM = "SPARK_EXT_PARALLELISM"
+"""Environment variable: Spark's default parallelism, the default of the option `readers`."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What the ledger asks of a source: the control events in force for it."""
+
+    control: int = 0
+    """The highest sequence among them."""
+    drain: bool = False
+    final: int = 0
+    """How many final epochs have been asked for."""
+
+
+class LedgerView(Protocol):
+    """What a planner reads of the job's ledger."""
+
+    def confirmed(self) -> int:
+        """The largest s such that the flags of the finishes 1..s are in the ledger."""
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        """Ids of the channels whose finish has a sequence of at most `upto`."""
+
+    def requests(self) -> Requests:
+        """Control events in force; looked up at most every 100 ms or so."""
+
+
+class NoLedger:
+    """The view outside a job: nothing is ever confirmed, so finished channels stay in the offset."""
+
+    def confirmed(self) -> int:
+        """Nothing is."""
+        return 0
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        """None are known."""
+        return ()
+
+    def requests(self) -> Requests:
+        """None are made."""
+        return Requests()
+
+
+@dataclass
+class _Budget:
+    """What is left of an epoch's read limit; None: no limit."""
+
+    rows: int | None
+    bytes: int | None
+
+    def share(self, among: int) -> Limit:
+        return Limit(_share(self.rows, among), _share(self.bytes, among))
+
+    def spend(self, limit: Limit, rows: int | None, size: int | None) -> None:
+        # What a source cannot count is taken to have used its whole share.
+        if self.rows is not None:
+            self.rows -= (limit.rows or 0) if rows is None else rows
+        if self.bytes is not None:
+            self.bytes -= (limit.bytes or 0) if size is None else size
+
+    @property
+    def spent(self) -> bool:
+        return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
+
+
+def _number(stage: Json) -> int:
+    """Which stage it is."""
+    return 0 if stage is None else int(stage["number"])
+
+
+def _share(left: int | None, among: int) -> int | None:
+    return None if left is None else max(1, -(-left // max(1, among)))
+
+
+class Planner:
+    """Turns the start of an epoch into its end.
+
+    Args:
+        source: whose epochs.
+        registration: the job's word about it; None outside a job.
+        view: the job's ledger as seen by this source.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        source: ChannelSource,
+        registration: Registration | None,
+        view: LedgerView,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._source = source
+        self._registration = registration
+        self._view = view
+        self._clock = clock
+        self._pending: deque[Channel] = deque()
+        self._taken: list[tuple[Channel, int]] = []
+        self._seen: set[str] = set()
+        self._opened = False
+        self._stage = 0
+        self._available_now = False
+        self._targets: dict[str, Position] = {}
+        self._discovered_at = 0.0
+        self._epoch_at: float | None = None
+        self._served = ""
+
+    @property
+    def readers(self) -> int:
+        """How many tasks read an epoch."""
+        return self._source.options.readers or int(os.environ.get(PARALLELISM, "2"))
+
+    @property
+    def waiting(self) -> int:
+        """How many channels have been discovered and not started."""
+        return len(self._pending)
+
+    def prepare_available_now(self) -> None:
+        """From now on, plan only what is there now."""
+        self._available_now = True
+        if not self._source.bounded:
+            self._targets = {channel.id: self._source.latest(channel) for channel in self._source.discover()}
+
+    def next(self, start: SourceOffset) -> SourceOffset:
+        """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
+        self._open(start)
+        requests = self._view.requests()
+        if start.ended:
+            if requests.final > start.final:
+                return replace(start, final=requests.final, control=max(start.control, requests.control))
+            return start
+        if requests.drain:
+            return self._stamped(start, replace(start, ended=True, drained=True), requests)
+        self._put_back(start)
+        if _number(start.stage) != self._stage:
+            self._enter(start.stage)
+        further = self._further_stage(start)
+        if further is not None:
+            # An epoch of its own, without rows: what comes next begins from what is in the log by then.
+            return self._stamped(start, replace(start, stage=further), requests)
+        if not self._due():
+            return start
+        self._discover_more(start)
+        end = self._advance(start)
+        if end is start:
+            return start
+        if not self._source.last_stage:
+            end = replace(end, stage=self._source.planned(start.stage, ranges(start, end)))
+        self._epoch_at = self._clock()
+        return self._stamped(start, end, requests)
+
+    def _stamped(self, start: SourceOffset, end: SourceOffset, requests: Requests) -> SourceOffset:
+        lineage = self._registration.lineage if self._registration else 0
+        # What finishes in this very epoch has to be in its end, or its rows would not be read.
+        end = end.confirm(min(self._view.confirmed(), start.sequence))
+        return replace(end, lineage=lineage, control=max(end.control, requests.control))
+
+    def _due(self) -> bool:
+        """Whether the interval lets an epoch start: at whole multiples of it, so that a query's sources agree."""
+        interval = self._registration.interval_ms if self._registration else 0
+        if not interval or self._epoch_at is None or self._available_now:
+            return True
+        return int(self._clock() * 1000) // interval > int(self._epoch_at * 1000) // interval
+
+    def _open(self, start: SourceOffset) -> None:
+        if self._opened:
+            return
+        finished = set(self._view.finished_channels(start.confirmed))
+        finished.update(finish.channel for finish in start.finished)
+        known = [Channel(name, state.begin, state.data) for name, state in start.running.items()]
+        known += [Channel(finish.channel, finish.begin, finish.data) for finish in start.finished]
+        self._stage = _number(start.stage)
+        if start.stage is not None:
+            self._source.enter(start.stage)
+        self._source.resume(known, frozenset(finished))
+        self._seen = finished | start.running.keys()
+        self._opened = True
+        if not start.ended:
+            # Before the offset was seen, nobody knew which stage the run is in.
+            self._discover(begins=start.stage is not None)
+
+    def _enter(self, stage: Json) -> None:
+        """The last epoch was the switch to another stage."""
+        self._stage = _number(stage)
+        self._source.enter(stage)
+        self._discover(begins=True)
+
+    def _further_stage(self, start: SourceOffset) -> Json:
+        """The stage to go on with when all channels of this one have ended; None: there is nothing to switch to."""
+        if start.running or self._pending or self._source.last_stage:
+            return None
+        return self._source.next_stage(start.stage)
+
+    def _discover(self, begins: bool = False) -> None:
+        """Let new channels wait for their start; where a stage begins, an AvailableNow run takes what is there then."""
+        self._discovered_at = self._clock()
+        channels = list(self._source.discover())
+        # A channel that appeared after an AvailableNow run had begun waits for the next run.
+        closed = self._available_now and not self._source.bounded
+        if closed and begins:
+            self._targets = {channel.id: self._source.latest(channel) for channel in channels}
+        for channel in channels:
+            if channel.id not in self._seen and not (closed and channel.id not in self._targets):
+                self._seen.add(channel.id)
+                self._pending.append(channel)
+
+    def _put_back(self, start: SourceOffset) -> None:
+        """Channels that the last plan had started wait again if that plan did not become an epoch."""
+        for channel, sequence in reversed(self._taken):
+            if channel.id not in start.running and not 0 < sequence <= start.sequence:
+                self._pending.appendleft(channel)
+        self._taken.clear()
+
+    def _target(self, channel: Channel) -> Position:
+        """Where an AvailableNow run stops reading a channel; None: nowhere before its end."""
+        if not self._available_now or self._source.bounded:
+            return None
+        if channel.id not in self._targets:
+            # It is in the offset and no longer discovered.
+            self._targets[channel.id] = self._source.latest(channel)
+        return self._targets[channel.id]
+
+    def _discover_more(self, start: SourceOffset) -> None:
+        waited_ms = (self._clock() - self._discovered_at) * 1000
+        if (
+            not self._source.bounded
+            and not self._available_now
+            and waited_ms >= self._source.options.discovery_interval
+        ):
+            self._discover()
+
+    def _advance(self, start: SourceOffset) -> SourceOffset:
+        options = self._source.options
+        budget = _Budget(options.max_rows_per_epoch, options.max_bytes_per_epoch)
+        running = {name: Running(state.at, state.data) for name, state in start.running.items()}
+        finished = list(start.finished)
+        sequence = start.sequence
+        at_once = self.readers if self._source.channels_end else len(running) + len(self._pending)
+        turn = self._turn(list(running))
+        unserved = len(running)
+        moved = False
+        while not budget.spent:
+            name = turn.popleft() if turn else None
+            free = max(0, at_once - len(running))
+            fresh = name is None
+            if name is None:
+                if not free or not self._pending:
+                    if turn:
+                        continue
+                    break
+                channel = self._pending.popleft()
+                state = Running(channel.begin, channel.data, channel.begin, new=True)
+                among = unserved + min(free, len(self._pending) + 1)
+            else:
+                among = unserved + min(free, len(self._pending))
+                unserved -= 1
+                state = running[name]
+                channel = Channel(name, None, state.data)
+            limit = replace(budget.share(among), upto=self._target(channel))
+            if limit.upto is not None and state.at == limit.upto:
+                continue
+            step = self._source.advance(channel, state.at, limit)
+            if step.end == state.at and not step.finished and not fresh:
+                continue
+            moved = True
+            self._served = channel.id
+            budget.spend(limit, step.rows, step.bytes)
+            if step.finished:
+                sequence += 1
+                running.pop(channel.id, None)
+                finished.append(Finished(sequence, channel.id, step.end, state.data, state.begin, state.new))
+            else:
+                running[channel.id] = replace(state, at=step.end)
+            if fresh:
+                self._taken.append((channel, sequence if step.finished else 0))
+        ended = self._source.bounded and self._source.last_stage and not running and not self._pending
+        if not moved and not ended:
+            return start
+        return replace(start, running=running, finished=tuple(finished), sequence=sequence, ended=ended)
+
+    def _turn(self, names: list[str]) -> deque[str | None]:
+        """Who is served in which order: behind the channel that was served last, so that a small budget reaches all.
+
+        None is the place of a channel that waits to be started.
+        """
+        cut = names.index(self._served) + 1 if self._served in names else 0
+        return deque([*names[cut:], None, *names[:cut]])

@@ -1,0 +1,175 @@
+"""The bridge between Spark's Python data source API and `ChannelSource`. Authors of sources need not read it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import DataError
+from spark_ext.failpoints import reach
+from spark_ext.model.offsets import Range, SourceOffset, ranges
+from spark_ext.sources.contract import Channel, ChannelSource, Committed
+from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
+from spark_ext.spark import registry
+from spark_ext.spark.worker_process import begin_task, tune
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class ReadTask(InputPartition):
+    """What one task of an epoch reads, in this order."""
+
+    ranges: tuple[Range, ...]
+
+
+class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One source in one query. Planning methods run in the planner process, `read` on executors."""
+
+    def __init__(self, source: ChannelSource, schema: StructType) -> None:
+        self._source = source
+        self._schema = schema
+        self._planner: Planner | None = None
+        tune()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # In a task: the JVM sends this first, and then the partition, for which the worker waits before `read`.
+        begin_task()
+
+    @property
+    def _uid(self) -> str:
+        return self._source.options.uid
+
+    def _planning(self) -> Planner:
+        if self._planner is None:
+            registration = registry.lookup(self._uid)
+            self._planner = Planner(self._source, registration, _view(registration))
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The same each time: Spark asks twice and does not log it."""
+        return SourceOffset(self._uid).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """For display; the planner takes its limits from the options."""
+        options = self._source.options
+        if options.max_rows_per_epoch is not None:
+            return ReadMaxRows(options.max_rows_per_epoch)
+        if options.max_bytes_per_epoch is not None:
+            return ReadMaxBytes(options.max_bytes_per_epoch)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Plan only what is there now."""
+        self._planning().prepare_available_now()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next epoch; `start` when there is none, which makes no epoch."""
+        offset = SourceOffset.from_json(start, self._uid)
+        end = self._planning().next(offset)
+        if end is offset:
+            return start
+        reach("source.planned")
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What waits, for Spark's progress events."""
+        return {"uid": self._uid, "waiting": self._planner.waiting} if self._planner is not None else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of an epoch; also of one that an earlier run planned."""
+        begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
+        return assign(self._source, ranges(begin, finish), self._planning().readers)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a task's ranges on an executor, each batch in exactly the declared schema."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        assert isinstance(partition, ReadTask)
+        reach("source.read")
+        tune()
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for piece in partition.ranges:
+            channel = Channel(piece.channel, None, piece.data)
+            for batch in self._source.read(channel, piece.start, piece.end):
+                yield self._conform(batch, schema, piece)
+        tune()
+
+    def _conform(self, batch: pa.RecordBatch, schema: pa.Schema, piece: Range) -> pa.RecordBatch:
+        # Spark compares the first batch of a task only, and an odd one later kills the JVM's reader.
+        import pyarrow as pa
+
+        if batch.schema.equals(schema):
+            return batch
+        try:
+            columns = [batch.column(field.name).cast(field.type) for field in schema]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+        except (KeyError, pa.ArrowException) as problem:
+            raise DataError(
+                f"rows do not have the declared schema: {problem}",
+                operator=f"source '{self._uid}', channel '{piece.channel}', from {piece.start!r}",
+                kept="no row of this epoch was committed; the job's state is as after the epoch before",
+                do=f"declare the schema that the data has, or repair the data; declared: {schema_text(schema)}",
+            ) from problem
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark's word that an epoch is safe; it never comes for the last one of a run."""
+        self._source.on_epoch_committed(Committed.of(SourceOffset.from_json(end, self._uid), final=False))
+
+    def stop(self) -> None:
+        """Nothing to release: the planner process ends."""
+
+
+def assign(source: ChannelSource, pieces: Sequence[Range], readers: int) -> list[InputPartition]:
+    """Spread the ranges of an epoch over at most `readers` tasks, largest first; order within a channel is kept."""
+    if not pieces:
+        return []
+    parts = -(-readers // len(pieces))
+    cut = [
+        Range(piece.channel, piece.data, start, end)
+        for piece in pieces
+        for start, end in (
+            source.split(Channel(piece.channel, None, piece.data), piece.start, piece.end, parts)
+            if parts > 1
+            else ((piece.start, piece.end),)
+        )
+    ]
+    loads = [(0, index) for index in range(min(readers, len(cut)))]
+    bins: list[list[Range]] = [[] for _ in loads]
+    for piece in sorted(cut, key=_weight, reverse=True):
+        load, index = heapq.heappop(loads)
+        bins[index].append(piece)
+        heapq.heappush(loads, (load + _weight(piece), index))
+    return [ReadTask(tuple(chosen)) for chosen in bins]
+
+
+def _weight(piece: Range) -> int:
+    numbers = isinstance(piece.start, int) and isinstance(piece.end, int)
+    return max(1, piece.end - piece.start) if numbers else 1
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """An Arrow schema on one line."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _view(registration: registry.Registration | None) -> LedgerView:
+    if registration is None:
+        return NoLedger()
+    from spark_ext.sources.runtime.ledger_view import PlannerView
+
+    return PlannerView(registration)

@@ -1,0 +1,1 @@
+"""Checkpoints of a job. The final checkpoint takes a query's last steps."""

@@ -1,0 +1,1 @@
+"""Data files in a folder or object store: listing, reading checks, writing, statistics and orphans."""

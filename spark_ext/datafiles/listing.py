@@ -1,0 +1,193 @@
+"""Discovery of files: one listing of a folder, file or glob pattern, with sizes, filtered and ordered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
+from typing import Literal
+
+import pyarrow as pa
+from pyarrow import fs
+
+from spark_ext.datafiles.input_file import KEPT
+from spark_ext.errors import ConfigurationError, StorageError
+
+_MAGIC = re.compile(r"[*?\[{]")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file that a listing found."""
+
+    name: str
+    """Relative to the listing's root."""
+    size: int
+    """Bytes."""
+    modified: int
+    """Nanoseconds since 1970 UTC; 0 where the storage does not know."""
+
+    @property
+    def folder(self) -> str:
+        """The folder that holds it, relative to the root; `.` for the root itself."""
+        return self.name.rpartition("/")[0] or "."
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What to list.
+
+    Args:
+        filesystem: where.
+        path: a folder, a file or a glob pattern, absolute. A path that exists is never taken as a pattern.
+        operator: for messages.
+        recursive: whether folders inside are entered.
+        pattern: glob pattern of file names, without folders.
+        order: by name (by its parts, so that a folder's files stay together), or by time of modification.
+    """
+
+    filesystem: fs.FileSystem
+    path: str
+    operator: str
+    recursive: bool = True
+    pattern: str | None = None
+    order: Literal["name", "modified"] = "name"
+
+    @cached_property
+    def root(self) -> str:
+        """What the names of entries are relative to: the folder, or the one that holds the file or pattern."""
+        if self._kind == fs.FileType.Directory:
+            return self.path
+        if self._kind == fs.FileType.File:
+            return self.path.rpartition("/")[0]
+        found = _MAGIC.search(self.path)
+        return self.path[: found.start()].rpartition("/")[0] if found else self.path
+
+    @cached_property
+    def _kind(self) -> fs.FileType:
+        return self._info(self.path).type
+
+    def _info(self, path: str) -> fs.FileInfo:
+        try:
+            return self.filesystem.get_file_info(path)
+        except (OSError, pa.ArrowException) as problem:
+            raise self._unreachable(problem) from problem
+
+    def _unreachable(self, problem: Exception) -> StorageError:
+        return StorageError(
+            f"'{self.path}' could not be listed: {problem}",
+            operator=self.operator,
+            kept=KEPT,
+            do="check that the storage is reachable and that this user may list it; it is tried again",
+        )
+
+    def entries(self) -> list[Entry]:
+        """All files that there are now, in order. Names that begin with `_` or `.` are passed over.
+
+        Raises:
+            ConfigurationError: there is no such file or folder.
+            StorageError: the storage could not be listed.
+        """
+        self.check()
+        if self._kind == fs.FileType.File:
+            info = self._info(self.path)
+            if info.type == fs.FileType.File:
+                return [Entry(info.base_name, info.size, _modified(info))]
+            raise self._absent()
+        key = _by_name if self.order == "name" else _by_time
+        return sorted(self._matching(self._listed()), key=key)
+
+    def check(self) -> None:
+        """One look, without a listing.
+
+        Raises:
+            ConfigurationError: there is no such file or folder; for a glob pattern, no folder to look in.
+            StorageError: it could not be looked at.
+        """
+        if self._kind == fs.FileType.NotFound and self._info(self.root).type != fs.FileType.Directory:
+            raise self._absent()
+
+    def _absent(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"there is no file or folder '{self.path}'",
+            operator=self.operator,
+            kept="nothing was read",
+            do="correct the option 'path'; executors must see it too",
+        )
+
+    def _listed(self) -> Iterator[Entry]:
+        deep = self.recursive or (self._kind != fs.FileType.Directory and "/" in self._glob)
+        try:
+            found = self.filesystem.get_file_info(fs.FileSelector(self.root, recursive=deep))
+        except FileNotFoundError as problem:
+            raise self._absent() from problem
+        except (OSError, pa.ArrowException) as problem:
+            raise self._unreachable(problem) from problem
+        skip = len(self.root.rstrip("/")) + 1
+        for info in found:
+            if info.type == fs.FileType.File:
+                yield Entry(info.path[skip:], info.size, _modified(info))
+
+    @property
+    def _glob(self) -> str:
+        return self.path[len(self.root.rstrip("/")) + 1 :]
+
+    def _matching(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        names = re.compile(translate(self.pattern)) if self.pattern else None
+        tail = "(/.*)?" if self.recursive else "(/[^/]*)?"
+        paths = None if self._kind == fs.FileType.Directory else re.compile(glob_regex(self._glob) + tail)
+        for entry in entries:
+            if (
+                not hidden(entry.name)
+                and (names is None or names.match(entry.name.rpartition("/")[2]))
+                and (paths is None or paths.fullmatch(entry.name))
+            ):
+                yield entry
+
+
+def _modified(info: fs.FileInfo) -> int:
+    return info.mtime_ns or 0
+
+
+def _by_name(entry: Entry) -> tuple[str, ...]:
+    return tuple(entry.name.split("/"))
+
+
+def _by_time(entry: Entry) -> tuple[int, str]:
+    return entry.modified, entry.name
+
+
+def hidden(name: str) -> bool:
+    """Whether Spark passes over a file: a part of its path begins with `.` or `_`, unless it is `_key=value`."""
+    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
+
+
+def glob_regex(pattern: str) -> str:
+    """A glob pattern as a regular expression: `*`, `?`, `[..]`, `{a,b}` in a name, `**` over folders."""
+    out, at, braces = "", 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if pattern.startswith("**/", at):
+            out, at = out + "(?:.*/)?", at + 2
+        elif pattern.startswith("**", at):
+            out, at = out + ".*", at + 1
+        elif char == "*":
+            out += "[^/]*"
+        elif char == "?":
+            out += "[^/]"
+        elif char == "[" and "]" in pattern[at + 2 :]:
+            stop = pattern.index("]", at + 2)
+            inside = pattern[at + 1 : stop].replace("\\", "\\\\")
+            out, at = out + "[" + ("^" + inside[1:] if inside[0] in "!^" else inside) + "]", stop
+        elif char == "{" and "}" in pattern[at:]:
+            out, braces = out + "(?:", braces + 1
+        elif char == "}" and braces:
+            out, braces = out + ")", braces - 1
+        elif char == "," and braces:
+            out += "|"
+        else:
+            out += re.escape(char)
+        at += 1
+    return out

@@ -1,0 +1,103 @@
+"""Rows split by the values of their partition columns, with the values spelled as Delta's log wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from spark_ext.datafiles import partition_values as values
+from spark_ext.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def split(
+    batch: pa.RecordBatch, keys: Sequence[spark.StructField], who: str
+) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+    """The rows of each combination of partition values, in their order.
+
+    Args:
+        batch: rows.
+        keys: the partition columns.
+        who: the sink, for messages.
+
+    Raises:
+        DataError: a value cannot be spelled: a date outside the years 1 to 9999.
+    """
+    spelled: list[list[str | None]] = []
+    code: NDArray[np.int64] | None = None
+    for key in keys:
+        # A null is a value of its own.
+        column = batch.column(batch.schema.get_field_index(key.name)).dictionary_encode(null_encoding="encode")
+        texts, numbers = _merged([_text(key, value, who) for value in _raw(column.dictionary)])
+        mine = numbers[column.indices.to_numpy(zero_copy_only=False)]
+        spelled.append(texts)
+        code = mine if code is None else code * len(texts) + mine
+    assert code is not None
+    if batch.num_rows == 1 or (code == code[0]).all():
+        yield _decode(int(code[0]), spelled), batch
+        return
+    order = np.argsort(code, kind="stable")
+    sorted_rows = batch.take(pa.array(order))
+    codes, starts = np.unique(code[order], return_index=True)
+    ends = [*starts[1:].tolist(), batch.num_rows]
+    for one, start, end in zip(codes.tolist(), starts.tolist(), ends, strict=True):
+        yield _decode(one, spelled), sorted_rows.slice(start, end - start)
+
+
+def _merged(texts: list[str | None]) -> tuple[list[str | None], NDArray[np.int64]]:
+    """Distinct spellings, and for each of the given ones its number: null and the empty text are spelled alike."""
+    distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    return list(distinct), np.array([distinct[text] for text in texts], dtype=np.int64)
+
+
+def _decode(code: int, spelled: Sequence[list[str | None]]) -> tuple[str | None, ...]:
+    out = []
+    for texts in reversed(spelled):
+        code, number = divmod(code, len(texts))
+        out.append(texts[number])
+    return tuple(reversed(out))
+
+
+def _raw(column: pa.Array) -> list[Any]:
+    """Python values; times as plain numbers, because Python's own types end at the year 9999."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    elif pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    return list(column.to_pylist())
+
+
+def _text(key: spark.StructField, value: Any, who: str) -> str | None:
+    kind = key.dataType
+    if value is None or value == "":
+        return None  # Delta knows no empty partition value, and Spark takes it as null too
+    text: str | None
+    if isinstance(kind, spark.BooleanType):
+        text = "true" if value else "false"
+    elif isinstance(kind, (spark.FloatType, spark.DoubleType)):
+        text = values.float_text(value, single=isinstance(kind, spark.FloatType))
+    elif isinstance(kind, spark.DecimalType):
+        text = format(value, "f")
+    elif isinstance(kind, spark.DateType):
+        text = values.day_text(value)
+    elif isinstance(kind, spark.TimestampType):
+        text = values.moment_text(value, utc=True)
+    elif isinstance(kind, spark.TimestampNTZType):
+        # Delta has the `T` form for moments only.
+        text = (values.moment_text(value, utc=False) or "").replace("T", " ") or None
+    else:
+        text = str(value)
+    if text is None:
+        raise DataError(
+            f"partition column '{key.name}' has a {kind.simpleString()} outside the years 1 to 9999",
+            operator=who,
+            kept="nothing of this epoch was committed",
+            do="filter such rows out, or partition by another column",
+        )
+    return text

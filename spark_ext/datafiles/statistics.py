@@ -1,0 +1,234 @@
+"""The statistics of a data file by which readers of a Delta table skip it, in the form of Delta's protocol.
+
+Smallest and greatest values come from Parquet's own statistics, which the writer computes anyway; long texts are cut so
+that the bounds still hold. Floats are looked at here: Parquet leaves NaN out of its statistics, while for Spark it is
+greater than any number, so that Spark would pass over row groups that hold what it looks for. Floats therefore get no
+statistics inside the file, and no greatest value here if there is a NaN. Nulls of arrays and maps are counted as such,
+not their leaves'.
+
+Only the first columns are covered (32 by default), partition columns not counted, as Delta's own writer does it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as spark
+
+from spark_ext.datafiles import partition_values as values
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+_INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+_FLOATS = (spark.FloatType, spark.DoubleType)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A column of the statistics: a plain one, perhaps inside structs, or a whole array or map."""
+
+    path: tuple[str, ...]
+    kind: spark.DataType
+    positions: tuple[int, ...]
+    """The path as positions of columns and fields."""
+    parquet: int | None
+    """Its column's position in the file; None for an array or map, which is not one column there."""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it may hold NaN."""
+        return isinstance(self.kind, _FLOATS)
+
+
+def leaves(schema: spark.StructType, limit: int) -> tuple[Leaf, ...]:
+    """The first columns of a file, depth first.
+
+    Args:
+        schema: the file's columns, without the partition columns.
+        limit: how many; -1: all.
+    """
+    found: list[Leaf] = []
+    position = 0
+
+    def visit(kind: spark.DataType, path: tuple[str, ...], positions: tuple[int, ...]) -> None:
+        nonlocal position
+        if isinstance(kind, spark.StructType):
+            for at, field in enumerate(kind.fields):
+                visit(field.dataType, (*path, field.name), (*positions, at))
+            return
+        nested = isinstance(kind, (spark.ArrayType, spark.MapType))
+        found.append(Leaf(path, kind, positions, None if nested else position))
+        position += _width(kind)
+
+    visit(schema, (), ())
+    return tuple(found if limit < 0 else found[:limit])
+
+
+def _width(kind: spark.DataType) -> int:
+    """How many columns of the file a type takes."""
+    if isinstance(kind, spark.StructType):
+        return sum(_width(field.dataType) for field in kind.fields)
+    if isinstance(kind, spark.ArrayType):
+        return _width(kind.elementType)
+    if isinstance(kind, spark.MapType):
+        return _width(kind.keyType) + _width(kind.valueType)
+    return 1
+
+
+def names_with_statistics(schema: spark.StructType) -> list[str]:
+    """Names, as Parquet has them, of the columns that get statistics inside the file: all plain ones but floats."""
+    return [".".join(leaf.path) for leaf in leaves(schema, -1) if leaf.parquet is not None and not leaf.is_float]
+
+
+@dataclass
+class _Seen:
+    """What was seen of a column of which Parquet's statistics do not tell."""
+
+    nulls: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    nan: bool = False
+
+    def floats(self, column: pa.ChunkedArray) -> None:
+        """Take the bounds of some more rows."""
+        if column.null_count == len(column):
+            return
+        bounds = pc.min_max(column).as_py()  # without NaN, unless there is nothing else
+        if not math.isnan(bounds["min"]):
+            self.low, self.high = min(self.low, bounds["min"]), max(self.high, bounds["max"])
+        self.nan = self.nan or bool(pc.any(pc.is_nan(column)).as_py())
+
+    def bounds(self) -> _Bounds:
+        """As Parquet would tell them; a NaN is a greatest value that has no spelling."""
+        return _Bounds(self.low, math.nan if self.nan else self.high, self.nulls)
+
+
+class Statistics:
+    """Collects the statistics of one file: `see` what goes in, then `json` with what the writer says at the end."""
+
+    def __init__(self, columns: Sequence[Leaf]) -> None:
+        self._columns = columns
+        self._rows = 0
+        self._seen = {leaf: _Seen() for leaf in columns if leaf.parquet is None or leaf.is_float}
+
+    @property
+    def rows(self) -> int:
+        """Rows seen."""
+        return self._rows
+
+    def see(self, table: pa.Table) -> None:
+        """Note what Parquet's statistics will not tell of these rows."""
+        self._rows += table.num_rows
+        for leaf, seen in self._seen.items():
+            column = _column(table, leaf)
+            seen.nulls += column.null_count
+            if leaf.is_float:
+                seen.floats(column)
+
+    def json(self, written: FileMetaData) -> str:
+        """The statistics as they stand in the table's log."""
+        least: dict[str, Any] = {}
+        greatest: dict[str, Any] = {}
+        nulls: dict[str, Any] = {}
+        for leaf in self._columns:
+            if leaf in self._seen:
+                bounds = self._seen[leaf].bounds()
+            else:
+                assert leaf.parquet is not None
+                bounds = _Bounds.of(written, leaf.parquet)
+            if bounds.nulls is not None:
+                _put(nulls, leaf.path, bounds.nulls)
+            low = None if bounds.low is None else _least(leaf.kind, bounds.low)
+            if low is not None:
+                _put(least, leaf.path, low)
+            high = None if bounds.high is None else _greatest(leaf.kind, bounds.high)
+            if high is not None:
+                _put(greatest, leaf.path, high)
+        return values.dump({"numRecords": self._rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def _column(table: pa.Table, leaf: Leaf) -> pa.ChunkedArray:
+    column = table.column(leaf.positions[0])
+    return pc.struct_field(column, list(leaf.positions[1:])) if len(leaf.positions) > 1 else column
+
+
+def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for name in path[:-1]:
+        into = into.setdefault(name, {})
+    into[path[-1]] = value
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """One column over all row groups, in Parquet's raw form; None where Parquet does not say."""
+
+    low: Any = None
+    high: Any = None
+    nulls: int | None = None
+
+    @classmethod
+    def of(cls, written: FileMetaData, column: int) -> _Bounds:
+        lows, highs = [], []
+        known, nulls = True, 0
+        for group in range(written.num_row_groups):
+            chunk = written.row_group(group).column(column)
+            found = chunk.statistics
+            if found is None or not found.has_null_count:
+                return cls()
+            nulls += found.null_count
+            if found.has_min_max:
+                lows.append(found.min_raw)
+                highs.append(found.max_raw)
+            elif found.null_count < chunk.num_values:
+                known = False  # a row group of nulls needs no bounds, any other does
+        if not known or not lows:
+            return cls(nulls=nulls)
+        if isinstance(lows[0], bytes) and written.schema.column(column).physical_type != "BYTE_ARRAY":
+            # Big-endian two's complement: bytes do not compare as the numbers do.
+            lows.sort(key=_signed)
+            highs.sort(key=_signed)
+            return cls(lows[0], highs[-1], nulls)
+        return cls(min(lows), max(highs), nulls)
+
+
+def _signed(raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=True)
+
+
+def _least(kind: spark.DataType, raw: Any) -> Any:
+    return _text(raw, values.least_text) if isinstance(kind, spark.StringType) else _exact(kind, raw)
+
+
+def _greatest(kind: spark.DataType, raw: Any) -> Any:
+    return _text(raw, values.greatest_text) if isinstance(kind, spark.StringType) else _exact(kind, raw)
+
+
+def _text(raw: bytes, bound: Callable[[str], str]) -> str | None:
+    """A bound of texts; None when it is not UTF-8, which Spark lets pass in a cast from binary."""
+    try:
+        return bound(raw.decode())
+    except UnicodeDecodeError:
+        return None
+
+
+def _exact(kind: spark.DataType, raw: Any) -> Any:
+    """The value as Delta spells it; None where there is no spelling, or readers take no bounds for the type."""
+    if isinstance(kind, _INTEGERS):
+        return raw
+    if isinstance(kind, _FLOATS):
+        return raw if math.isfinite(raw) else None
+    if isinstance(kind, spark.DecimalType):
+        return values.decimal_value(raw, kind.scale)
+    if isinstance(kind, spark.DateType):
+        return values.day_text(raw)
+    if isinstance(kind, spark.TimestampType):
+        return values.moment_text(raw, utc=True)
+    if isinstance(kind, spark.TimestampNTZType):
+        return values.moment_text(raw, utc=False)
+    return None

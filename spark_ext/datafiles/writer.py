@@ -1,0 +1,338 @@
+"""Phase one: the rows of one task as Parquet files in the table's folder, which no reader sees before the commit.
+
+Batches are collected into row groups, one file (or more, when it grows too large) per partition value, and written as
+they fill up: what is in memory is bounded by the row group's size, however large the task is. The name of a file says
+whose it is, so that what a dead incarnation left can be told from everything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spark_ext.model.commits import Epoch, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import FileMetaData
+    from pyspark.sql.types import StructType
+
+    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.statistics import Leaf
+
+MOST_OPEN_FILES = 64
+"""Files that one task keeps open at a time; with more partition values some are closed early."""
+
+_NAME = re.compile(r"part-(?P<uid>.+)-i(?P<incarnation>\d+)-e(?P<epoch>\d+)-p\d+-a\d+-[0-9a-f]{16}(\.\w+){1,2}")
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file that a task has written: what the commit has to say about it."""
+
+    path: str
+    """Relative to the table's root."""
+    size: int
+    rows: int
+    partition: Mapping[str, str | None]
+    modified_ms: int
+    statistics: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How files are written."""
+
+    partition_by: tuple[str, ...] = ()
+    compression: str = "snappy"
+    row_group_rows: int = 1_000_000
+    row_group_bytes: int = 128 * 1024**2
+    """Of Arrow memory; also the most that one task holds."""
+    file_bytes: int = 256 * 1024**2
+    """A file that has reached this is closed, and another begun."""
+    statistics_columns: int = 32
+
+
+def file_name(task: Task, suffix: str) -> str:
+    """A name that no other attempt at any epoch has, and that tells whose file it is."""
+    return (
+        f"part-{_spelled(task.sink)}-i{task.incarnation}-e{task.epoch}-p{task.partition}-a{task.attempt}"
+        f"-{secrets.token_hex(8)}{suffix}"
+    )
+
+
+def owner_of(path: str) -> tuple[str, int] | None:
+    """Sink uid and incarnation from a file's path; None for a file that no sink of this kind has written."""
+    found = _NAME.fullmatch(path.rpartition("/")[2])
+    return (found["uid"].replace("=", "~"), int(found["incarnation"])) if found else None
+
+
+def _spelled(uid: str) -> str:
+    # Object stores escape the tilde, and a uid has no equals sign.
+    return uid.replace("~", "=")
+
+
+class OpenFile(Protocol):
+    """One open file of one partition value."""
+
+    def write(self, table: pa.Table) -> int:
+        """Write some rows; returns the file's size so far."""
+
+    def close(self, partition: Mapping[str, str | None]) -> DataFile:
+        """Finish the file."""
+
+    def drop(self) -> None:
+        """Give up the open handles, whatever state they are in."""
+
+
+class _File:
+    """A Parquet file with statistics."""
+
+    def __init__(
+        self,
+        place: Place,
+        path: str,
+        schema: pa.Schema,
+        leaves: tuple[Leaf, ...],
+        named: list[str],
+        layout: Layout,
+    ) -> None:
+        from pyarrow.parquet import ParquetWriter
+
+        from spark_ext.datafiles.statistics import Statistics
+
+        self.path = path
+        self._statistics = Statistics(leaves)
+        self._footer: list[FileMetaData] = []
+        self._stream = place.create(self.path)
+        self._writer = ParquetWriter(
+            self._stream,
+            schema,
+            compression=layout.compression,
+            metadata_collector=self._footer,
+            write_statistics=named or False,
+            # A dictionary that outgrows this is given up: a column without repetition costs half the time to write.
+            dictionary_pagesize_limit=128 * 1024,
+            store_schema=False,
+            # As Spark does it: smaller, and read faster than bytes.
+            store_decimal_as_integer=True,
+        )
+        # Spark before 4 refuses or shifts days before 1582 in files that do not say who wrote them.
+        self._writer.add_key_value_metadata({"org.apache.spark.version": "4.2.0"})
+
+    def write(self, table: pa.Table) -> int:
+        """Write a row group; returns the file's size so far."""
+        self._statistics.see(table)
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        return int(self._stream.tell())
+
+    def close(self, partition: Mapping[str, str | None]) -> DataFile:
+        """Finish the file."""
+        self._writer.close()
+        size = int(self._stream.tell())
+        self._stream.close()
+        return DataFile(
+            path=self.path,
+            size=size,
+            rows=self._statistics.rows,
+            partition=partition,
+            modified_ms=time.time_ns() // 1_000_000,
+            statistics=self._statistics.json(self._footer[0]),
+        )
+
+    def drop(self) -> None:
+        """Give up the open handles, whatever state they are in."""
+        with contextlib.suppress(OSError, ValueError):
+            self._writer.close()
+        # On a full disk the close above fails, and would be tried again, loudly, by the garbage collector.
+        self._writer.is_open = False
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.close()
+
+
+@dataclass
+class _Group:
+    """The rows of one partition value that wait for their row group."""
+
+    partition: Mapping[str, str | None]
+    folder: str
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+    file: OpenFile | None = None
+
+
+class TaskFiles:
+    """Writes the rows of one task: `write` them all; or `add` batches, then `finish`, and after an error `discard`."""
+
+    def __init__(self, place: Place, schema: StructType, layout: Layout, task: Task) -> None:
+        from pyspark.sql.types import StructType
+
+        from spark_ext.datafiles.statistics import leaves, names_with_statistics
+        from spark_ext.schemas.parquet_types import arrow_schema
+
+        self._place, self._layout, self._task = place, layout, task
+        self._wanted = arrow_schema(schema)
+        kept = [f for f in schema.fields if f.name not in layout.partition_by]
+        self._kept = [f.name for f in kept]
+        self._file_schema = arrow_schema(StructType(kept))
+        self._leaves = leaves(StructType(kept), layout.statistics_columns)
+        self._named = names_with_statistics(StructType(kept))
+        self._keys = [next(f for f in schema.fields if f.name == name) for name in layout.partition_by]
+        self._groups: dict[tuple[str | None, ...], _Group] = {}
+        self._waiting = 0
+        self._done: list[DataFile] = []
+        self._begun: list[str] = []
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
+        """All rows; None when there are none. After an error nothing of them is left.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        try:
+            for batch in batches:
+                self.add(batch)
+            return self.finish() or None
+        except BaseException:
+            self.discard()
+            raise
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take some rows.
+
+        Raises:
+            OSError: a file cannot be written.
+            pa.ArrowInvalid: a value does not fit its column's type.
+        """
+        if batch.num_rows == 0:
+            return
+        if batch.schema.types != self._wanted.types:
+            # Spark gives timestamps in the session's zone, and texts in two sizes; the values are the same.
+            batch = batch.cast(self._wanted)
+        if not self._keys:
+            self._collect((), {}, batch)
+        else:
+            from spark_ext.datafiles.partitions import split
+
+            for texts, rows in split(batch, self._keys, f"sink '{self._task.sink}', epoch {self._task.epoch}"):
+                self._collect(texts, dict(zip(self._layout.partition_by, texts, strict=True)), rows)
+        while self._waiting >= self._layout.row_group_bytes:
+            self._write(max(self._groups.values(), key=lambda group: group.size))
+
+    def _folder(self, name: str, value: str | None) -> str:
+        from spark_ext.datafiles.partition_values import folder
+
+        return folder(name, value, self._place.escape)
+
+    @property
+    def _suffix(self) -> str:
+        compression = self._layout.compression
+        return ".parquet" if compression == "none" else f".{compression}.parquet"
+
+    def _open(self, path: str) -> OpenFile:
+        return _File(self._place, path, self._file_schema, self._leaves, self._named, self._layout)
+
+    def _collect(self, key: tuple[str | None, ...], partition: Mapping[str, str | None], batch: pa.RecordBatch) -> None:
+        group = self._groups.get(key)
+        if group is None:
+            group = _Group(partition, "".join(self._folder(*item) + "/" for item in partition.items()))
+            self._groups[key] = group
+        for part in _pieces(batch, self._layout.row_group_rows - group.rows, self._layout.row_group_rows):
+            size = part.nbytes
+            group.batches.append(part)
+            group.rows += part.num_rows
+            group.size += size
+            self._waiting += size
+            if group.rows >= self._layout.row_group_rows:
+                self._write(group)
+
+    def _write(self, group: _Group) -> None:
+        """One row group to the file of this partition value."""
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(group.batches).select(self._kept).cast(self._file_schema)
+        if group.file is None:
+            self._make_room()
+            path = group.folder + file_name(self._task, self._suffix)
+            self._begun.append(path)  # before it is there: a full disk may leave an empty file
+            group.file = self._open(path)
+        size = group.file.write(table)
+        self._waiting -= group.size
+        group.batches, group.rows, group.size = [], 0, 0
+        if size >= self._layout.file_bytes:
+            self._close(group)
+
+    def _make_room(self) -> None:
+        open_files = [group for group in self._groups.values() if group.file is not None]
+        if len(open_files) >= MOST_OPEN_FILES:
+            self._close(open_files[0])
+
+    def _close(self, group: _Group) -> None:
+        assert group.file is not None
+        file, group.file = group.file, None
+        try:
+            self._done.append(file.close(group.partition))
+        except BaseException:
+            group.file = file
+            raise
+
+    def finish(self) -> tuple[DataFile, ...]:
+        """Write what waits, and close all files.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        for group in self._groups.values():
+            if group.batches:
+                self._write(group)
+            if group.file is not None:
+                self._close(group)
+        return tuple(self._done)
+
+    def discard(self) -> None:
+        """After an error: remove what this attempt has written, as nobody else will ever commit it.
+
+        What cannot be removed now is cleaned at the next start.
+        """
+        for group in self._groups.values():
+            if group.file is not None:
+                group.file.drop()
+        for path in self._begun:
+            with contextlib.suppress(OSError):
+                self._place.delete(path)
+
+
+def _pieces(batch: pa.RecordBatch, first: int, most: int) -> Iterator[pa.RecordBatch]:
+    """The batch in slices: the first fills the row group begun."""
+    start, length = 0, first
+    while start < batch.num_rows:
+        yield batch.slice(start, length)
+        start, length = start + length, most
+
+
+def told(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
+    """What `DESCRIBE HISTORY` shows of an epoch's commit."""
+    return {
+        "isBlindAppend": True,
+        "operationMetrics": {
+            "numFiles": str(len(files)),
+            "numOutputRows": str(sum(file.rows for file in files)),
+            "numOutputBytes": str(sum(file.size for file in files)),
+        },
+        "userMetadata": json.dumps(
+            {
+                "sink": epoch.sink,
+                "queryId": epoch.query_id,
+                "epoch": epoch.number,
+                "incarnation": epoch.incarnation,
+                "lineage": epoch.lineage,
+            }
+        ),
+    }

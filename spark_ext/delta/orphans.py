@@ -1,0 +1,50 @@
+"""Which files of a table its log refers to, and cleaning away those of dead incarnations that it does not.
+
+Live files are kept, and removed ones that the log still remembers, which are vacuum's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_ext.datafiles.orphans import delete_orphans
+from spark_ext.errors import StorageError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from spark_ext.datafiles.location import Place
+    from spark_ext.model.commits import Claim
+
+
+def committed_names(table: DeltaTable) -> frozenset[str]:
+    """Names of the files that the log refers to: live ones, and removed ones that it still remembers."""
+    import pyarrow as pa
+
+    paths = pa.table(table.get_add_actions().select(["path"])).column("path").to_pylist()
+    # A dry run without a retention time lists exactly what the log remembers as removed.
+    removed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False)
+    return frozenset(path.rpartition("/")[2] for path in (*paths, *removed))
+
+
+def clean(place: Place, table: DeltaTable, claim: Claim, who: str) -> int:
+    """Delete what dead incarnations have left; returns how many files.
+
+    Args:
+        place: the table's root.
+        table: loaded after the fence was committed.
+        claim: the incarnation that cleans.
+        who: for messages.
+
+    Raises:
+        StorageError: the folder cannot be listed, or a file not deleted.
+    """
+    try:
+        return delete_orphans(place, claim, lambda: committed_names(table))
+    except OSError as problem:
+        raise StorageError(
+            f"files that an earlier incarnation left could not be deleted: {problem}",
+            operator=who,
+            kept="all that was committed",
+            do=f"see to the permissions of {place.uri}",
+        ) from problem

@@ -1,0 +1,167 @@
+"""The start of a job: take the next incarnation, look at what earlier ones left, claim the targets, start what is left.
+
+Everything that can be refused is refused before an epoch runs; a start that is refused leaves no query behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_ext.checkpoints.final import FinalCheckpoint
+from spark_ext.errors import SparkExtError, StateError, from_text
+from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.write_behind import Outbox
+from spark_ext.listeners.job_listener import JobListener
+from spark_ext.model.lifecycle import FinalStep, State
+from spark_ext.queries.context import JobContext
+from spark_ext.queries.describe_failure import telling_line
+from spark_ext.queries.run import QueryRun
+from spark_ext.spark import jvm, registry
+from spark_ext.spark.spark_log import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.queries.spec import QuerySpec
+    from spark_ext.settings import JobSettings
+
+log = logging.getLogger("spark_ext.job")
+
+
+class Started(NamedTuple):
+    """A job under way."""
+
+    context: JobContext
+    coordinator: Coordinator
+    listener: JobListener
+
+
+def start_job(
+    spark: SparkSession,
+    name: str,
+    ledger: Ledger,
+    specs: Sequence[QuerySpec],
+    settings: JobSettings,
+    *,
+    takeover: bool,
+) -> Started:
+    """Start all queries that have not finished.
+
+    Raises:
+        StateError: the state directory is another job's, in use, or has lost a checkpoint.
+        ConfigurationError: a target was refused.
+        SparkExtError: anything else; no query runs then.
+    """
+    place = registry.folder_of(spark)
+    incarnation = start_incarnation(
+        ledger,
+        name,
+        takeover=takeover,
+        jvm_pid=jvm.jvm_pid(spark),
+        application_id=spark.sparkContext.applicationId,
+    )
+    _stop_older(spark, ledger.uri)
+    writer = LedgerWriter(ledger, incarnation)
+    context = JobContext(
+        job=name,
+        job_id=incarnation.job_id,
+        state=ledger.uri,
+        settings=settings,
+        incarnation=incarnation,
+        registry=place,
+        outbox=Outbox(writer, name),
+        wake=threading.Event(),
+    )
+    runs: list[QueryRun] = []
+    finals: dict[str, FinalCheckpoint] = {}
+    listener: JobListener | None = None
+    started = False
+    try:
+        for spec in specs:
+            run, final = _restored(ledger, spec, context)
+            runs.append(run)
+            if final is not None:
+                finals[spec.uid] = final
+        # What has all its input committed needs no Spark: its final checkpoint is what is left.
+        waiting = [run for run in runs if run.state is State.CREATED and not run.input_done]
+        coordinator = Coordinator(context, ledger, runs, ledger.next_checkpoint_id(), finals)
+        for run in waiting:
+            run.claim()
+        for run in waiting:
+            run.open()
+        listener = JobListener(coordinator.hint)
+        spark.streams.addListener(listener)
+        for run in waiting:
+            run.start()
+        coordinator.start()
+        started = True
+        return Started(context, coordinator, listener)
+    except SparkExtError:
+        raise
+    except Exception as failure:
+        raise _refused(name, failure) from failure
+    finally:
+        if not started:
+            _undo(spark, name, runs, listener, writer)
+
+
+def _stop_older(spark: SparkSession, state: str) -> None:
+    """Stop what an incarnation that was taken over still runs in this session, where Spark allows a query but once."""
+    for query in spark.streams.active:
+        if jvm.checkpoint_location(query).startswith(f"{_as_uri(state)}/queries/"):
+            query.stop()
+
+
+def _as_uri(state: str) -> str:
+    """As Spark writes a place: it gives a local one as `file:/...`."""
+    place = local_path(state)
+    return state if place is None else f"file:{place}"
+
+
+def _restored(ledger: Ledger, spec: QuerySpec, context: JobContext) -> tuple[QueryRun, FinalCheckpoint | None]:
+    """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
+    lineage = ledger.lineage_of(spec.uid)
+    run = QueryRun(spec, context, lineage, ledger.flagged(spec.uid, lineage))
+    steps = ledger.final_steps(spec.uid, lineage)
+    known = ledger.last_epoch(spec.uid, lineage)
+    if steps is not None and FinalStep.CLOSED.value in steps.passed:
+        run.finished_before(known)
+        return run, None
+    run.restore(known)
+    if steps is None:
+        return run, None
+    run.resume_final()
+    if FinalStep.FLAGGED.value not in steps.passed:
+        flags = [flag for flag in ledger.finished_flags(lineage=lineage) if flag.query == spec.uid]
+        run.final_flagged = frozenset((flag.kind, flag.source) for flag in flags if flag.kind != "channel")
+    return run, FinalCheckpoint(run, steps.passed, steps.checkpoint_id)
+
+
+def _refused(job: str, failure: Exception) -> SparkExtError:
+    return from_text(str(failure)) or StateError(
+        f"the job could not be started: {type(failure).__name__}: {telling_line(str(failure))}",
+        operator=f"job '{job}'",
+        kept="no epoch ran; the state is as it was",
+        do="mend the cause and start again",
+    )
+
+
+def _undo(
+    spark: SparkSession, job: str, runs: Sequence[QueryRun], listener: JobListener | None, writer: LedgerWriter
+) -> None:
+    for run in runs:
+        try:
+            run.stop_spark()
+        except Exception:
+            log.exception("query '%s' could not be stopped", run.spec.uid)
+        run.release()
+    if listener is not None:
+        spark.streams.removeListener(listener)
+    try:
+        writer.end("the start was refused")
+    except SparkExtError as problem:
+        log.warning("the end of job '%s' was not recorded: %s", job, problem)

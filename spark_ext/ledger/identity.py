@@ -1,0 +1,63 @@
+"""Who writes: an incarnation of a job, its lineage, and its rows in `jobs`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+
+import psutil
+
+from spark_ext.delta.fence import Fence
+from spark_ext.ledger.schema import JobRow
+
+FIRST_LINEAGE = 1
+"""Lineage of a job that was never reset or restored; 0 is that of an operator outside a job."""
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One start of a job."""
+
+    job: str
+    job_id: str
+    """Drawn at the job's first start; tells two jobs of one name apart."""
+    number: int
+    """From 1."""
+    lineage: int
+    """The job's newest lineage at the start."""
+
+    @property
+    def fence(self) -> Fence:
+        """What its commits carry."""
+        return Fence(self.job, self.number)
+
+
+def job_row(
+    incarnation: Incarnation,
+    event: str,
+    at: datetime,
+    *,
+    lineage: int | None = None,
+    query: str = "",
+    reason: str = "",
+    jvm_pid: int | None = None,
+    application_id: str = "",
+) -> JobRow:
+    """A row of `jobs` by this process."""
+    return JobRow(
+        job=incarnation.job,
+        job_id=incarnation.job_id,
+        incarnation=incarnation.number,
+        lineage=incarnation.lineage if lineage is None else lineage,
+        query=query,
+        event=event,
+        at=at,
+        host=socket.gethostname(),
+        driver_pid=os.getpid(),
+        driver_started=psutil.Process().create_time(),
+        jvm_pid=jvm_pid,
+        application_id=application_id,
+        reason=reason,
+    )

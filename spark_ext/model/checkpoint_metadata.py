@@ -1,0 +1,133 @@
+"""What a checkpoint's row holds: versioned JSON, one part per query, one per operator in it.
+
+Older versions stay readable; a test keeps one file of each. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from spark_ext.errors import StateError
+from spark_ext.model.offsets import SourceOffset
+
+VERSION = 1
+"""Version that is written."""
+
+
+class Finish(str, Enum):
+    """How far a source had finished; three things that a restore treats differently."""
+
+    NONE = "none"
+    PARTLY = "partly"
+    """Some channels have finished: they are not read again, the others go on."""
+    FULLY = "fully"
+    """All have, under this incarnation."""
+    ON_RESTORE = "on_restore"
+    """It had finished before this incarnation began; nothing of it was started."""
+
+
+@dataclass(frozen=True)
+class SourceMetadata:
+    """A source in a checkpoint."""
+
+    format: str
+    options: Mapping[str, str]
+    """Secrets masked."""
+    offset: Mapping[str, Any] | None
+    """Its offset at the cut; None before its first epoch."""
+    finish: Finish = Finish.NONE
+    sequence: int = 0
+    """Finish flags up to this sequence belong to the checkpoint; later ones do not."""
+
+
+@dataclass(frozen=True)
+class SinkMetadata:
+    """A sink in a checkpoint."""
+
+    format: str
+    options: Mapping[str, str]
+    """Secrets masked."""
+
+
+@dataclass(frozen=True)
+class QueryMetadata:
+    """A query in a checkpoint."""
+
+    query_id: str | None
+    """Spark's id; None before its first start."""
+    epoch: int | None
+    """The cut: the last epoch that belongs to the checkpoint."""
+    finished: bool = False
+    sources: Mapping[str, SourceMetadata] = field(default_factory=dict)
+    sinks: Mapping[str, SinkMetadata] = field(default_factory=dict)
+    ends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Offsets of the end-of-input markers."""
+
+
+@dataclass(frozen=True)
+class CheckpointMetadata:
+    """A consistent cut of a job."""
+
+    job: str
+    lineage: int
+    incarnation: int
+    queries: Mapping[str, QueryMetadata]
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form of the version that is written."""
+        return {"version": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> CheckpointMetadata:
+        """Read any version that was ever written.
+
+        Raises:
+            StateError: it is of a newer version.
+        """
+        if raw.get("version") != VERSION:
+            raise StateError(
+                f"checkpoint metadata of version {raw.get('version')!r} is not known; "
+                f"this release reads versions 1 to {VERSION}",
+                operator=f"job '{raw.get('job')}'",
+                kept="the checkpoint is as it was",
+                do="use the release of spark-ext that wrote it, or a newer one",
+            )
+        return cls(
+            raw["job"],
+            raw["lineage"],
+            raw["incarnation"],
+            {uid: _query(part) for uid, part in raw["queries"].items()},
+        )
+
+
+def finish_of(offset: SourceOffset | None, *, started: bool = True) -> Finish:
+    """How far a source had finished at an offset.
+
+    Args:
+        offset: None before its first epoch.
+        started: False when the source had finished before this incarnation.
+    """
+    if not started:
+        return Finish.ON_RESTORE
+    if offset is None or (not offset.ended and offset.sequence == 0):
+        return Finish.NONE
+    return Finish.FULLY if offset.ended else Finish.PARTLY
+
+
+def _query(raw: Mapping[str, Any]) -> QueryMetadata:
+    return QueryMetadata(
+        raw["query_id"],
+        raw["epoch"],
+        raw["finished"],
+        {
+            uid: SourceMetadata(
+                part["format"], part["options"], part["offset"], Finish(part["finish"]), part["sequence"]
+            )
+            for uid, part in raw["sources"].items()
+        },
+        {uid: SinkMetadata(part["format"], part["options"]) for uid, part in raw["sinks"].items()},
+        raw["ends"],
+    )

@@ -1,0 +1,32 @@
+"""What the parts of a running job share."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Incarnation
+    from spark_ext.ledger.write_behind import Outbox
+    from spark_ext.settings import JobSettings
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """The identity of a started job, and its ways to the outside."""
+
+    job: str
+    job_id: str
+    """Drawn at the first start; tells two jobs of one name apart."""
+    state: str
+    """Absolute path or URI of the state directory."""
+    settings: JobSettings
+    incarnation: Incarnation
+    registry: Path
+    """The session registry's folder."""
+    outbox: Outbox
+    """Rows on their way to the ledger."""
+    wake: threading.Event
+    """Set when there may be something to look at."""

@@ -1,0 +1,123 @@
+"""What a query has to say to others: its finished flags, its part of a checkpoint, its registrations. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.ledger.schema import FinishedRow
+from spark_ext.model import query_offsets
+from spark_ext.model.checkpoint_metadata import Finish, QueryMetadata, SinkMetadata, SourceMetadata, finish_of
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import Finished
+from spark_ext.queries.spec import QuerySpec
+from spark_ext.spark.registry import Registration
+
+if TYPE_CHECKING:
+    from spark_ext.queries.context import JobContext
+
+
+def channel_flags(
+    logged: LoggedOffsets, flagged: Mapping[str, int], row: Mapping[str, Any], at: datetime
+) -> list[FinishedRow]:
+    """Flags of the channels that have finished by an epoch, in the order of their finish.
+
+    Args:
+        logged: the epoch's offsets.
+        flagged: per source, the last finish whose flag exists.
+        row: what all rows share: query, epoch, lineage, incarnation.
+        at: now.
+    """
+    return [
+        _flag("channel", row, at, source=uid, finish=finish)
+        for uid, offset in query_offsets.source_offsets(logged).items()
+        for finish in query_offsets.new_finishes(offset, flagged.get(uid, 0))
+    ]
+
+
+def final_flags(logged: LoggedOffsets, row: Mapping[str, Any], at: datetime) -> list[FinishedRow]:
+    """Flags of the sources and of the query, which follow from its final checkpoint."""
+    offsets = query_offsets.source_offsets(logged)
+    sources = [_flag("source", row, at, source=uid, drained=offset.drained) for uid, offset in offsets.items()]
+    return [*sources, _flag("query", row, at, drained=any(offset.drained for offset in offsets.values()))]
+
+
+def _flag(
+    kind: str,
+    row: Mapping[str, Any],
+    at: datetime,
+    *,
+    source: str = "",
+    finish: Finished | None = None,
+    drained: bool = False,
+) -> FinishedRow:
+    return FinishedRow(
+        kind=kind,
+        source=source,
+        channel=finish.channel if finish else "",
+        sequence=finish.sequence if finish else 0,
+        position=finish.at if finish else None,
+        drained=drained,
+        at=at,
+        **row,
+    )
+
+
+def query_metadata(
+    spec: QuerySpec,
+    query_id: str | None,
+    epoch: int | None,
+    logged: LoggedOffsets | None,
+    *,
+    finished: bool,
+    restored: bool,
+) -> QueryMetadata:
+    """A query's part of a checkpoint.
+
+    Args:
+        spec: the query.
+        query_id: Spark's id.
+        epoch: the cut; None before the first epoch.
+        logged: the cut's offsets.
+        finished: whether the query had finished at the cut.
+        restored: whether it had finished before this incarnation.
+    """
+    offsets = query_offsets.source_offsets(logged) if logged else {}
+    raw = {item["uid"]: item for item in (logged.sources if logged else ()) if isinstance(item, dict) and "uid" in item}
+    sources = {}
+    for source in spec.sources:
+        offset = offsets.get(source.uid)
+        sources[source.uid] = SourceMetadata(
+            source.format,
+            source.public_options(),
+            None if offset is None else offset.to_json(),
+            Finish.ON_RESTORE if restored else finish_of(offset),
+            0 if offset is None else offset.sequence,
+        )
+    sinks = {spec.sink.uid: SinkMetadata(spec.sink.format, spec.sink.public_options())} if spec.sink else {}
+    ends = {end.uid: raw[end.uid] for end in spec.ends if end.uid in raw}
+    return QueryMetadata(query_id, epoch, finished, sources, sinks, ends)
+
+
+def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int) -> list[Registration]:
+    """What the workers of a query's operators need to know of its job."""
+    roles = [(source.uid, "source") for source in spec.sources]
+    roles += [(end.uid, "end_of_input") for end in spec.ends]
+    if spec.sink is not None:
+        roles.append((spec.sink.uid, "sink"))
+    return [
+        Registration(
+            uid=uid,
+            role=role,
+            job=context.job,
+            job_id=context.job_id,
+            query=spec.uid,
+            state=context.state,
+            checkpoint=checkpoint,
+            incarnation=context.incarnation.number,
+            lineage=lineage,
+            interval_ms=context.settings.interval,
+        )
+        for uid, role in roles
+    ]

@@ -1,0 +1,133 @@
+"""A query of a job, as the job sees it: its uid, the operators found in its plan, and its sink. Immutable."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
+from spark_ext.options import UID
+from spark_ext.queries import operators
+from spark_ext.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+NOTHING_STARTED = "nothing was started; the job's state is as it was"
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """A source or sink of a query."""
+
+    uid: str
+    format: str
+    options: Mapping[str, str]
+    """As given, secrets included: never shown or stored as they are (see `public_options`)."""
+
+    def public_options(self) -> dict[str, str]:
+        """The options with secrets masked: what may go into a table."""
+        return operators.public_options(self.format, self.options)
+
+
+@dataclass(frozen=True)
+class QuerySpec:
+    """One streaming query of a job."""
+
+    uid: str
+    writer: DataStreamWriter
+    sources: tuple[OperatorSpec, ...]
+    """Channel sources, in plan order."""
+    ends: tuple[OperatorSpec, ...]
+    """The `end_of_input` markers of its watermarks."""
+    natives: tuple[str, ...]
+    """Descriptions of leaves that are not ours: Spark's own sources, or a source without a uid."""
+    sink: OperatorSpec | None
+    """None for one of Spark's own sinks."""
+    sink_format: str
+    available_now: bool
+    """Whether the query is bounded by what is there when it starts; for Spark's own sources."""
+
+    @property
+    def operators(self) -> tuple[OperatorSpec, ...]:
+        """Everything with a uid in this query."""
+        return (*self.sources, *self.ends, *((self.sink,) if self.sink else ()))
+
+
+def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: bool) -> QuerySpec:
+    """Look into a writer's plan and make the query's description.
+
+    Raises:
+        ConfigurationError: a uid is missing, malformed or repeated, or an option of the writer belongs to the job.
+    """
+    who = f"job '{job}', query '{uid}'"
+    if not UID.fullmatch(uid):
+        raise ConfigurationError(
+            f"'{uid}' cannot be a query's uid",
+            operator=who,
+            kept=NOTHING_STARTED,
+            do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
+        )
+    target = jvm.writer_target(writer)
+    if "checkpointlocation" in target.options:
+        raise ConfigurationError(
+            "the option 'checkpointLocation' is set; a job keeps the checkpoints of its queries itself",
+            operator=who,
+            kept=NOTHING_STARTED,
+            do="leave the option out; the checkpoint lives in the job's state directory",
+        )
+    if "OneTimeTrigger" in target.trigger:
+        raise ConfigurationError(
+            "Trigger.Once makes one epoch and stops before the end of input can pass",
+            operator=who,
+            kept=NOTHING_STARTED,
+            do="leave the trigger out: the job ends by itself when its bounded sources do",
+        )
+    sources: list[OperatorSpec] = []
+    ends: list[OperatorSpec] = []
+    natives: list[str] = []
+    for leaf in jvm.plan_sources(jvm.writer_frame(writer)):
+        if leaf.uid is None or (leaf.format != END_OF_INPUT and not operators.is_source(leaf.format)):
+            natives.append(leaf.description)
+            continue
+        found = OperatorSpec(leaf.uid, leaf.format, dict(leaf.options))
+        (ends if leaf.format == END_OF_INPUT else sources).append(found)
+    sink = None
+    if operators.is_sink(target.format):
+        # Building it checks the options, the uid among them, before anything runs.
+        sink = OperatorSpec(
+            operators.sink(target.format, target.options).options.uid, target.format, dict(target.options)
+        )
+    spec = QuerySpec(
+        uid,
+        writer,
+        tuple(sources),
+        tuple(ends),
+        tuple(natives),
+        sink,
+        target.format,
+        available_now or "AvailableNow" in target.trigger,
+    )
+    refuse_repeated(who, spec.operators)
+    return spec
+
+
+def refuse_repeated(who: str, found: tuple[OperatorSpec, ...]) -> None:
+    """Refuse a uid that stands for two operators.
+
+    Raises:
+        ConfigurationError: names the uid and where it is used.
+    """
+    counts = Counter(operator.uid for operator in found)
+    for uid, count in counts.items():
+        if count > 1:
+            formats = sorted({operator.format for operator in found if operator.uid == uid})
+            raise ConfigurationError(
+                f"uid '{uid}' stands for {count} operators ({', '.join(formats)}); its state could go to either",
+                operator=who,
+                kept=NOTHING_STARTED,
+                do="load the source once per use, each time with a uid of its own (a self-join too)",
+            )

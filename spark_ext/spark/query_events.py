@@ -1,0 +1,40 @@
+"""What Spark's events about a query say, reduced to a hint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_ext.model.end_of_input import is_end_of_input_offset
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What an event said about one query."""
+
+    kind: str
+    """`started`, `progress` or `terminated`."""
+    query_id: str
+    run_id: str
+    epoch: int | None = None
+    input_rows: int | None = None
+    """Without the rows that mark an end of input."""
+    duration_ms: int | None = None
+    """Of the whole epoch, planning and commit included."""
+    state_rows: int | None = None
+    """Rows in all state stores of the query."""
+
+
+def hint_of(report: str) -> Hint:
+    """What a progress report says, in Spark's JSON: whether it came by an event or was asked for."""
+    progress = json.loads(report)
+    ends = [source for source in progress["sources"] if is_end_of_input_offset(source["endOffset"])]
+    return Hint(
+        "progress",
+        progress["id"],
+        progress["runId"],
+        progress["batchId"],
+        progress["numInputRows"] - sum(end["numInputRows"] for end in ends),
+        progress["durationMs"].get("triggerExecution"),
+        sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
+    )

@@ -1,0 +1,158 @@
+"""The flights example, run for real on all of its data, as `make run` does; and its preparation of the data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from spark_ext.script import load_function
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "flights.py"
+FLIGHTS, WITHOUT_WEATHER = 336_776, 1_556
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    return sys.modules[load_function(SCRIPT, "job").__module__]
+
+
+@pytest.fixture(scope="module")
+def data(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("flights") / "data"
+    example.prepare(folder)
+    return folder
+
+
+def months(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def test_every_row_of_the_package_is_in_one_file_per_month(example: ModuleType, data: Path) -> None:
+    assert [file.name for file in months(data / "flights")] == [f"2013-{month:02d}.parquet" for month in range(1, 13)]
+    flights = pd.concat([pq.read_table(file).to_pandas() for file in months(data / "flights")])
+    assert example.same(flights, example.package_flights(), example.KEYS["with_weather"])
+    weather = pd.concat([pq.read_table(file).to_pandas() for file in months(data / "weather")])
+    assert example.same(weather, example.package_weather(), ["time_hour", "origin"])
+
+
+def test_time_hour_is_utc_and_every_flight_has_a_scheduled_departure(example: ModuleType) -> None:
+    flights = example.package_flights()
+    assert len(flights) == FLIGHTS
+    assert flights["departure"].notna().all()
+    local = flights["departure"].dt.tz_convert("America/New_York")
+    assert (local.dt.hour * 100 + local.dt.minute == flights["sched_dep_time"]).all()
+    assert (local.dt.month == flights["month"]).all()
+
+
+def test_no_row_is_later_than_the_watermark_allows(example: ModuleType, data: Path) -> None:
+    allowed = pd.Timedelta(example.DELAY)
+    for folder, column in (("flights", "departure"), ("flights", "time_hour"), ("weather", "time_hour")):
+        times = pd.concat([pq.read_table(file, columns=[column]).to_pandas()[column] for file in months(data / folder)])
+        assert (times.cummax() - times).max() < allowed, (folder, column)
+
+
+def test_an_airport_has_one_weather_row_per_hour(example: ModuleType) -> None:
+    assert not example.package_table("weather").duplicated(["time_hour", "origin"]).any()
+
+
+def test_prepared_files_are_left_alone_and_half_a_preparation_is_not_taken_for_one(
+    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = example.write_months
+
+    def killed(table: pd.DataFrame, folder: Path) -> None:
+        written(table.head(10), folder)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(example, "write_months", killed)
+        with pytest.raises(KeyboardInterrupt):
+            example.prepare(tmp_path)
+    assert not (tmp_path / "flights").exists()
+    example.prepare(tmp_path)
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.parquet")}
+    example.prepare(tmp_path)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()} == before
+    assert len(before) == 24
+
+
+def test_a_difference_of_one_row_or_value_is_seen(example: ModuleType) -> None:
+    expected = example.Outcome.by_pandas()
+    console = Console(quiet=True)
+    assert example.check(expected, expected, console)
+    fewer = example.Outcome(expected.daily, expected.hourly.iloc[1:], expected.with_weather)
+    assert not example.check(fewer, expected, console)
+    other = expected.daily.assign(mean_dep_delay=expected.daily["mean_dep_delay"] + 1e-6)
+    assert not example.check(example.Outcome(other, expected.hourly, expected.with_weather), expected, console)
+    twice = pd.concat([expected.with_weather, expected.with_weather.tail(1)])
+    assert not example.check(example.Outcome(expected.daily, expected.hourly, twice), expected, console)
+
+
+def run(folder: Path, data: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--out", str(folder / "out"), "--data", str(data), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "COLUMNS": "200"})
+
+
+@pytest.mark.timeout(1800)
+def test_the_whole_year_and_then_nothing(example: ModuleType, data: Path, tmp_path: Path) -> None:
+    first = run(tmp_path, data)
+    assert first.returncode == 0, first.stderr[-4000:]
+    assert "job 'flights' FINISHED" in first.stdout
+    outcome = example.Outcome.read(tmp_path / "out")
+    expected = example.Outcome.by_pandas()
+    for name, keys in example.KEYS.items():
+        assert example.same(getattr(outcome, name), getattr(expected, name), keys), name
+    assert outcome.counts() == {
+        "flights in daily windows": FLIGHTS,
+        "flights in hourly windows": FLIGHTS,
+        "flights with weather or nulls": FLIGHTS,
+        "daily windows": 5_442,
+        "hourly windows": 60_142,
+        "flights that found weather": FLIGHTS - WITHOUT_WEATHER,
+    }
+    assert list(outcome.daily.columns) == ["day", "carrier", "flights", "mean_dep_delay"]
+    assert list(outcome.hourly.columns) == ["hour", "carrier", "flights", "mean_dep_delay"]
+    assert (tmp_path / "out" / "delays.png").read_bytes().startswith(b"\x89PNG")
+
+    before = tables(tmp_path / "out")
+    second = run(tmp_path, data)
+    assert second.returncode == 0, second.stderr[-4000:]
+    assert "job 'flights' FINISHED: 0 rows in 0 epochs" in second.stdout
+    assert "finished: the job had ended before, 0 rows read" in second.stdout
+    assert tables(tmp_path / "out") == before
+
+    status = json.loads(
+        subprocess.run(
+            [sys.executable, "-m", "spark_ext", "status", str(tmp_path / "out" / "state"), "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+    assert (status["state"], status["incarnation"], status["incidents"]) == ("FINISHED", 2, [])
+    assert {query["uid"]: query["finished"] for query in status["queries"]} == dict.fromkeys(example.KEYS, True)
+    channels = {uid: count for query in status["queries"] for uid, count in query["channels_finished"].items()}
+    assert channels == dict.fromkeys(("flights-daily", "flights-hourly", "flights-with_weather", "weather"), 12)
+
+    example.delete_outputs(tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+
+
+def tables(out: Path) -> dict[str, int]:
+    """All files of the outputs, with their sizes."""
+    return {
+        str(file): file.stat().st_size
+        for name in ("daily", "hourly", "with_weather")
+        for file in (out / name).rglob("*")
+        if file.is_file()
+    }

@@ -1,0 +1,98 @@
+"""A disk that is read-only or full, under the state directory or the output: told plainly, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_ext.errors import StateError, StorageError
+from spark_ext.jobs.job import Job
+from tests.support.disks import fill, remount, small_disk
+from tests.support.jobs import Lab, expected
+from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    with small_disk(tmp_path / "disk", "4m") as place:
+        yield place
+
+
+@pytest.fixture
+def on_disk(spark: SparkSession, disk: Path, tmp_path: Path) -> Lab:
+    """A job with state and output on the small disk, its event log elsewhere."""
+    lab = Lab(spark, disk)
+    lab.log = str(tmp_path / "events.jsonl")
+    return lab
+
+
+def test_a_read_only_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
+    first = on_disk.job(on_disk.source(**source)).start()
+    first_epoch(on_disk)
+    # Refused while a file is open for writing: the ledger may be in the middle of a commit.
+    until(lambda: remount(disk, "ro"), "the disk to be read-only")
+    gate.touch()
+    with refused(StateError, "job 'lab'", "ead-only file system", "writable"):
+        first.await_termination(60)
+    with refused(StateError, str(disk / "state"), "read-only", "mount it writable"):
+        on_disk.job(on_disk.source(**source)).start()
+    assert on_disk.numbers() == expected(20)
+    assert remount(disk, "rw")
+    assert on_disk.job(on_disk.source(**source)).run(progress=False).finished
+    assert on_disk.numbers() == expected(100)
+
+
+def test_a_read_only_disk_under_the_output(lab: Lab, disk: Path) -> None:
+    assert remount(disk, "ro")
+    frame = lab.source(counts="10").select("channel", "n")
+    with refused(StorageError, "sink 'q-out'", str(disk / "out"), "ead-only file system"):
+        delta_job(lab, frame, out="disk/out").start()
+    assert remount(disk, "rw")
+    assert delta_job(lab, frame, out="disk/out").run(progress=False).finished
+    assert delta_numbers(disk / "out") == expected(10)
+
+
+def test_a_full_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def job() -> Job:
+        frame = on_disk.source(counts="100", max_rows_per_epoch=20, gate=gate)
+        return on_disk.job(frame, restart_attempts=1, restart_backoff="10 ms", outage_patience=0)
+
+    running = job().start()
+    until(lambda: running.ledger.epochs().count() == 1, "the first epoch to be in the ledger")
+    filling = fill(disk)
+    gate.touch()
+    with refused(StorageError, "job 'lab'", "query 'q'", "o space left on", "make room"):
+        running.await_termination(60)
+    assert on_disk.numbers() == expected(20)
+    filling.unlink()
+    assert job().run(progress=False).finished
+    assert on_disk.numbers() == expected(100)
+
+
+def test_a_full_disk_under_the_output(lab: Lab, disk: Path) -> None:
+    gate = lab.folder / "gate"
+
+    def job() -> Job:
+        frame = lab.source(counts="100", max_rows_per_epoch=20, gate=gate).select("channel", "n")
+        return delta_job(lab, frame, out="disk/out", restart_attempts=0)
+
+    running = job().start()
+    first_epoch(lab)
+    filling = fill(disk)
+    gate.touch()
+    with refused(StorageError, "sink 'q-out'", "o space left on", "space"):
+        running.await_termination(60)
+    assert delta_numbers(disk / "out") == expected(20)
+    filling.unlink()
+    assert job().run(progress=False).finished
+    assert delta_numbers(disk / "out") == expected(100)

@@ -1,0 +1,258 @@
+"""Bad input: a clear error that names the operator and says what to do; a good run afterwards ends, and is exact.
+
+Elsewhere: disks (`test_bad_disk.py`), a checkpoint deleted by hand (`conformance/test_restore.py`), Java, Delta's jar
+and the workers' Python (`test_environment.py`, `test_sessions.py`), table features (`sinks/test_delta_features.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.errors import (
+    ConfigurationError,
+    DataError,
+    FencedError,
+    StateError,
+    UnsupportedTableError,
+)
+from spark_ext.jobs.job import Job
+from tests.support.jobs import Lab, expected
+from tests.support.processes import Tree
+from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+def files(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
+    reader = spark.readStream.format("files").option("uid", "files").option("path", str(path))
+    return reader.options(**options).load()
+
+
+def write_file(path: Path, rows: int, n: Callable[[int], Any] = int) -> None:
+    """Rows (channel, n), the channel named after the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"channel": [path.stem] * rows, "n": [n(row) for row in range(rows)]}), path)
+
+
+def held(column: str, after: int, gate: Path) -> Column:
+    """True for each row; a row from `after` on waits for the gate, and with it its epoch."""
+
+    def passed(n: int) -> bool:
+        import time
+        from pathlib import Path
+
+        limit = time.monotonic() + 60
+        while n >= after and not Path(place).exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        return True
+
+    place = str(gate)
+    return F.udf(passed, "boolean").asNondeterministic()(column)
+
+
+# -- uids and options -------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_uid(lab: Lab) -> None:
+    with refused(ConfigurationError, "numbers (no uid)", "'uid' is missing", '.option("uid"'):
+        lab.spark.readStream.format("numbers").load()
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    writer = lab.source(counts="10").writeStream.format("folder").option("path", str(lab.folder / "out"))
+    with refused(ConfigurationError, "folder (no uid)", "'uid' is missing", '.option("uid"'):
+        job.add("q", writer)
+    assert not (lab.folder / "state").exists()
+    assert job.add("q", writer.option("uid", "q-out")).run(progress=False).finished
+    assert lab.numbers() == expected(10)
+
+
+def test_a_uid_of_a_source_and_a_sink_and_of_two_queries(lab: Lab) -> None:
+    """Within a plan and over two queries' sources: conformance, R12."""
+    with refused(ConfigurationError, "query 'q'", "uid 'q-out' stands for 2 operators (folder, numbers)"):
+        lab.job(lab.source("q-out", counts="10"))
+    job = lab.job(lab.source(counts="10"))
+    with refused(ConfigurationError, "job 'lab'", "has a query 'q' already"):
+        lab.add(job, lab.source("other", counts="10"), query="q", out="other")
+    assert job.run(progress=False).finished
+    assert lab.numbers() == expected(10)
+
+
+def test_an_unknown_option(lab: Lab) -> None:
+    with refused(ConfigurationError, "numbers in", "no option 'count'; did you mean 'counts'?"):
+        lab.source(count="10")
+    with refused(ConfigurationError, "folder q-out", "no option 'fail_commit'; did you mean 'fail_commits'?"):
+        lab.job(lab.source(counts="10"), sink_fail_commit=1)
+    with refused(ConfigurationError, "job 'lab'", "setting 'intervall'", "interval"):
+        lab.job(lab.source(counts="10"), intervall="1 s")
+    with refused(ConfigurationError, "numbers in", "option 'max_rows_per_epoch'", "'many'"):
+        lab.source(counts="10", max_rows_per_epoch="many")
+    assert not (lab.folder / "state").exists()
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_path(lab: Lab) -> None:
+    place = lab.folder / "in"
+    with refused(ConfigurationError, "source 'files'", f"no file or folder '{place}'", "'path'"):
+        files(lab.spark, place)
+    reader = lab.spark.readStream.format("files").schema("channel string, n bigint")
+    frame = reader.option("uid", "files").option("path", str(place)).load()
+    job = lab.job(frame)
+    with refused(ConfigurationError, "source 'files'", f"no file or folder '{place}'", "'path'"):
+        job.start()
+    write_file(place / "0.parquet", 10)
+    assert lab.job(frame).run(progress=False).finished
+    assert lab.numbers() == expected(10)
+
+
+@pytest.mark.filterwarnings("ignore:Cannot infer the eval type")
+@pytest.mark.parametrize("changed_files", ["refuse", "accept"])
+def test_a_parquet_file_that_is_truncated_in_the_middle_of_a_run(lab: Lab, changed_files: str) -> None:
+    place, gate = lab.folder / "in", lab.folder / "gate"
+    write_file(place / "0.parquet", 100)
+    write_file(place / "1.parquet", 100)
+    second = place / "1.parquet"
+    whole, there = second.read_bytes(), second.stat()
+
+    def job() -> Job:
+        frame = files(lab.spark, place, max_rows_per_epoch=50, readers=1, changed_files=changed_files)
+        return lab.job(frame.where(held("n", 50, gate)))
+
+    running = job().start()
+    try:
+        first_epoch(lab)
+        second.write_bytes(whole[: len(whole) // 2])
+    finally:
+        gate.touch()
+    what = "bytes when it was discovered" if changed_files == "refuse" else "it is damaged"
+    with refused(DataError, "source 'files'", "file '1.parquet'", what):
+        running.await_termination(60)
+    assert lab.numbers() == expected(100)
+    second.write_bytes(whole)
+    os.utime(second, ns=(there.st_atime_ns, there.st_mtime_ns))
+    assert job().run(progress=False).finished
+    assert lab.numbers() == expected(100, 100)
+
+
+def test_a_column_of_another_type_in_a_file(lab: Lab) -> None:
+    place = lab.folder / "in"
+    write_file(place / "0.parquet", 10)
+    write_file(place / "1.parquet", 10, str)
+    there = (place / "1.parquet").stat()
+
+    def job() -> Job:
+        return lab.job(files(lab.spark, place, max_rows_per_epoch=10, readers=1, changed_files="accept"))
+
+    with refused(DataError, "source 'files'", "file '1.parquet'", "column 'n'", "string"):
+        job().run(progress=False)
+    assert lab.numbers() == expected(10)
+    write_file(place / "1.parquet", 10)
+    os.utime(place / "1.parquet", ns=(there.st_atime_ns, there.st_mtime_ns))
+    assert job().run(progress=False).finished
+    assert lab.numbers() == expected(10, 10)
+
+
+# -- targets ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_column_of_another_type_in_the_target(lab: Lab) -> None:
+    table = f"delta.`{lab.folder / 'out'}`"
+    lab.spark.sql(f"CREATE TABLE {table} (channel STRING, n STRING) USING delta")
+    frame = lab.source(counts="10").select("channel", "n")
+    with refused(ConfigurationError, "sink 'q-out'", "column 'n'", "string", "bigint", "cast"):
+        delta_job(lab, frame).start()
+    assert DeltaTable(lab.folder / "out").version() == 0
+    assert delta_job(lab, frame.withColumn("n", F.col("n").cast("string"))).run(progress=False).finished
+    assert delta_numbers(lab.folder / "out") == [(channel, str(n)) for channel, n in expected(10)]
+
+
+def test_a_table_feature_that_is_not_written(lab: Lab) -> None:
+    table = f"delta.`{lab.folder / 'out'}`"
+    lab.spark.sql(
+        f"CREATE TABLE {table} (channel STRING, n BIGINT) USING delta TBLPROPERTIES('delta.columnMapping.mode'='name')"
+    )
+    frame = lab.source(counts="10").select("channel", "n")
+    with refused(UnsupportedTableError, "sink 'q-out'", "columnMapping", str(lab.folder / "out")):
+        delta_job(lab, frame).start()
+    assert DeltaTable(lab.folder / "out").version() == 0
+    assert not lab.spark.streams.active
+    assert delta_job(lab, frame, out="other").run(progress=False).finished
+    assert delta_numbers(lab.folder / "other") == expected(10)
+
+
+# -- the state directory -----------------------------------------------------------------------------------------------
+
+
+def test_the_state_directory_of_another_job(lab: Lab) -> None:
+    gate = lab.folder / "gate"
+    source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
+    first = lab.job(lab.source(**source)).start()
+    first_epoch(lab)
+    first.stop()
+    gate.touch()
+    other = sx.Job(lab.spark, "other", state=lab.folder / "state")
+    lab.add(other, lab.source(**source), query="q", out="other")
+    with refused(StateError, "job 'other'", "belongs to job 'lab'", "a state directory of its own"):
+        other.run(progress=False)
+    assert not (lab.folder / "other").exists()
+    assert lab.job(lab.source(**source)).run(progress=False).finished
+    assert lab.numbers() == expected(100)
+
+
+# -- two drivers ------------------------------------------------------------------------------------------------------
+
+DRIVER = """
+import sys
+from pathlib import Path
+
+import spark_ext as sx
+from tests.support.jobs import Lab
+
+conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+lab = Lab(sx.session("first", master="local[2]", conf=conf), Path(sys.argv[1]))
+lab.job(lab.source(live="true")).run(progress=False)
+"""
+
+
+def test_two_drivers_on_one_job(lab: Lab) -> None:
+    with Tree([sys.executable, "-c", DRIVER, lab.folder], lab.folder / "first.log", {"PYTHONPATH": str(ROOT)}) as first:
+        until(lambda: lab.rows() or first.poll() is not None, "rows of the first driver")
+        assert first.poll() is None, first.text()
+        with refused(StateError, "job 'lab'", f"is running as incarnation 1 in process {first.pid}", "takeover=True"):
+            lab.job(lab.source(live="true")).start()
+        assert first.poll() is None, first.text()
+        second = lab.job(lab.source(live="true"), takeover=True).start()
+        assert first.wait(60) == 1, first.text()
+        assert "FencedError: [FENCED]" in first.text() and "the newer incarnation goes on" in first.text(), first.text()
+    before = len(lab.rows())
+    until(lambda: len(lab.rows()) > before or second.done, "rows of the second driver")
+    assert second.drain(60).finished
+    assert lab.numbers() == expected(len(lab.rows()))
+
+
+def test_two_jobs_of_one_session_on_one_state(lab: Lab) -> None:
+    gate = lab.folder / "gate"
+    source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
+    first = lab.job(lab.source(**source)).start()
+    first_epoch(lab)
+    with refused(StateError, "job 'lab'", "is running as incarnation 1", "takeover=True"):
+        lab.job(lab.source(**source)).start()
+    second = lab.job(lab.source(**source), takeover=True).start()
+    with refused(FencedError, "job 'lab'", "incarnation 2"):
+        first.await_termination(60)
+    gate.touch()
+    assert second.await_termination(60).finished
+    assert lab.numbers() == expected(100)

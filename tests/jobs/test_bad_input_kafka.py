@@ -1,0 +1,154 @@
+"""Bad input around Kafka, in real jobs: refused in time, by name, and a good run afterwards is exact.
+
+What needs no Spark to be seen (each setting, each column, retention, a topic made anew) is in
+`sinks/test_kafka_refusals.py` and `sources/test_kafka_range.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+import spark_ext as sx
+from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.jobs.job import Job
+from tests.servers.kafka import PASSWORD, USER, Broker
+from tests.support.jobs import Lab, expected
+from tests.support.refusals import delta_job, failures, first_epoch, refused
+from tests.support.waiting import until
+
+MESSAGE = "concat(channel, ' ', n) AS value"
+
+
+def login(password: str) -> str:
+    """Settings of a client that has to say who it is."""
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": USER}
+    return json.dumps({**given, "sasl.password": password})
+
+
+def job_into(lab: Lab, frame: DataFrame, kafka: Broker, topic: str, given: dict[str, str], **settings: Any) -> Job:
+    writer = frame.writeStream.format("kafka_2pc").options(uid="q-out", bootstrap_servers=kafka.bootstrap, topic=topic)
+    return sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings).add("q", writer.options(**given))
+
+
+def messages(lab: Lab, **options: Any) -> DataFrame:
+    return lab.source(**options).selectExpr(MESSAGE)
+
+
+def there(kafka: Broker, topic: str) -> list[tuple[str, int]]:
+    texts = [(message.value() or b"").decode().split(" ") for message in kafka.messages(topic)]
+    return sorted((text[0], int(text[1])) for text in texts)
+
+
+def reader(lab: Lab, kafka: Broker, topic: str, **given: Any) -> Any:
+    options = {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic}
+    return lab.spark.readStream.format("kafka_range").options(**{**options, **given})
+
+
+# -- refused at the start ---------------------------------------------------------------------------------------------
+
+
+def test_what_the_start_of_a_job_refuses(lab: Lab, kafka: Broker) -> None:
+    """Before a query runs, and before anything is sent; the same job then runs, also by a listener that asks."""
+    topic = kafka.topic()
+    source = lab.source(counts="10")
+    asked = {"bootstrap_servers": kafka.login}
+    cases: list[tuple[DataFrame, dict[str, str], tuple[str, ...]]] = [
+        (source.selectExpr(MESSAGE), {"topic": "nowhere"}, ("'nowhere' cannot be written", "create the topic")),
+        (source.selectExpr("channel AS key"), {}, ("there is no column 'value'",)),
+        (source.selectExpr("n AS value"), {}, ("column 'value' has the type bigint",)),
+        (source.selectExpr(MESSAGE), {"transaction_timeout": "20 min"}, ("INVALID_TRANSACTION_TIMEOUT", "lower")),
+        (source.selectExpr(MESSAGE), {**asked, "client_options": login("wrong-" + PASSWORD)}, ("credentials",)),
+    ]
+    for frame, given, words in cases:
+        with refused(ConfigurationError, "sink 'q-out'", *words) as told:
+            job_into(lab, frame, kafka, topic, given).start()
+        assert PASSWORD not in str(told)
+        assert not lab.spark.streams.active
+    assert there(kafka, topic) == []
+    good = {**asked, "client_options": login(PASSWORD)}
+    assert job_into(lab, source.selectExpr(MESSAGE), kafka, topic, good).run(progress=False).finished
+    assert there(kafka, topic) == expected(10)
+
+
+def test_what_the_start_of_a_job_refuses_of_its_source(lab: Lab, kafka: Broker) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, ["a", "b"])
+    asked = {"bootstrap_servers": kafka.login}
+    cases: list[tuple[Any, tuple[str, ...]]] = [
+        (reader(lab, kafka, "nowhere"), ("'nowhere' cannot be read", "create the topic")),
+        (reader(lab, kafka, topic, **asked, client_options=login("wrong-" + PASSWORD)), ("credentials",)),
+        (reader(lab, kafka, topic).schema("value binary, nr int"), ("column 'nr int' is none of this source",)),
+        (reader(lab, kafka, topic).schema("value string"), ("column 'value string' is none of this source",)),
+    ]
+    for frame, words in cases:
+        with refused(ConfigurationError, "source 'in'", *words) as told:
+            delta_job(lab, frame.load().selectExpr("CAST(value AS string) AS value")).run(progress=False)
+        assert PASSWORD not in str(told)
+    good = reader(lab, kafka, topic, **asked, client_options=login(PASSWORD)).load()
+    assert delta_job(lab, good.selectExpr("CAST(value AS string) AS value")).run(progress=False).finished
+    assert len(DeltaTable(lab.folder / "out").to_pyarrow_table()) == 2
+
+
+# -- refused in an epoch ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "words"),
+    [
+        ({}, {"max_message_bytes": "1k"}, ("a message has", "more than the 1024")),
+        ({"max_message_bytes": 3000}, {}, ("MSG_SIZE_TOO_LARGE", "max.message.bytes")),
+    ],
+    ids=["by the option", "by the topic"],
+)
+def test_a_message_that_is_too_large(
+    lab: Lab, kafka: Broker, config: dict[str, int], given: dict[str, str], words: tuple[str, ...]
+) -> None:
+    """The second epoch fails whole and for good; mended, it is there once."""
+    topic = kafka.topic(**config)
+    rows = lab.source(counts="60", max_rows_per_epoch=20)
+    odd = rows.selectExpr("CASE WHEN n = 33 THEN repeat('x', 5000) ELSE concat(channel, ' ', n) END AS value")
+    running = job_into(lab, odd, kafka, topic, given)
+    with refused(DataError, "sink 'q-out'", *words):
+        running.run(progress=False)
+    assert [action for _, action in failures(running)] == ["stopped: FAILED"]
+    assert there(kafka, topic) == expected(20)
+    assert job_into(lab, rows.selectExpr(MESSAGE), kafka, topic, given).run(progress=False).finished
+    assert there(kafka, topic) == expected(60)
+
+
+# -- the brokers fail -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["sink", "source"])
+def test_brokers_that_are_away(lab: Lab, kafka: Broker, way: str) -> None:
+    """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
+    topic = kafka.topic()
+    settings: dict[str, Any] = {"restart_attempts": 1, "restart_backoff": "10 ms"}
+    gate = lab.folder / "gate"
+    if way == "sink":
+        given = {"request_timeout": "1 s", "commit_attempts": "2", "commit_backoff": "10 ms"}
+        frame = messages(lab, counts="60", max_rows_per_epoch=20, gate=gate)
+        running = job_into(lab, frame, kafka, topic, given, **settings).start()
+    else:
+        kafka.send(topic, [f"0 {n}" for n in range(60)])
+        frame = reader(lab, kafka, topic, request_timeout="1 s", max_rows_per_epoch=4, readers=1).load()
+        running = delta_job(lab, frame.selectExpr("CAST(value AS string) AS value"), **settings).start()
+    first_epoch(lab)
+    kafka.crash()
+    gate.touch()
+    until(lambda: len(failures(running)) >= 3, "restarts beyond the attempts")
+    told = failures(running)
+    assert not running.done and all(action.startswith("restart ") for _, action in told), told
+    assert all("[STORAGE]" in what or "[COMMIT]" in what for what, _ in told), told
+    kafka.start()
+    assert running.await_termination(120).finished
+    if way == "sink":
+        assert there(kafka, topic) == expected(60)
+    else:
+        found = DeltaTable(lab.folder / "out").to_pyarrow_table()["value"].to_pylist()
+        assert sorted(int(value.split(" ")[1]) for value in found) == list(range(60))

@@ -1,0 +1,229 @@
+"""Bad input around PostgreSQL, in real jobs: refused in time, by name, and a good run afterwards is exact.
+
+What needs no Spark to be seen (each type, each name, each way of rows) is in `sinks/test_postgres_refusals.py` and
+`sources/test_postgres_refusals.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+import spark_ext as sx
+from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.jobs.job import Job
+from tests.servers.postgres import PASSWORD, Database, PostgresServer
+from tests.support.jobs import Lab, expected
+from tests.support.refusals import delta_job, failures, first_epoch, refused
+from tests.support.waiting import until
+
+
+def job_into(lab: Lab, frame: DataFrame, database: Database, given: dict[str, str], **settings: Any) -> Job:
+    """A job of one query into the table `out`."""
+    writer = frame.writeStream.format("postgres_2pc").options(uid="q-out", table="out", **database.options)
+    return sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings).add("q", writer.options(**given))
+
+
+def numbers(lab: Lab, **options: Any) -> DataFrame:
+    return lab.source(**options).select("channel", "n")
+
+
+def there(database: Database) -> list[tuple[Any, ...]]:
+    return database.rows("SELECT channel, n FROM out ORDER BY 1, 2")
+
+
+# -- refused at the start ---------------------------------------------------------------------------------------------
+
+
+def test_what_the_start_of_a_job_refuses(lab: Lab, database: Database) -> None:
+    """Before a query runs, and before anything is in the database; the same job then runs."""
+    cases: list[tuple[dict[str, str], str, tuple[str, ...]]] = [
+        ({"password": "x" + PASSWORD}, "", ("password authentication failed", f"/{database.name}")),
+        ({"create_table": "false"}, "", ("there is no table 'out'",)),
+        ({}, "CREATE TABLE out (channel text)", ("no column 'n'", "it has: channel")),
+        ({}, "CREATE TABLE out (channel text, n date)", ("'n' has the type date", "bigint in the query")),
+        ({}, "CREATE TABLE out (channel text, n bigint, at date NOT NULL)", ("'at' may not be null",)),
+        ({"mode": "upsert", "key": "n"}, "CREATE TABLE out (channel text, n bigint)", ("no unique index on exactly",)),
+    ]
+    for given, table, words in cases:
+        database.run("DROP TABLE IF EXISTS out", *filter(None, [table]))
+        with refused(ConfigurationError, "sink 'q-out'", *words) as told:
+            job_into(lab, numbers(lab, counts="10"), database, given).start()
+        assert PASSWORD not in str(told)
+        assert not lab.spark.streams.active
+    database.run("DROP TABLE out")
+    assert job_into(lab, numbers(lab, counts="10"), database, {}).run(progress=False).finished
+    assert there(database) == expected(10)
+
+
+def test_a_server_without_prepared_transactions(lab: Lab) -> None:
+    server = PostgresServer({"max_prepared_transactions": "0"})
+    try:
+        database = server.create().database()
+        with refused(ConfigurationError, "sink 'q-out'", "max_prepared_transactions = 0", "postgresql.conf"):
+            job_into(lab, numbers(lab, counts="10"), database, {"prepared": "true"}).start()
+        assert job_into(lab, numbers(lab, counts="10"), database, {}).run(progress=False).finished
+        assert there(database) == expected(10)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"password": "x" + PASSWORD}, "password authentication failed"),
+        ({"table": "nowhere"}, "there is no table"),
+        ({"table": "pairs"}, "primary key of one column"),
+        ({"key": "nr"}, "no column 'nr' to cut by"),
+    ],
+)
+def test_what_the_load_of_a_table_refuses(lab: Lab, database: Database, given: dict[str, str], word: str) -> None:
+    database.run("CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)")
+    database.run("CREATE TABLE pairs (a int, b int, PRIMARY KEY (a, b))")
+    reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options).options(**given)
+    with refused(ConfigurationError, "source 'in'", word) as told:
+        reader.load()
+    assert PASSWORD not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"), [("id bigint, nr int", ("no column 'nr'",)), ("id bigint, at date", ("'at'", "date"))]
+)
+def test_declared_columns_that_are_not_the_tables(
+    lab: Lab, database: Database, schema: str, words: tuple[str, ...]
+) -> None:
+    """Spark asks nobody about a declared schema, so it is seen when the job starts."""
+    database.run("CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)", "INSERT INTO t VALUES (1, now())")
+    for declared in (schema, "id bigint, at timestamp"):
+        reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options)
+        job = delta_job(lab, reader.schema(declared).load().select("id"))
+        if declared == schema:
+            with refused(ConfigurationError, "source 'in'", *words):
+                job.run(progress=False)
+        else:
+            assert job.run(progress=False).finished
+
+
+# -- refused in an epoch ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "redact"),
+    [({"inline_size": "0"}, "false"), ({"prepared": "true"}, "false"), ({"inline_size": "1m"}, "true")],
+    ids=["staged", "prepared", "inline and redacted"],
+)
+def test_a_value_that_does_not_fit(lab: Lab, database: Database, given: dict[str, str], redact: str) -> None:
+    """The second epoch fails whole and for good; mended, it is written once."""
+    database.run("CREATE TABLE out (channel varchar(9), n bigint)")
+    source = numbers(lab, counts="60", max_rows_per_epoch=20)
+    odd = source.selectExpr("CASE WHEN n = 33 THEN 'far too long' ELSE channel END AS channel", "n")
+    value = () if redact == "true" else ("'far too long'",)
+    running = job_into(lab, odd, database, {**given, "redact": redact})
+    with refused(DataError, "sink 'q-out'", "epoch 1", "row 14", "value too long", *value) as told:
+        running.run(progress=False)
+    assert ("far too long" in str(told)) is (redact == "false")
+    assert there(database) == expected(20)
+    ((what, action),) = failures(running)
+    assert action == "stopped: FAILED" and ("far too long" in what) is (redact == "false")
+    assert job_into(lab, source, database, given).run(progress=False).finished
+    assert there(database) == expected(60)
+
+
+def test_a_violated_constraint(lab: Lab, database: Database) -> None:
+    database.run("CREATE TABLE out (channel text, n bigint CONSTRAINT small CHECK (n <> 33))")
+    source = numbers(lab, counts="60", max_rows_per_epoch=20)
+    running = job_into(lab, source, database, {})
+    with refused(DataError, "sink 'q-out'", "epoch 1", 'check constraint "small"'):
+        running.run(progress=False)
+    assert there(database) == expected(20)
+    assert [action for _, action in failures(running)] == ["stopped: FAILED"]
+    database.run("ALTER TABLE out DROP CONSTRAINT small")
+    assert job_into(lab, source, database, {}).run(progress=False).finished
+    assert there(database) == expected(60)
+
+
+def test_a_value_that_spark_has_not(lab: Lab, database: Database) -> None:
+    """It is not to be corrected in the table, as the epoch was planned over it: declared as text it is read."""
+    database.run("CREATE TABLE t (id bigint PRIMARY KEY, x numeric)")
+    database.run("INSERT INTO t SELECT n, n FROM generate_series(1, 30) n", "UPDATE t SET x = 'NaN' WHERE id = 25")
+
+    def job(schema: str) -> Job:
+        reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options)
+        frame = reader.options(max_rows_per_epoch=10, readers=1).schema(schema).load()
+        return delta_job(lab, frame.selectExpr("id", "CAST(x AS double) AS x"))
+
+    running = job("id bigint, x decimal(38,18)")
+    with refused(DataError, "source 'in'", "'x' has a value"):
+        running.run(progress=False)
+    assert [action for _, action in failures(running)] == ["stopped: FAILED"]
+    assert sorted(DeltaTable(lab.folder / "out").to_pyarrow_table()["id"].to_pylist()) == list(range(1, 21))
+    assert job("id bigint, x string").run(progress=False).finished
+    found = DeltaTable(lab.folder / "out").to_pyarrow_table().to_pylist()
+    assert {row["id"]: row["x"] for row in found if row["id"] != 25} == {n: n for n in range(1, 31) if n != 25}
+    assert len(found) == 30 and any(row["id"] == 25 and math.isnan(row["x"]) for row in found)
+
+
+# -- the server fails -------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_of_the_server(lab: Lab, database: Database) -> None:
+    """The run goes on by itself once there is room."""
+    with database.server.small_tablespace("1m") as space:
+        try:
+            database.run(f"CREATE TABLE out (channel text, n bigint, filling text) TABLESPACE {space}")
+            # Not to be compressed: the server would make it small.
+            odd = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 1000))"
+            database.run("CREATE TABLE filling (t text)", f"INSERT INTO filling SELECT {odd}")
+            wide = database.column("SELECT t FROM filling")[0]
+            frame = numbers(lab, counts="80", max_rows_per_epoch=40).selectExpr("channel", "n", f"'{wide}' AS filling")
+            given = {"commit_attempts": "2", "commit_backoff": "10 ms"}
+            running = job_into(lab, frame, database, given, restart_attempts=1, restart_backoff="10 ms").start()
+            until(lambda: len(failures(running)) >= 3, "restarts beyond the attempts")
+            assert all("o space left" in what or "could not extend" in what for what, _ in failures(running))
+            assert len(there(database)) in (0, 40), "no epoch in part"
+            database.run("ALTER TABLE out SET TABLESPACE pg_default")
+            assert running.await_termination(90).finished
+            assert there(database) == expected(80)
+        finally:
+            database.run("DROP TABLE out")
+
+
+@pytest.mark.parametrize("way", ["sink", "source"])
+def test_a_server_that_is_away(lab: Lab, database: Database, way: str) -> None:
+    """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
+    if way == "sink":
+        gate = lab.folder / "gate"
+        frame = numbers(lab, counts="60", max_rows_per_epoch=20, gate=gate)
+        given = {"commit_attempts": "2", "commit_backoff": "10 ms", "inline_size": "0"}
+        running = job_into(lab, frame, database, given, restart_attempts=1, restart_backoff="10 ms").start()
+    else:
+        gate = Path("/dev/null")
+        database.run("CREATE TABLE t (channel text DEFAULT '0', n bigint PRIMARY KEY)")
+        database.run("INSERT INTO t SELECT '0', n FROM generate_series(0, 59) n")
+        # So many epochs that the server is stopped between two of them.
+        reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options)
+        frame = reader.options(max_rows_per_epoch=4, readers=1).load()
+        running = delta_job(lab, frame, restart_attempts=1, restart_backoff="10 ms").start()
+    first_epoch(lab)
+    database.server.stop()
+    try:
+        if way == "sink":
+            gate.touch()
+        until(lambda: len(failures(running)) >= 4, "restarts beyond the attempts")
+        told = failures(running)
+        assert not running.done and all(action.startswith("restart ") for _, action in told), told
+        assert all("[STORAGE]" in what or "[COMMIT]" in what for what, _ in told), told
+        assert not any(PASSWORD in what for what, _ in told)
+    finally:
+        database.server.start()
+    assert running.await_termination(90).finished
+    if way == "sink":
+        assert there(database) == expected(60)
+    else:
+        found = DeltaTable(lab.folder / "out").to_pyarrow_table().to_pylist()
+        assert sorted((row["channel"], row["n"]) for row in found) == expected(60)

@@ -1,0 +1,186 @@
+"""Decisions from facts: states, the end of the input, finishes without a flag, restarts, steps that are left."""
+
+from __future__ import annotations
+
+import itertools
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext.errors import CommitError, DataError, PreparedLostError, SparkExtError, StorageError, TransientError
+from spark_ext.model.end_of_input import EndOffset
+from spark_ext.model.lifecycle import FinalStep, State, job_state, steps_left
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import Finished, SourceOffset
+from spark_ext.model.query_offsets import flushed, input_ended, new_finishes, source_offsets
+from spark_ext.model.restarts import RestartPolicy, is_outage, is_terminal
+
+states = st.sampled_from(State)
+
+
+def logged(*sources: object) -> LoggedOffsets:
+    return LoggedOffsets(3, {}, sources)
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(states))
+def test_a_jobs_state_is_one_of_its_queries_and_finished_only_if_all_are(queries: list[State]) -> None:
+    state = job_state(queries)
+    if all(query is State.FINISHED for query in queries):
+        assert state is State.FINISHED
+    else:
+        assert state in queries and state is not State.FINISHED
+
+
+@given(st.permutations([State.RUNNING, State.FAILED, State.FINISHING, State.FINISHED, State.RESTARTING]))
+def test_the_first_failure_shows_whatever_the_others_do(queries: list[State]) -> None:
+    assert job_state(queries) is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("queries", "state"),
+    [
+        ([State.FINISHED, State.RUNNING], State.RUNNING),
+        ([State.FINISHING, State.RUNNING], State.RUNNING),
+        ([State.RESTARTING, State.RUNNING], State.RESTARTING),
+        ([State.FINISHED, State.CANCELED], State.CANCELED),
+        ([State.FAILING, State.CANCELED], State.FAILING),
+    ],
+)
+def test_the_least_query_counts(queries: list[State], state: State) -> None:
+    assert job_state(queries) is state
+
+
+def test_only_three_states_are_the_end() -> None:
+    assert {state for state in State if state.ended} == {State.FINISHED, State.FAILED, State.CANCELED}
+
+
+# -- the end of the input ---------------------------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.booleans()), st.sets(st.sampled_from("abcd"), min_size=1))
+def test_input_has_ended_when_every_source_says_so(ended: dict[str, bool], sources: set[str]) -> None:
+    offsets = [SourceOffset(uid, ended=value).to_json() for uid, value in ended.items()]
+    assert input_ended(logged(*offsets, None, 17, "x"), sources) == all(ended.get(uid, False) for uid in sources)
+
+
+def test_markers_and_other_sources_are_not_taken_for_channel_sources() -> None:
+    line = logged(SourceOffset("a", control=4).to_json(), EndOffset("a~end").to_json(), {"logOffset": 1}, None, 5)
+    assert source_offsets(line) == {"a": SourceOffset("a", control=4)}
+
+
+@pytest.mark.parametrize(
+    ("ends", "result"),
+    [
+        ([], True),
+        ([EndOffset("a~end", 1, True)], True),
+        ([EndOffset("a~end", 1, False)], False),
+        ([EndOffset("a~end", 0, False)], False),
+        ([EndOffset("a~end", 1, True), EndOffset("b~end", 1, False)], False),
+        ([EndOffset("a~end", 1, True), EndOffset("b~end", 2, True)], True),
+    ],
+)
+def test_state_is_empty_when_every_marker_has_passed(ends: list[EndOffset], result: bool) -> None:
+    line = logged(SourceOffset("a", ended=True).to_json(), *(end.to_json() for end in ends))
+    assert flushed(line, [end.uid for end in ends]) is result
+
+
+def test_a_marker_that_is_not_in_the_epoch_has_not_passed() -> None:
+    assert not flushed(logged(SourceOffset("a", ended=True).to_json()), ["a~end"])
+
+
+@given(st.integers(0, 5), st.integers(0, 6), st.integers(0, 12), st.randoms())
+def test_new_finishes_are_those_without_a_flag_in_their_order(
+    confirmed: int, count: int, flagged: int, random: object
+) -> None:
+    finished = [Finished(confirmed + number, f"c{number}", 0) for number in range(1, count + 1)]
+    random.shuffle(finished)  # type: ignore[attr-defined]
+    found = new_finishes(SourceOffset("a", finished=tuple(finished)), flagged)
+    assert [finish.sequence for finish in found] == list(range(max(confirmed, flagged) + 1, confirmed + count + 1))
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 6), st.integers(1, 1000), st.floats(1, 10), st.integers(1, 60_000))
+def test_waits_grow_to_a_limit_and_attempts_end(attempts: int, first: int, factor: float, most: int) -> None:
+    policy = RestartPolicy(attempts, first, factor, most)
+    waits = [policy.delay_ms(failure) for failure in range(1, attempts + 3)]
+    given_up = waits[attempts:]
+    taken = [wait for wait in waits[:attempts] if wait is not None]
+    assert given_up == [None, None]
+    assert len(taken) == attempts
+    assert all(one <= other for one, other in itertools.pairwise(taken))
+    assert all(wait <= most for wait in taken)
+    if taken:
+        assert taken[0] == min(first, most)
+
+
+def test_the_shipped_policy() -> None:
+    assert [RestartPolicy().delay_ms(failure) for failure in (1, 2, 3, 4)] == [100, 400, 1600, None]
+
+
+def restarts(policy: RestartPolicy, outage_s: float, epoch_s: float = 0.0) -> float | None:
+    """When a query runs again that finds a server away which comes back after `outage_s`, s; None: it has failed.
+
+    `epoch_s`: how long each attempt takes to fail.
+    """
+    now, failures = epoch_s, 0
+    while True:
+        failures += 1
+        delay = policy.delay_ms(failures, (now - epoch_s) * 1000)
+        if delay is None:
+            return None
+        now += delay / 1000
+        if now >= outage_s:
+            return now
+        now += epoch_s
+
+
+@pytest.mark.parametrize("epoch_s", [0.01, 6.4, 30.0])
+def test_an_outage_of_two_minutes_is_ridden_out_and_found_over_soon(epoch_s: float) -> None:
+    """However quick an attempt fails: at once in a source, after its own attempts in a sink, or by a time-out."""
+    again = restarts(RestartPolicy(), 120, epoch_s)
+    assert again is not None and again <= 120 + 30 + epoch_s
+    assert restarts(RestartPolicy(), 10_000, epoch_s) is None, "not for ever"
+    assert restarts(RestartPolicy(0), 1, epoch_s) is None, "no attempts: never"
+    assert restarts(RestartPolicy(outage_ms=0), 120, epoch_s) is None, "as any other failure"
+    assert RestartPolicy(outage_ms=10**12).delay_ms(10_000, 0) == 30_000
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (StorageError("x"), True),
+        (CommitError("x"), True),
+        (PreparedLostError("x"), True),
+        (TransientError("x"), False),
+        (DataError("x"), False),
+    ],
+)
+def test_what_is_away_is_waited_for(error: SparkExtError, outage: bool) -> None:
+    assert is_outage(error) is outage
+
+
+@pytest.mark.parametrize(
+    ("error", "terminal"),
+    [(DataError("x"), True), (StorageError("x"), False), (SparkExtError("x"), False), (None, False)],
+)
+def test_only_what_comes_back_each_time_is_terminal(error: SparkExtError | None, terminal: bool) -> None:
+    assert is_terminal(error) is terminal
+
+
+# -- the final checkpoint ---------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, len(FinalStep)))
+def test_a_crash_leaves_the_steps_that_were_not_recorded(done: int) -> None:
+    order = [FinalStep.COMPLETED, FinalStep.FLAGGED, FinalStep.ACKNOWLEDGED, FinalStep.CLOSED]
+    assert steps_left([step.value for step in order[:done]]) == tuple(order[done:])
+
+
+def test_steps_of_other_releases_are_passed_over() -> None:
+    assert steps_left({"COMPLETED": 1, "POLISHED": 2}) == tuple(FinalStep)[1:]

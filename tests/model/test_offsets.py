@@ -1,0 +1,137 @@
+"""Offsets survive JSON, stay small, and say exactly what an epoch reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext.errors import OffsetError
+from spark_ext.model.offsets import VERSION, Finished, Range, Running, SourceOffset, is_channel_offset, ranges
+
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5))
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=4,
+)
+names = st.text(min_size=1, max_size=6)
+
+
+@st.composite
+def running(draw: st.DrawFn) -> Running:
+    new = draw(st.booleans())
+    return Running(draw(values), draw(values), draw(values) if new else None, new)
+
+
+@st.composite
+def offsets(draw: st.DrawFn) -> SourceOffset:
+    confirmed = draw(st.integers(0, 5))
+    channels = draw(st.lists(names, max_size=4, unique=True))
+    finished = []
+    for number, channel in enumerate(channels):
+        new = draw(st.booleans())
+        finished.append(
+            Finished(confirmed + number + 1, channel, draw(values), draw(values), draw(values) if new else None, new)
+        )
+    return SourceOffset(
+        uid=draw(st.text(min_size=1)),
+        lineage=draw(st.integers(0, 9)),
+        running=draw(st.dictionaries(names, running(), max_size=4)),
+        finished=tuple(finished),
+        confirmed=confirmed,
+        sequence=confirmed + len(finished),
+        ended=draw(st.booleans()),
+        drained=draw(st.booleans()),
+        control=draw(st.integers(0, 9)),
+        final=draw(st.integers(0, 3)),
+    )
+
+
+@given(offsets())
+def test_an_offset_survives_sparks_log(offset: SourceOffset) -> None:
+    raw = json.loads(json.dumps(offset.to_json()))
+    assert SourceOffset.from_json(raw, offset.uid) == offset
+    assert is_channel_offset(raw)
+
+
+def test_the_initial_offset_is_as_short_as_can_be() -> None:
+    assert SourceOffset("s").to_json() == {"version": VERSION, "uid": "s", "lineage": 0}
+
+
+def test_an_offset_of_another_source_is_refused_by_both_names() -> None:
+    with pytest.raises(OffsetError, match="offset of source 'left'") as refused:
+        SourceOffset.from_json(SourceOffset("left").to_json(), "right")
+    assert refused.value.operator == "source 'right'"
+    assert "order" in refused.value.do
+
+
+@pytest.mark.parametrize("version", [None, 0, VERSION + 1, "1"])
+def test_an_unknown_version_is_refused(version: object) -> None:
+    with pytest.raises(OffsetError, match="not known"):
+        SourceOffset.from_json({"version": version, "uid": "s", "lineage": 0}, "s")
+
+
+@pytest.mark.parametrize("raw", [None, 3, "x", [], {}, {"version": 1, "uid": "s"}, {"logOffset": 3}])
+def test_lines_of_other_sources_are_told_apart(raw: object) -> None:
+    assert not is_channel_offset(raw)
+
+
+@given(offsets(), st.integers(0, 12))
+def test_confirming_drops_exactly_what_the_ledger_holds(offset: SourceOffset, upto: int) -> None:
+    after = offset.confirm(upto)
+    assert after.confirmed == max(offset.confirmed, min(upto, offset.sequence))
+    assert after.finished == tuple(finish for finish in offset.finished if finish.sequence > after.confirmed)
+    assert after.sequence == offset.sequence
+    assert replace(after, finished=(), confirmed=0) == replace(offset, finished=(), confirmed=0)
+    assert after.confirm(upto) is after
+
+
+# -- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_reads_what_lies_between_two_offsets() -> None:
+    start = SourceOffset(
+        "s",
+        running={"a": Running(5, "A"), "b": Running(2, "B"), "still": Running(1)},
+        finished=(Finished(1, "old", 9),),
+        sequence=1,
+    )
+    end = SourceOffset(
+        "s",
+        running={"a": Running(8, "A"), "still": Running(1), "new": Running(7, "N", 3, new=True)},
+        finished=(Finished(1, "old", 9), Finished(2, "b", 4, "B"), Finished(3, "whole", 6, "W", 0, new=True)),
+        sequence=3,
+    )
+    assert set(ranges(start, end)) == {
+        Range("a", "A", 5, 8),
+        Range("b", "B", 2, 4),
+        Range("new", "N", 3, 7),
+        Range("whole", "W", 0, 6),
+    }
+
+
+def test_an_epoch_that_only_confirms_reads_nothing() -> None:
+    start = SourceOffset("s", finished=(Finished(1, "a", 9, new=True),), sequence=1)
+    assert ranges(start, start.confirm(1)) == ()
+
+
+def test_a_channel_that_vanished_is_refused() -> None:
+    start = SourceOffset("s", running={"a": Running(5)})
+    with pytest.raises(OffsetError, match=r"\['a'\] are in the start"):
+        ranges(start, SourceOffset("s"))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        SourceOffset("s", running={"a": Running(5)}),
+        SourceOffset("s", finished=(Finished(1, "a", 5),), sequence=1),
+    ],
+)
+def test_a_channel_that_comes_from_nowhere_is_refused(end: SourceOffset) -> None:
+    with pytest.raises(OffsetError, match="channel 'a' is in the end"):
+        ranges(SourceOffset("s"), end)

@@ -1,0 +1,39 @@
+"""Flags and the row that says they are written lie in two tables: a failure between the two repeats none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_ext import failpoints
+from spark_ext.errors import JobFailedError
+from spark_ext.ledger import Ledger
+from tests.support.jobs import Lab
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_failure_between_flags_and_their_step_repeats_no_flag(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(spark, tmp_path)
+    # Of the rows of `checkpoints` the first is COMPLETED; before the second come the flags, in their own table.
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, "ledger.checkpoints.before=raise#2")
+    with pytest.raises(JobFailedError):
+        lab.job(lab.source(), checkpoint_interval="1 hour").run(progress=False)
+    ledger = Ledger(str(tmp_path / "state"))
+    steps = ledger.final_steps("q", ledger.lineage_of("q"))
+    assert steps is not None
+    assert steps.passed == {"COMPLETED"}
+    before = Counter((flag.kind, flag.source, flag.channel) for flag in ledger.finished_flags())
+    assert before[("query", "", "")] == 1
+
+    monkeypatch.delenv(failpoints.VARIABLE)
+    assert lab.job(lab.source()).run(progress=False).finished
+    after = Counter((flag.kind, flag.source, flag.channel) for flag in Ledger(str(tmp_path / "state")).finished_flags())
+    assert after == before

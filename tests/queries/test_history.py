@@ -1,0 +1,85 @@
+"""History of epochs: commits are facts, figures come by events or are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.queries import history as module
+from spark_ext.queries.history import CommittedEpoch, EpochHistory
+from spark_ext.spark.query_events import Hint
+from tests.support.jobs import Lab
+from tests.support.waiting import until
+
+
+class Clock:
+    """Time that goes on when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def told(epoch: int, rows: int) -> Hint:
+    return Hint("progress", "id", "run", epoch, rows, 7, 0)
+
+
+def test_an_epoch_waits_for_its_figures_and_is_given_once(clock: Clock) -> None:
+    history = EpochHistory()
+    history.committed(0, None)
+    assert list(history.ready()) == []
+    history.told(told(0, 5))
+    history.told(told(0, 9))
+    assert list(history.ready()) == [CommittedEpoch(0, None, 5, 7)]
+    assert list(history.ready(everything=True)) == []
+    assert (history.figures.epochs, history.figures.input_rows) == (1, 5)
+
+
+def test_late_figures_are_asked_for_now_and_then_and_not_for_ever(clock: Clock) -> None:
+    history = EpochHistory()
+    assert not history.overdue()
+    history.committed(0, None)
+    assert not history.overdue()
+    clock.now += module.ASK_AFTER
+    assert history.overdue()
+    assert not history.overdue()
+    clock.now += module.ASK_EVERY
+    assert history.overdue()
+    history.told(told(0, 5))
+    clock.now += module.ASK_EVERY
+    assert not history.overdue()
+    history.committed(1, None)
+    clock.now += module.FIGURES_WITHIN + 1
+    assert [it.input_rows for it in history.ready()] == [5, None]
+
+
+def test_nobody_waits_for_figures_of_an_earlier_run(clock: Clock) -> None:
+    history = EpochHistory()
+    history.begin_after(3)
+    history.committed(3, None, in_this_run=False)
+    assert list(history.ready()) == [CommittedEpoch(3, None, None, None)]
+    assert history.figures.epochs == 0
+
+
+def test_dropped_events_cost_no_figure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "hint", lambda *_: None)
+    job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
+    seen = until(
+        lambda: job.ledger.epochs().where("input_rows > 0").collect(), "an epoch with its rows, while the job runs"
+    )
+    result = job.stop()
+    epochs = job.ledger.epochs().orderBy("epoch").collect()
+    assert len(epochs) >= len(seen)
+    # Spark does not report on the epoch in which it was stopped, even when it has committed it.
+    reported = epochs if epochs[-1]["input_rows"] is not None else epochs[:-1]
+    assert sum(row["input_rows"] for row in reported) == result.rows > 0
+    assert len(lab.rows()) >= result.rows

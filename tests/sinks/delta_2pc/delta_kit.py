@@ -1,0 +1,102 @@
+"""What the tests of `delta_2pc` share: a sink driven as the base would drive it, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql.types import StructType
+
+from spark_ext.datafiles.writer import DataFile
+from spark_ext.schemas.parquet_types import arrow_schema
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
+from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
+
+UID = "out"
+
+
+def ddl(text: str) -> StructType:
+    """A schema from its DDL, without a Spark session."""
+    import pyspark.sql.types as types
+
+    names = {
+        "long": types.LongType(),
+        "int": types.IntegerType(),
+        "string": types.StringType(),
+        "double": types.DoubleType(),
+        "date": types.DateType(),
+        "timestamp": types.TimestampType(),
+        "timestamp_ntz": types.TimestampNTZType(),
+        "boolean": types.BooleanType(),
+        "decimal": types.DecimalType(12, 2),
+        "binary": types.BinaryType(),
+    }
+    schema = StructType()
+    for column in text.split(","):
+        name, kind, *rest = column.split()
+        schema = schema.add(name, names[kind], nullable=not rest)
+    return schema
+
+
+NUMBERS = ddl("id long, name string")
+
+
+def rows(schema: StructType, values: Sequence[Mapping[str, Any]]) -> list[pa.RecordBatch]:
+    """Rows as the batches that Spark would give."""
+    return pa.Table.from_pylist([dict(row) for row in values], schema=arrow_schema(schema)).to_batches()
+
+
+def numbered(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"id": number, "name": f"n{number}"} for number in range(start, end)]
+
+
+@dataclass
+class Driver:
+    """One incarnation's use of a sink. The sink object is built anew for each call, as Spark does it."""
+
+    path: Path | str
+    schema: StructType = field(default_factory=lambda: NUMBERS)
+    incarnation: int = 1
+    query_id: str = "q"
+    job_id: str = "job-1"
+    uid: str = UID
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def sink(self) -> DeltaTwoPhaseCommit:
+        return DeltaTwoPhaseCommit({"uid": self.uid, "path": str(self.path), **self.options})
+
+    def claim(self, schema: bool = True) -> None:
+        sink = self.sink()
+        if schema:
+            sink.validate(self.schema)
+        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0))
+
+    def write(
+        self, epoch: int, values: Iterable[Mapping[str, Any]], partition: int = 0, attempt: int = 0
+    ) -> tuple[DataFile, ...] | None:
+        task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0)
+        return self.sink().write(self.schema, iter(rows(self.schema, list(values))), task)
+
+    def commit(self, epoch: int, *prepared: tuple[DataFile, ...] | None) -> CommitOutcome:
+        identity = Epoch(self.uid, 0, self.query_id, epoch, self.incarnation)
+        return self.sink().commit(self.schema, identity, [files for files in prepared if files])
+
+    def run(self, epoch: int, values: Iterable[Mapping[str, Any]]) -> CommitOutcome:
+        return self.commit(epoch, self.write(epoch, values))
+
+
+def table(path: Path | str) -> pa.Table:
+    """The table's rows, as any reader sees them."""
+    return pa.table(DeltaTable(str(path)).to_pyarrow_table())
+
+
+def ids(path: Path | str) -> list[int]:
+    return sorted(table(path).column("id").to_pylist())
+
+
+def data_files(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts}

@@ -1,0 +1,119 @@
+"""A folder of `files_2pc` as a target of the contract kit, read without Spark, by the log and by its links."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from pyspark.sql import types as T
+
+from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.files_2pc.folder import Folder
+from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
+from spark_ext.testing.every_type import EVERY_TYPE, without
+from spark_ext.testing.sink_driver import SinkTarget, arrow_schema
+
+
+class FilesTarget(SinkTarget):
+    """A folder of files of one format."""
+
+    brink = "files.before_commit"
+    done = "files.committed"
+    points = ("files.before_claim", "files.claimed", "files.cleaned", "files.published")
+
+    def __init__(self, path: Path, kind: str, **options: str) -> None:
+        self.path, self.kind, self.given = path, kind, options
+
+    @property
+    def huge(self) -> int:  # type: ignore[override]
+        return 1_000_000 if self.kind == "parquet" else 200_000
+
+    @property
+    def types(self) -> T.StructType:  # type: ignore[override]
+        return without("bytes", "list", "map", "nested") if self.kind == "csv" else EVERY_TYPE
+
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        return FilesTwoPhaseCommit({"uid": uid, "path": str(self.path), "format": self.kind, **self.given, **options})
+
+    def _folder(self) -> Folder:
+        return Folder(self.path, "test")
+
+    def rows(self) -> list[dict[str, Any]]:
+        about = self._folder().about()
+        if about is None:
+            return []
+        files = committed_files(self.path)
+        assert links(self.path) <= {file.name for file in files}, "only committed files are linked"
+        return [row for file in files for row in read_file(file, self.kind, about.schema)]
+
+    def leftovers(self) -> set[str]:
+        return set(self._folder().files.files()) - {file["path"] for file in self._folder().committed()}
+
+    def damage(self) -> Callable[[], object]:
+        """The log is gone, and a file is in the place of its folder."""
+        log, aside = self.path / "_epochs", self.path / "_epochs.aside"
+        log.rename(aside)
+        log.touch()
+
+        def mend() -> None:
+            log.unlink()
+            aside.rename(log)
+
+        return mend
+
+
+def links(path: Path) -> set[str]:
+    """Names of the files that a reader finds who knows nothing of the log."""
+    return {file.name for file in path.rglob("part-*") if "_files" not in file.parts}
+
+
+def read_file(file: Path, kind: str, schema: T.StructType) -> list[dict[str, Any]]:
+    """The rows of one file, by somebody else's reader."""
+    found: list[dict[str, Any]]
+    if kind == "parquet":
+        found = pq.read_table(file).to_pylist()
+        return found
+    if kind == "csv":
+        wanted = arrow_schema(schema)
+        named = pc.ReadOptions(column_names=wanted.names, block_size=32 * 1024**2)
+        kinds = pc.ConvertOptions(
+            column_types=wanted, strings_can_be_null=True, quoted_strings_can_be_null=False, true_values=["true"]
+        )
+        lines = pc.ParseOptions(newlines_in_values=True)
+        found = pc.read_csv(file, named, lines, kinds).to_pylist() if file.stat().st_size else []
+        return found
+    lines_of = file.read_text(encoding="utf-8").splitlines()
+    return [_from_json(json.loads(line), schema) for line in lines_of]
+
+
+def _from_json(value: Any, kind: T.DataType) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, T.StructType):
+        return {field.name: _from_json(value[field.name], field.dataType) for field in kind.fields}
+    if isinstance(kind, T.ArrayType):
+        return [_from_json(item, kind.elementType) for item in value]
+    if isinstance(kind, T.MapType):
+        return [(key, _from_json(item, kind.valueType)) for key, item in value.items()]
+    if isinstance(kind, T.DecimalType):
+        return Decimal(value)
+    if isinstance(kind, T.DateType):
+        return date.fromisoformat(value)
+    if isinstance(kind, (T.TimestampType, T.TimestampNTZType)):
+        return datetime.fromisoformat(value.replace("Z", "+00:00"))
+    if isinstance(kind, T.BinaryType):
+        return base64.b64decode(value)
+    return float(value) if isinstance(kind, (T.FloatType, T.DoubleType)) else value
+
+
+def table_of(path: Path) -> pa.Table:
+    """The committed rows of a folder of parquet files."""
+    return pa.concat_tables([pq.read_table(file) for file in committed_files(path)])

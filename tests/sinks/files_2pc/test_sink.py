@@ -1,0 +1,293 @@
+"""`files_2pc` without Spark: layouts, formats and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import types as T
+
+from spark_ext.errors import CommitError, ConfigurationError, DataError, StorageError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.files_2pc.epoch_log import SPAN
+from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
+from spark_ext.sinks.files_2pc.text import hive_folder
+from spark_ext.sources.files.source import Files
+from spark_ext.spark import registry
+from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered
+from spark_ext.testing.source_kit import drive
+from tests.sinks.files_2pc.files_target import FilesTarget, links
+from tests.support.disks import fill, remount, small_disk
+
+DAYS = columns("id bigint, day date, name string")
+
+
+@pytest.fixture(autouse=True)
+def session_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
+
+
+def driver(path: Path, kind: str = "parquet", schema: T.StructType = NUMBERS, **options: str) -> Driver:
+    made = Driver(FilesTarget(path, kind), schema=schema, options=options)
+    made.claim()
+    return made
+
+
+def days(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"id": n, "day": date(2024, 1, 1 + n % 3) if n % 4 else None, "name": f"n{n}"} for n in range(start, end)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_partitions_are_folders_and_their_values_are_in_no_file(tmp_path: Path, kind: str) -> None:
+    driver(tmp_path, kind, DAYS, partition_by="day").run(0, days(0, 24), partitions=2)
+    folders = {file.parent.name for file in committed_files(tmp_path)}
+    assert folders == {"day=__HIVE_DEFAULT_PARTITION__", *(f"day=2024-01-0{n}" for n in (1, 2, 3))}
+    if kind == "parquet":
+        found = ds.dataset(committed_files(tmp_path), partition_base_dir=str(tmp_path / "_files"), partitioning="hive")
+        assert sorted(found.to_table().column("id").to_pylist()) == list(range(24))
+        assert all(pq.read_schema(file).names == ["id", "name"] for file in committed_files(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("value", "folder"),
+    [("a b", "v=a b"), ("a/b=c%", "v=a%2Fb%3Dc%25"), ("ä€", "v=ä€"), (None, "v=__HIVE_DEFAULT_PARTITION__")],
+)
+def test_folders_are_spelled_as_spark_spells_them(value: str | None, folder: str) -> None:
+    assert hive_folder("v", value) == folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "compression", "suffix", "magic"),
+    [
+        ("parquet", "", ".snappy.parquet", b"PAR1"),
+        ("parquet", "zstd", ".zstd.parquet", b"PAR1"),
+        ("parquet", "none", ".parquet", b"PAR1"),
+        ("csv", "", ".csv", b'5,"n5"\n'),
+        ("csv", "gzip", ".csv.gz", b"\x1f\x8b"),
+        ("json", "", ".json", b'{"id":5,"name":"n5"}\n'),
+        ("json", "gzip", ".json.gz", b"\x1f\x8b"),
+    ],
+)
+def test_compression_is_in_the_name(tmp_path: Path, kind: str, compression: str, suffix: str, magic: bytes) -> None:
+    options = {"compression": compression} if compression else {}
+    driver(tmp_path, kind, **options).run(0, numbered(5, 6))
+    (file,) = committed_files(tmp_path)
+    assert file.name.endswith(suffix)
+    content = file.read_bytes()
+    assert content.startswith(magic)
+    if suffix.endswith(".gz"):
+        assert gzip.decompress(content) in (b'5,"n5"\n', b'{"id":5,"name":"n5"}\n')
+
+
+def test_header_and_separator(tmp_path: Path) -> None:
+    driver(tmp_path, "csv", header="true", sep=";").run(0, numbered(1, 3))
+    (file,) = committed_files(tmp_path)
+    assert file.read_text() == '"id";"name"\n1;"n1"\n2;"n2"\n'
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_file_that_is_large_enough_is_closed_and_another_begun(tmp_path: Path, kind: str) -> None:
+    made = driver(tmp_path, kind, row_group_rows="100", target_file_size="1k", compression="none")
+    made.run(0, numbered(0, 1000))
+    assert len(committed_files(tmp_path)) > 3
+    assert made.target.ids() == list(range(1000))
+
+
+def test_links_are_made_for_committed_files_only_and_can_be_left_out(tmp_path: Path) -> None:
+    made = driver(tmp_path / "a")
+    written = made.write(0, numbered(0, 5))
+    assert links(tmp_path / "a") == set()
+    made.commit([written], 0)
+    assert links(tmp_path / "a") == {file.name for file in committed_files(tmp_path / "a")} != set()
+    assert sorted(pq.read_table(tmp_path / "a").column("id").to_pylist()) == list(range(5)), "any reader finds them"
+    driver(tmp_path / "b", publish="false").run(0, numbered(0, 5))
+    assert links(tmp_path / "b") == set()
+
+
+def test_the_source_of_this_project_reads_what_is_committed(tmp_path: Path) -> None:
+    made = driver(tmp_path / "t", schema=DAYS, partition_by="day")
+    made.run(0, days(0, 10))
+    made.write(1, days(90, 95))
+    trace = drive(Files, {"uid": "in", "path": str(tmp_path / "t")}, schema=DAYS)
+    assert sorted(trace.all_rows().to_pylist(), key=lambda row: row["id"]) == days(0, 10)
+
+
+def test_links_that_a_crash_prevented_are_made_when_the_epoch_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = driver(tmp_path)
+    with monkeypatch.context() as crash:
+        crash.setattr(FilesTwoPhaseCommit, "_publish", lambda *_: None)
+        made.run(0, numbered(0, 5))
+    assert links(tmp_path) == set()
+    made.run(0, numbered(0, 5))
+    assert links(tmp_path) == {file.name for file in committed_files(tmp_path)} != set()
+    assert made.target.leftovers() == set(), "the rows that were prepared anew are not kept"
+
+
+def test_many_epochs_keep_few_files_of_the_log(tmp_path: Path) -> None:
+    made = driver(tmp_path)
+    for epoch in range(2 * SPAN + 5):
+        made.run(epoch, numbered(epoch, epoch + 1))
+    assert len(list((tmp_path / "_epochs" / "out").iterdir())) <= 2 * SPAN
+    assert made.target.ids() == list(range(2 * SPAN + 5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "told"),
+    [
+        ("csv", "id bigint, b binary", "column 'b' has the type binary, which csv does not hold"),
+        ("csv", "id bigint, a array<int>", "column 'a' has the type array<int>, which csv does not hold"),
+        ("csv", "id bigint, s struct<x int>", "column 's' has the type struct<x:int>, which csv does not hold"),
+        ("csv", "only string", "column 'only' is alone in its file and may be null"),
+        ("json", "m map<int, int>", "its keys have to be texts"),
+        ("json", "s struct<m map<date, int>>", "column 's.m' has the type map<date,int>"),
+        ("parquet", "Id bigint, id bigint", "columns 'Id' and 'id' differ in case only"),
+    ],
+)
+def test_what_a_format_does_not_hold_is_refused_at_the_start(tmp_path: Path, kind: str, text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        driver(tmp_path / "t", kind, columns(text))
+    assert not (tmp_path / "t").exists()
+
+
+def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
+    for kind in (T.VariantType(), T.DayTimeIntervalType(), T.NullType()):
+        for form in ("parquet", "csv", "json"):
+            schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("x", kind)])
+            with pytest.raises(ConfigurationError, match=f"'x' has the type .* which {form} does not hold"):
+                driver(tmp_path / "t", form, schema)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"compression": "snappy", "format": "csv"}, "compression 'snappy' is for parquet"),
+        ({"header": "true"}, "header and sep are for format=csv"),
+        ({"format": "orc"}, "option 'format'"),
+        ({"sep": ";;", "format": "csv"}, "option 'sep'"),
+        ({"path": "s3://bucket/out"}, "use delta_2pc"),
+        ({"partition_by": "nowhere"}, "partition column 'nowhere' is not a column of the query; it has: id, name"),
+        ({"partition_by": "id,name"}, "no column is left"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        FilesTwoPhaseCommit({"uid": "out", "path": str(tmp_path), **options}).validate(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "options", "told"),
+    [
+        ("csv", DAYS, {}, "format='parquet', the query says format='csv'"),
+        ("parquet", DAYS, {"partition_by": "day"}, "partition_by='', the query says partition_by=day"),
+        ("parquet", NUMBERS, {}, "column 'day' is date in the folder and missing in the query"),
+        ("parquet", columns("id int, day date, name string"), {}, "column 'id' is bigint in the folder and int"),
+    ],
+)
+def test_a_folder_of_other_files_is_refused(
+    tmp_path: Path, kind: str, schema: T.StructType, options: dict[str, str], told: str
+) -> None:
+    driver(tmp_path, schema=DAYS).run(0, days(0, 3))
+    with pytest.raises(ConfigurationError, match=told):
+        driver(tmp_path, kind, schema, **options)
+    assert len(committed_files(tmp_path)) == 1
+
+
+def test_a_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"the folder is not empty .* it has 'notes.txt'"):
+        driver(tmp_path)
+    # Without a job nothing is claimed: the first commit refuses.
+    alone = Driver(FilesTarget(tmp_path, "parquet"), incarnation=0)
+    written = alone.write(0, numbered(0, 3))
+    with pytest.raises(ConfigurationError, match="not empty"):
+        alone.commit([written], 0)
+    assert sorted(item.name for item in tmp_path.iterdir() if not item.name.startswith("reg")) == [
+        "_files",
+        "notes.txt",
+    ]
+    with pytest.raises(ConfigurationError, match="no output of files_2pc"):
+        committed_files(tmp_path / "nowhere")
+
+
+def test_a_path_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="Not a directory") as problem:
+        driver(tmp_path / "file" / "out")
+    assert "sink 'out'" in problem.value.operator
+    good = driver(tmp_path / "out")
+    (tmp_path / "out" / "_files").touch()
+    with pytest.raises(StorageError, match="the folder could not be written") as problem:
+        good.write(3, numbered(0, 3), partition=1)
+    assert "epoch 3, partition 1" in problem.value.operator
+
+
+def test_after_an_error_the_attempts_files_are_gone(tmp_path: Path) -> None:
+    made = driver(tmp_path, row_group_rows="10")
+
+    def broken() -> Any:
+        from spark_ext.testing.sink_driver import table
+
+        yield from table(NUMBERS, numbered(0, 50)).to_batches()
+        raise OSError(28, os.strerror(28))
+
+    with pytest.raises(StorageError, match="No space left"):
+        made.write_batches(0, broken())
+    assert made.target.leftovers() == set()
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_time_that_has_no_text_form_is_named(tmp_path: Path, kind: str) -> None:
+    made = driver(tmp_path, kind, columns("id bigint, day date, at timestamp"))
+    for day, at in ((5_000_000, 0), (-1_000_000, 0), (0, 2**62)):
+        days = pa.array([day], pa.int32()).cast(pa.date32())
+        far = pa.record_batch({"id": [1], "day": days, "at": pa.array([at], pa.timestamp("us", "UTC"))})
+        with pytest.raises(DataError, match="has a time outside the years 1 to 9999") as problem:
+            made.write_batches(0, iter([far]))
+        assert "partition 0" in problem.value.operator
+    assert made.target.leftovers() == set()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    with small_disk(tmp_path / "disk", "1m") as place:
+        yield place
+
+
+def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(disk: Path) -> None:
+    """Full while a task writes, and full when the epoch is committed."""
+    made = driver(disk / "out", commit_attempts="1")
+    made.run(0, numbered(0, 5))
+    ready = made.write(1, numbered(5, 10))
+    filling = fill(disk)
+    with pytest.raises(StorageError, match="No space left") as full:
+        made.write(2, numbered(10, 20_000))
+    assert "epoch 2, partition 0" in full.value.operator
+    with pytest.raises(CommitError, match="No space left"):
+        made.commit([ready], 1)
+    assert made.target.ids() == list(range(5))
+    filling.unlink()
+    made.commit([ready], 1)
+    assert made.target.ids() == list(range(10))
+    assert made.target.leftovers() == set(), "the task has removed what it had begun"
+    assert not list((disk / "out").rglob(".draft-*"))
+
+
+def test_a_read_only_disk_is_told_at_the_start(disk: Path) -> None:
+    driver(disk / "out").run(0, numbered(0, 5))
+    assert remount(disk, "ro")
+    second = Driver(FilesTarget(disk / "out", "parquet"), incarnation=2)
+    with pytest.raises(StorageError, match="Read-only file system") as told:
+        second.claim()
+    assert "permissions" in told.value.do
+    assert second.target.ids() == list(range(5)), "it can be read"

@@ -1,0 +1,374 @@
+"""`http_2pc` against a real receiver that throttles, fails, cuts connections and forgets. Without Spark."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity
+from pyspark.sql import types as T
+
+from spark_ext import failpoints
+from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, SparkExtError, TransientError
+from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
+from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
+from spark_ext.spark import registry
+from spark_ext.testing.children import frozen, killed_at, was_fenced
+from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
+from tests.conformance.test_commit_http import TOKEN, HttpTarget
+from tests.servers.receiver import Receiver
+
+QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
+
+
+@pytest.fixture(autouse=True)
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    with Receiver(tmp_path / "receiver") as there:
+        yield there
+
+
+@pytest.fixture
+def target(receiver: Receiver, tmp_path: Path) -> HttpTarget:
+    return HttpTarget(receiver.url, receiver.folder, tmp_path / "outbox")
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """All waits, written down instead of waited for."""
+    told: list[float] = []
+    monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=told.append))
+    return told
+
+
+def started(target: HttpTarget, **options: str) -> Driver:
+    driver = Driver(target, options={**QUICK, **options})
+    driver.claim()
+    return driver
+
+
+def numbers(receiver: Receiver) -> list[int]:
+    return [row["id"] for row in receiver.rows()]
+
+
+# -- what is sent -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("body", "content"), [("lines", "application/x-ndjson"), ("array", "application/json")])
+def test_requests_carry_keys_content_and_credentials(
+    target: HttpTarget, receiver: Receiver, body: str, content: str
+) -> None:
+    driver = started(
+        target, body=body, batch_rows="2", compression="gzip", headers='{"X-Other": "from options"}', method="PUT"
+    )
+    driver.run(3, numbered(0, 5))
+    assert numbers(receiver) == list(range(5))
+    asked = receiver.requests()
+    assert [one["key"] for one in asked] == [f"out:0:{driver.query_id}:3:{chunk}" for chunk in range(3)]
+    assert {one["content_type"] for one in asked} == {content}
+    assert {one["authorization"] for one in asked} == {f"Bearer {TOKEN}"}
+    assert {one["other"] for one in asked} == {"from options"}
+    assert [one["last"] for one in asked] == ["false", "false", "true"]
+    assert target.leftovers() == set()
+    assert [path.name for path in (target.outbox / "out").iterdir()] == ["_delta_log"], "no folder per epoch is left"
+
+
+def test_credentials_come_from_the_environment(
+    target: HttpTarget, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"url": receiver.url, "outbox": str(target.outbox), "token_env": "T_O", "headers_env": "H_D", **QUICK}
+    with pytest.raises(ConfigurationError, match="variable 'H_D' is not set"):
+        HttpTwoPhaseCommit({"uid": "out", **options}).validate(NUMBERS)
+    monkeypatch.setenv("T_O", "from-the-environment")
+    monkeypatch.setenv("H_D", '{"X-Other": "also"}')
+    target.sink = lambda uid="out", **given: HttpTwoPhaseCommit({"uid": uid, **options})  # type: ignore[method-assign]
+    sink = target.sink()
+    sink.validate(NUMBERS)
+    sink.claim(Claim("out", "job", "job-1", 1, 0))
+    driver = Driver(HttpTarget(receiver.url, receiver.folder, target.outbox))
+    written = driver.write(0, numbered(0, 1))
+    from spark_ext.sinks.contract import Epoch
+
+    sink.commit(NUMBERS, Epoch("out", 0, driver.query_id, 0, 1), [written.prepared])
+    assert [(one["authorization"], one["other"]) for one in receiver.requests()] == [
+        ("Bearer from-the-environment", "also")
+    ]
+
+
+def test_a_replay_in_another_order_under_other_options_sends_what_was_recorded(
+    target: HttpTarget, receiver: Receiver
+) -> None:
+    """The receiver would refuse a key that comes with other rows."""
+    driver = started(target, batch_rows="2")
+    driver.run(0, numbered(0, 2))
+    killed_at("http.answered", run_two_rows_a_request, target)
+    assert numbers(receiver) == [0, 1, 2, 3], "the first request of three had its effect"
+    again = Driver(target, 2, options={**QUICK, "batch_rows": "3", "body": "array"})
+    again.claim()
+    again.run(1, numbered(2, 8)[::-1], partitions=3)
+    assert numbers(receiver) == list(range(8))
+    assert receiver.repeats() == 1
+    assert target.leftovers() == set(), "what the replay had prepared in vain is gone"
+
+
+def run_two_rows_a_request(target: HttpTarget) -> None:
+    Driver(target, options={"batch_rows": "2"}).run(1, numbered(2, 8))
+
+
+def test_a_connection_that_is_cut_after_the_effect_repeats_nothing(target: HttpTarget, receiver: Receiver) -> None:
+    driver = started(target, batch_rows="1")
+    receiver.behave({"cut": True}, {}, {"cut": True})
+    driver.run(0, numbered(0, 3))
+    assert numbers(receiver) == [0, 1, 2]
+    assert receiver.repeats() == 2
+
+
+def test_a_receiver_that_is_killed_and_comes_back_goes_on(target: HttpTarget, receiver: Receiver) -> None:
+    driver = started(target)
+    driver.run(0, numbered(0, 3))
+    messages = [driver.write(1, numbered(3, 6))]
+    receiver.kill()
+    with pytest.raises(CommitError, match="there was no answer"):
+        driver.commit(messages, 1)
+    receiver.start()
+    driver.commit(messages, 1)
+    assert numbers(receiver) == list(range(6))
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_receiver_is_waited_for_as_long_as_it_asks(
+    target: HttpTarget, receiver: Receiver, waits: list[float]
+) -> None:
+    """Any number of times: that it asks is not a failed attempt."""
+    driver = started(target, batch_rows="1")
+    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=100), usegmt=True)
+    asked = [{"status": 429, "headers": {"Retry-After": "7"}}] * 6
+    receiver.behave(*asked, {"status": 503, "headers": {"Retry-After": soon}})
+    driver.run(0, numbered(0, 2))
+    assert waits[:6] == [7.0] * 6
+    assert len(waits) == 7 and 50 < waits[6] <= 100
+    assert driver.outcomes == [CommitOutcome.COMMITTED] and driver.attempts == 1
+    assert numbers(receiver) == [0, 1]
+
+
+def test_patience_has_a_limit(target: HttpTarget, receiver: Receiver, waits: list[float]) -> None:
+    driver = started(target, patience="1 min")
+    receiver.behave({"status": 429, "headers": {"Retry-After": "3600"}, "always": True})
+    with pytest.raises(CommitError, match="asks to wait 3600 s, beyond the option 'patience'"):
+        driver.run(0, numbered(0, 2))
+    assert all(wait < 60 for wait in waits)
+
+
+def test_only_failures_without_progress_count(target: HttpTarget, receiver: Receiver) -> None:
+    """Every second request fails, six times as often as attempts are allowed."""
+    driver = started(target, batch_rows="1")
+    receiver.behave(*[{"status": 500}, {}] * 18)
+    driver.run(0, numbered(0, 18))
+    assert numbers(receiver) == list(range(18))
+    assert len(receiver.requests()) == 36, "what was acknowledged is not sent again"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "do"),
+    [
+        (400, DataError, "the recorded epoch is sent first"),
+        (422, DataError, "the recorded epoch is sent first"),
+        (401, ConfigurationError, "'token'"),
+        (404, ConfigurationError, "'url'"),
+        (302, ConfigurationError, "redirects are not followed"),
+        (412, FencedError, "the newer start"),
+    ],
+)
+def test_a_refusal_stops_the_query_and_shows_the_answers_beginning(
+    target: HttpTarget, receiver: Receiver, status: int, kind: type[SparkExtError], do: str
+) -> None:
+    driver = started(target)
+    receiver.behave({"status": status, "text": f"no: {TOKEN} " + "x" * 1000})
+    messages = [driver.write(0, numbered(0, 2))]
+    with pytest.raises(kind) as refused:
+        driver.commit(messages, 0)
+    told = str(refused.value)
+    assert f"status {status}: no: *** xxx" in told and TOKEN not in told and "x" * 400 not in told
+    assert do in refused.value.do
+    assert driver.attempts == 1, "not tried again"
+    driver.commit(messages, 0)
+    assert numbers(receiver) == [0, 1], "once the receiver is corrected the recorded epoch goes through"
+
+
+@pytest.mark.parametrize("before", [280, 295])
+@pytest.mark.parametrize("said", ["Bearer {}", "the token {} is not valid"])
+def test_a_secret_is_hidden_wherever_the_answer_repeats_it(
+    target: HttpTarget, receiver: Receiver, before: int, said: str
+) -> None:
+    """Also where the shown part of the answer would end in the middle of it, and without the word before it."""
+    token = "tok-5Ecr3t-and-l0ng"
+    driver = started(target, headers=json.dumps({"Authorization": f"Bearer {token}"}))
+    receiver.behave({"status": 400, "text": "x" * (before - said.index("{")) + said.format(token)})
+    with pytest.raises(DataError) as refused:
+        driver.run(0, numbered(0, 2))
+    assert "xxx" in str(refused.value) and "tok-5" not in str(refused.value)
+
+
+def test_a_secret_of_the_address_is_hidden_too(target: HttpTarget, receiver: Receiver) -> None:
+    driver = started(target, url=f"{receiver.url}?v=1&api_key=k%40y-12345")
+    receiver.behave({"status": 400, "text": "neither k%40y-12345 nor k@y-12345 is known"})
+    with pytest.raises(DataError, match=r"neither \*\*\* nor \*\*\* is known") as refused:
+        driver.run(0, numbered(0, 2))
+    assert "y-12345" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_cannot_be_decoded_counts_by_its_status(
+    target: HttpTarget, receiver: Receiver, status: int
+) -> None:
+    """A body is for people; one that says it is gzip and is not changes nothing."""
+    driver = started(target)
+    receiver.behave({"status": status, "text": "plain", "headers": {"Content-Encoding": "gzip"}})
+    if status == 200:
+        driver.run(0, numbered(0, 2))
+    else:
+        with pytest.raises(DataError, match="status 400"):
+            driver.run(0, numbered(0, 2))
+
+
+def test_redact_hides_the_answer(target: HttpTarget, receiver: Receiver) -> None:
+    driver = started(target, redact="true")
+    receiver.behave({"status": 400, "text": "row 1: Jane Doe"})
+    with pytest.raises(DataError) as refused:
+        driver.run(0, numbered(0, 2))
+    assert "Jane" not in str(refused.value) and "status 400" in str(refused.value)
+
+
+@pytest.mark.parametrize(("said", "sent"), [("done", []), ("retry", [0, 1])])
+def test_conflict_is_what_the_option_says(target: HttpTarget, receiver: Receiver, said: str, sent: list[int]) -> None:
+    driver = started(target, conflict=said)
+    receiver.behave({"status": 409})
+    driver.run(0, numbered(0, 2))
+    assert numbers(receiver) == sent
+    assert target.leftovers() == set()
+
+
+def test_a_receiver_that_is_too_slow_is_asked_again(target: HttpTarget, receiver: Receiver) -> None:
+    """The slow request has its effect later, and the receiver knows its key by then."""
+    driver = started(target, timeout="300 ms", commit_attempts="8", commit_backoff="500 ms")
+    receiver.behave({"delay": 0.8})
+    driver.run(0, numbered(0, 2))
+    assert numbers(receiver) == [0, 1]
+
+
+@pytest.mark.parametrize(("patience", "attempts"), [("1 ms", 2), ("10 min", 3)])
+def test_a_receiver_that_stays_silent_is_told_after_a_while(
+    target: HttpTarget, receiver: Receiver, patience: str, attempts: int
+) -> None:
+    """By the second attempt at the earliest: one slow answer is no outage."""
+    options = {"timeout": "300 ms", "commit_attempts": "3", "commit_backoff": "1 ms", "commit_patience": patience}
+    driver = started(target, **options)
+    receiver.behave(*[{"delay": 3.0}] * 3)
+    with pytest.raises(CommitError, match=f"in {attempts} attempts"):
+        driver.run(0, numbered(0, 2))
+    assert len(target.leftovers()) > 0, "the epoch is decided, and sent by the next start"
+
+
+# -- incarnations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["http.decided", "http.before_request", "http.answered", "http.before_settle"])
+def test_a_zombie_that_wakes_behind_its_decision_repeats_nothing(
+    target: HttpTarget, receiver: Receiver, tmp_path: Path, point: str
+) -> None:
+    """Its successor has sent the very same epoch, and a further one; the receiver has seen a newer incarnation."""
+    Driver(target).claim()
+    second = Driver(target, 2)
+    with frozen(tmp_path, point, run_epoch, target, 1, 0, 0, 5) as zombie:
+        second.claim()
+        second.run(0, numbered(0, 5)[::-1])
+        second.run(1, numbered(5, 9))
+        assert was_fenced(said := zombie.wake()), said
+    assert numbers(receiver) == list(range(9))
+    second.run(2, numbered(9, 10))
+    assert target.leftovers() == set()
+
+
+def test_files_that_a_crash_kept_from_being_removed_go_with_the_next_start(
+    target: HttpTarget, receiver: Receiver
+) -> None:
+    """The epoch is known to be sent; its file is still on the disk."""
+    Driver(target).claim()
+    killed_at("http.recorded", run_epoch, target, 1, 0, 0, 5)
+    assert len(target.leftovers()) == 1
+    second = Driver(target, 2)
+    second.claim()
+    assert target.leftovers() == set()
+    second.run(0, numbered(0, 5))
+    second.run(1, numbered(5, 6))
+    assert numbers(receiver) == list(range(6)) and receiver.repeats() == 0
+
+
+def test_an_epoch_that_the_outbox_has_lost_is_told(target: HttpTarget, receiver: Receiver) -> None:
+    driver = started(target)
+    receiver.kill()
+    with pytest.raises(CommitError):
+        driver.run(0, numbered(0, 5))
+    receiver.start()
+    for file in target.outbox.rglob("part-*.parquet"):
+        file.unlink()
+    with pytest.raises(CommitError, match="the outbox could not be read"):
+        driver.run(0, numbered(0, 5))
+    assert receiver.rows() == []
+
+
+# -- refused at once --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"url": "ftp://host/x"}, "not an address"),
+        ({"url": "https://me:pass-word@host/x"}, "credentials do not belong"),
+        ({"url": "https://host/x#y"}, "behind '#'"),
+        ({"token": "a-secret", "token_env": "B"}, "exclude each other"),
+        ({"headers": "a-secret"}, "JSON object of texts"),
+        ({"batch_rows": "0"}, "greater than 0"),
+    ],
+)
+def test_bad_options_are_refused_without_showing_secrets(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": "out", **options})
+    assert "a-secret" not in str(refused.value) and "pass-word" not in str(refused.value)
+
+
+def test_a_header_with_a_line_end_and_a_type_without_json_are_refused(tmp_path: Path) -> None:
+    def sink(**options: str) -> TwoPhaseCommitSink:
+        return HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": str(tmp_path), **options})
+
+    with pytest.raises(ConfigurationError, match="the header 'X-A' holds characters"):
+        sink(headers='{"X-A": "one\\ntwo"}').validate(NUMBERS)
+    odd = T.StructType([T.StructField("span", T.DayTimeIntervalType())])
+    with pytest.raises(ConfigurationError, match="column 'span' has the type interval"):
+        sink().validate(odd)
+    assert sink(token="tok-1", headers='{"K": "v-1"}').options.public()["token"] == "***"
+    assert "v-1" not in repr(sink(headers='{"K": "v-1"}').options)
+
+
+def test_a_failed_attempt_says_what_is_in_doubt(target: HttpTarget, receiver: Receiver) -> None:
+    driver = started(target)
+    receiver.behave({"status": 503, "always": True})
+    with pytest.raises(CommitError) as failure:
+        driver.run(0, numbered(0, 2))
+    cause: Any = failure.value.__cause__
+    assert isinstance(cause, TransientError)
+    assert "request 0" in cause.operator and "epoch 0" in cause.operator and "recorded in the outbox" in cause.kept

@@ -1,0 +1,86 @@
+"""`kafka_2pc` as a target of the contract kit: rows of any schema travel as one pickled value each."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from spark_ext.sinks.contract import Task, TwoPhaseCommitSink
+from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
+from spark_ext.testing.sink_driver import SinkTarget
+from tests.servers.kafka import Broker, messages
+
+VALUES = T.StructType([T.StructField("value", T.BinaryType())])
+
+
+class RowsToKafka(KafkaTwoPhaseCommit):
+    """Each row is a message; its value is the row."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rows_to_kafka"
+
+    def validate(self, schema: T.StructType) -> None:
+        super().validate(VALUES)
+
+    def write(self, schema: T.StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Any:
+        return super().write(VALUES, map(_values, batches), task)
+
+
+def _values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"value": pa.array([pickle.dumps(row) for row in batch.to_pylist()], pa.binary())}
+    )
+
+
+class KafkaTarget(SinkTarget):
+    """A topic of its own, of two partitions; the topic of epochs is shared by all tests."""
+
+    brink = "kafka.before_commit"
+    done = "kafka.committed"
+    points = ("kafka.before_fence", "kafka.fenced", "kafka.cleaned")
+    wide_value = 5_000_000
+
+    def __init__(self, kafka: Broker, folder: Path) -> None:
+        self.bootstrap, self.pid = kafka.bootstrap, kafka.pid
+        self.topic = kafka.topic("contract", partitions=2, max_message_bytes=8_000_000)
+        self.staging = folder / "staging"
+
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        given = {"uid": uid, "bootstrap_servers": self.bootstrap, "topic": self.topic, "staging": str(self.staging)}
+        given |= {"max_message_bytes": "6m", "request_timeout": "20 s", "client_options": '{"client.id": "s3cret-id"}'}
+        return RowsToKafka({**given, **options})
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return ("s3cret-id",)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [pickle.loads(message.value() or b"") for message in messages(self.bootstrap, self.topic)]
+
+    def leftovers(self) -> set[str]:
+        return {str(path.relative_to(self.staging)) for path in self.staging.rglob("*.arrow")}
+
+    def damage(self) -> Callable[[], object]:
+        """The broker is frozen: connections stay open, and nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        return partial(os.kill, self.pid, signal.SIGCONT)
+
+
+class ImpatientTarget(KafkaTarget):
+    """Gives up soon."""
+
+    def __init__(self, kafka: Broker, folder: Path, patience: str) -> None:
+        super().__init__(kafka, folder)
+        self._patience = patience
+
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        return super().sink(uid, **{"request_timeout": self._patience, **options})

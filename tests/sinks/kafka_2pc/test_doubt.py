@@ -1,0 +1,130 @@
+"""`kafka_2pc` in doubt: a transaction that the brokers have ended, brokers with their default settings, odd rows."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import OffsetSpec
+
+from spark_ext.clients.kafka import KafkaOptions, admin, offsets
+from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
+from spark_ext.sinks.kafka_2pc.producer import Session
+from spark_ext.sources.kafka_range.source import KafkaRange
+from spark_ext.testing.children import frozen
+from spark_ext.testing.sink_driver import Driver, run_epoch
+from tests.servers.kafka import Broker
+from tests.sinks.kafka_2pc.kafka_hand import VALUE, Sink, values
+from tests.sinks.kafka_2pc.kafka_kit import KafkaTarget
+from tests.support.waiting import until
+
+UTC = datetime.timezone.utc
+
+
+class HastyTarget(KafkaTarget):
+    """The brokers end a transaction after a second."""
+
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        return super().sink(uid, **{"transaction_timeout": "1 s", **options})
+
+
+def test_a_transaction_that_the_brokers_have_ended_is_committed_once(
+    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver was frozen just before its commit for longer than `transaction_timeout`; nobody else has come."""
+    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
+    target = HastyTarget(kafka, tmp_path)
+    Driver(target, options={"transaction_timeout": "1 min"}).claim()
+    client = admin(KafkaOptions(bootstrap_servers=kafka.bootstrap), "test")
+
+    def ends(*, committed: bool) -> list[int]:
+        places = {(target.topic, number): OffsetSpec.latest() for number in range(2)}
+        return list(offsets(client, places, 20, committed=committed).values())
+
+    with frozen(tmp_path, "kafka.before_commit", run_epoch, target, 1, 0, 0, 5) as driver:
+        # The messages, and behind them the marker that ended them.
+        until(lambda: len(kafka.messages(target.topic, "read_uncommitted")) == 5, "the messages are sent")
+        until(lambda: ends(committed=True) == ends(committed=False), "the brokers have ended the transaction")
+        assert target.ids() == []
+        said = driver.wake()
+    assert "Error" not in said, said
+    assert target.ids() == list(range(5))
+
+
+def test_a_producer_that_was_not_let_in_asks_no_more(kafka: Broker, tmp_path: Path) -> None:
+    """Its request goes on after the time-out: once answered it would fence off whoever has the id by then."""
+    made: list[Session] = []
+
+    class Kept(Session):
+        def __init__(self, *given: Any) -> None:
+            made.append(self)
+            super().__init__(*given)
+
+    topic = kafka.topic()
+    sink = Sink(kafka, tmp_path, topic=topic, transactional_id=topic, request_timeout="1 s").sink()
+    kafka.freeze()
+    try:
+        with pytest.raises(StorageError, match="the transactional id could not be taken"):
+            Kept(sink.options, sink._epochs, sink._limits)
+    finally:
+        kafka.thaw()
+    with pytest.raises(RuntimeError, match="closed"):
+        made[0]._producer.poll(0)
+    assert Sink(kafka, tmp_path, topic=topic, transactional_id=topic).run(0, "a") is CommitOutcome.COMMITTED
+
+
+def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
+    """Brokers make a topic for whoever asks for its metadata, unless they are told not to; of one partition."""
+    topic, epochs = kafka.topic(), "epochs-of-its-own"
+    sink = Sink(kafka, tmp_path, topic=topic, epochs_topic=epochs)
+    with pytest.raises(ConfigurationError, match="'no-such-1' cannot be written"):
+        Sink(kafka, tmp_path, topic="no-such-1").sink().validate(VALUE)
+    rows = Sink(kafka, tmp_path, columns("topic string, value string"), transactional_id=topic)
+    rows.sink().validate(rows.schema)
+    with pytest.raises(ConfigurationError, match="there is no topic 'no-such-2'"):
+        rows.commit(0, rows.write(0, [{"topic": "no-such-2", "value": "a"}]))
+    with pytest.raises(ConfigurationError, match="'no-such-3' cannot be read"):
+        KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": f"{topic},no-such-3"}).open()
+    sink.sink().validate(VALUE)
+    assert not [name for name in kafka.admin.list_topics().topics if name.startswith(("no-such", epochs))]
+    sink.run(0, "a")
+    assert kafka.partitions(epochs) == 8
+
+
+def test_an_empty_key_is_one_and_a_null_is_none(kafka: Broker, tmp_path: Path) -> None:
+    """All empty keys go to one partition, as with Kafka's Java clients; no row is lost or joined."""
+    topic = kafka.topic(partitions=8)
+    sink = Sink(kafka, tmp_path, columns("key string, value string"), topic=topic)
+    rows: list[dict[str, Any]] = [{"key": key, "value": f"{key}{n}"} for n in range(20) for key in ("", None)]
+    sink.commit(0, sink.write(0, rows))
+    found = kafka.messages(topic)
+    assert len(found) == 40 and {message.key() for message in found} == {b"", None}
+    assert len({message.partition() for message in found if message.key() == b""}) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "row", "said"),
+    [
+        (
+            "value string, headers array<struct<key string, value binary>>",
+            {"headers": [{"key": None, "value": b"x"}]},
+            "header",
+        ),
+        ("value string, partition int", {"partition": -5}, "partition"),
+        ("value string, timestamp timestamp", {"timestamp": datetime.datetime(1960, 1, 1, tzinfo=UTC)}, "timestamp"),
+    ],
+)
+def test_a_row_that_kafka_has_no_message_for_is_refused_in_the_task(
+    kafka: Broker, tmp_path: Path, schema: str, row: dict[str, Any], said: str
+) -> None:
+    """Not sent as something else: a negative partition means any to the client, a time before 1970 means now."""
+    topic = kafka.topic(partitions=2)
+    sink = Sink(kafka, tmp_path, columns(schema), topic=topic)
+    with pytest.raises(DataError, match=said):
+        sink.commit(0, sink.write(0, [{"value": "a", **row}]))
+    assert values(kafka, topic) == []
+    assert sink.commit(0, sink.write(0, [{"value": "b"}])) is CommitOutcome.COMMITTED

@@ -1,0 +1,60 @@
+"""PostgreSQL into PostgreSQL in a real job, whose server loses its connections and then everything but its disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import spark_ext as sx
+from spark_ext.jobs.job import Job
+from tests.servers.postgres import Database
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 3000
+
+
+@pytest.mark.parametrize("options", [{"inline_size": "0"}, {"inline_size": "0", "prepared": "true"}, {}])
+def test_a_job_whose_server_is_killed_under_it_writes_each_row_once(
+    spark: SparkSession, database: Database, tmp_path: Path, options: dict[str, str]
+) -> None:
+    database.run(
+        "CREATE TABLE orders (id int PRIMARY KEY, price numeric(8,2), at timestamptz)",
+        f"INSERT INTO orders SELECT n, n / 100.0, now() FROM generate_series(1, {ROWS}) n",
+        "ANALYZE orders",
+    )
+
+    def job() -> Job:
+        rows = spark.readStream.format("postgres").options(uid="orders", dsn=database.dsn, table="orders")
+        stream = rows.options(rows_per_channel=1000, max_rows_per_epoch=100).load().writeStream.format("postgres_2pc")
+        made = sx.Job(spark, "copy", state=tmp_path / "state", restart_attempts=8)
+        made.add("copy", stream.options(uid="copy-out", dsn=database.dsn, table="copy", **options))
+        return made
+
+    started = job().start()
+    until(at_least(database, 200), "some epochs")
+    database.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '^spark_ext'")
+    until(at_least(database, 600), "more epochs")
+    database.server.kill()
+    database.server.start()
+    started.await_termination(200)
+    copied = database.rows("TABLE copy ORDER BY id")
+    assert copied == database.rows("TABLE orders ORDER BY id") and len(copied) == ROWS
+    failures = [row["what"] for row in started.ledger.incidents().collect()]
+    assert failures, "the server was away: the job has told so"
+    assert job().run(progress=False).finished
+    assert database.column("SELECT count(*) FROM copy") == [ROWS]
+
+
+def at_least(database: Database, rows: int) -> Callable[[], bool]:
+    def there() -> bool:
+        if not database.column("SELECT to_regclass('copy')")[0]:
+            return False
+        return bool(database.column("SELECT count(*) FROM copy")[0] >= rows)
+
+    return there

@@ -1,0 +1,171 @@
+"""`postgres_2pc` and what a table may have of its own: policies, rules, identities, partitions, keys with nulls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_ext.errors import ConfigurationError, DataError, PreparedLostError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.contract import Claim, Epoch, Task
+from spark_ext.testing.sink_driver import Driver, numbered
+from tests.servers.postgres import Database
+from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+
+WAYS: dict[str, dict[str, str]] = {
+    "staged": {},
+    "inline": {"inline_size": "1m"},
+    "prepared": {"prepared": "true"},
+    "upsert": {"mode": "upsert", "key": "id"},
+}
+POLICY = (
+    "CREATE TABLE out (id bigint, name text)",
+    "ALTER TABLE out ENABLE ROW LEVEL SECURITY",
+    "ALTER TABLE out FORCE ROW LEVEL SECURITY",
+    "CREATE POLICY p ON out USING (true) WITH CHECK (id < 100)",
+)
+RULE = (
+    "CREATE TABLE out (id bigint, name text)",
+    "CREATE TABLE log (id bigint)",
+    "CREATE RULE r AS ON INSERT TO out DO ALSO INSERT INTO log VALUES (NEW.id)",
+)
+
+
+@pytest.fixture(autouse=True)
+def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
+
+
+def driver(database: Database, **options: str) -> Driver:
+    return Driver(PostgresTarget(database, **options))
+
+
+@pytest.mark.parametrize("way", ["staged", "inline"])
+def test_row_level_security_holds_whichever_way_rows_take(database: Database, way: str) -> None:
+    """COPY refuses it: a small epoch would fail where a large one passes."""
+    database.run(*POLICY)
+    one = driver(database, **WAYS[way])
+    one.claim()
+    one.run(0, numbered(0, 5), partitions=2)
+    assert one.target.ids() == list(range(5))
+    with pytest.raises(ConfigurationError, match="violates row-level security policy"):
+        one.run(1, numbered(98, 101))
+    assert one.target.ids() == list(range(5))
+
+
+@pytest.mark.parametrize("way", ["staged", "inline"])
+def test_a_rule_is_heeded_whichever_way_rows_take(database: Database, way: str) -> None:
+    """COPY passes it over."""
+    database.run(*RULE)
+    one = driver(database, **WAYS[way])
+    one.claim()
+    one.run(0, numbered(0, 5))
+    assert one.target.ids() == sorted(database.column("SELECT id FROM log")) == list(range(5))
+
+
+@pytest.mark.parametrize(("made", "said"), [(POLICY, "row-level security"), (RULE, "a rule on INSERT")])
+def test_prepared_refuses_what_copy_does_not_heed(database: Database, made: tuple[str, ...], said: str) -> None:
+    database.run(*made)
+    with pytest.raises(ConfigurationError, match=said):
+        driver(database, prepared="true").claim()
+
+
+def test_staged_rows_that_are_lost_are_noticed_beside_inline_ones(database: Database) -> None:
+    """As many rows inline as are lost: a count of all inserted rows would see nothing."""
+    database.run(*POLICY)
+    one = driver(database)
+    one.claim()
+    staged = one.write(0, numbered(0, 5))
+    one.options = {"inline_size": "1m"}
+    inline = one.write(0, numbered(5, 10), partition=1)
+    (name,) = one.target.leftovers()
+    database.run(f"TRUNCATE spark_ext.{name}")
+    with pytest.raises(PreparedLostError, match="has 0 of 5 rows"):
+        one.commit([staged, inline], 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_values_for_an_identity_that_the_server_alone_gives_are_refused(database: Database, way: str) -> None:
+    """COPY would take them and INSERT refuse them: in any way before the query starts."""
+    database.run("CREATE TABLE out (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text)")
+    with pytest.raises(ConfigurationError, match="column 'id' is GENERATED ALWAYS"):
+        driver(database, **WAYS[way]).claim()
+    given: dict[str, Any] = {"name": "a"}
+    if way != "upsert":
+        one = Driver(PostgresTarget(database, **WAYS[way]), schema=columns("name string"))
+        one.claim()
+        one.run(0, [given, given])
+        assert one.target.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_partitioned_table_takes_rows_in_each_way(database: Database, way: str) -> None:
+    database.run(
+        "CREATE TABLE out (id bigint PRIMARY KEY, name text) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF out FOR VALUES FROM (0) TO (3)",
+        "CREATE TABLE high PARTITION OF out FOR VALUES FROM (3) TO (10)",
+    )
+    one = driver(database, **WAYS[way])
+    one.claim()
+    one.run(0, numbered(0, 5), partitions=2)
+    assert one.target.ids() == list(range(5))
+    with pytest.raises(DataError, match=r'no partition of relation "out" found'):
+        one.run(1, numbered(9, 11))
+    assert one.target.ids() == list(range(5))
+
+
+@pytest.mark.parametrize("inline", ["0", "1m"])
+@pytest.mark.parametrize("latest", [{}, {"latest_by": "name"}])
+def test_a_null_in_an_upserts_key_is_refused(database: Database, inline: str, latest: dict[str, str]) -> None:
+    """No two nulls are equal: such rows would be added again by each epoch, and joined into one within an epoch."""
+    database.run("CREATE TABLE out (id bigint, name text)", "CREATE UNIQUE INDEX ON out (id)")
+    one = driver(database, mode="upsert", key="id", inline_size=inline, **latest)
+    one.claim()
+    rows = [*numbered(0, 2), {"id": None, "name": "a"}, {"id": None, "name": "b"}]
+    with pytest.raises(DataError, match=r"row 3, column 'id', value .*'a'.*: the key of an upsert may not be null"):
+        one.run(0, rows)
+    assert one.target.rows() == []
+
+
+@pytest.mark.parametrize("inline", ["0", "1m"])
+def test_a_null_key_is_refused_in_a_row_that_cannot_be_shown(database: Database, inline: str) -> None:
+    """A time beyond the year 9999, which PostgreSQL takes and Python does not have."""
+    schema = columns("id bigint, t timestamp")
+    database.run("CREATE TABLE out (id bigint PRIMARY KEY, t timestamptz)")
+    sink = PostgresTarget(database, mode="upsert", key="id", inline_size=inline).sink()
+    sink.validate(schema)
+    sink.claim(Claim("out", "job", "job-1", 1, 0))
+    times = pa.array([253402300800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array([None], pa.int64()), times], ["id", "t"])
+    with pytest.raises(DataError, match=r"row 1, column 'id'.*the key of an upsert may not be null"):
+        part = sink.write(schema, iter([batch]), Task("out", "q", 0, 0, 0, 1, 0))
+        sink.commit(schema, Epoch("out", 0, "q", 0, 1), [part])
+
+
+@pytest.mark.parametrize(
+    "setting", ["default_transaction_isolation='serializable'", "search_path=''", "row_security=on"]
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_settings_of_a_database_change_nothing(database: Database, way: str, setting: str) -> None:
+    database.run(f"ALTER DATABASE {database.name} SET {setting}")
+    one = Driver(PostgresTarget(database, "public.out", **WAYS[way]))
+    one.claim()
+    one.run(0, numbered(0, 5))
+    assert one.target.ids() == list(range(5))
+
+
+@pytest.mark.parametrize("inline", ["0", "1m"])
+def test_a_time_that_json_has_no_text_for_is_named(database: Database, inline: str) -> None:
+    """Of a nested column: PostgreSQL itself knows the year 10000, ISO 8601 and Python do not."""
+    schema = columns("id bigint, s struct<t: timestamp>")
+    sink = PostgresTarget(database, inline_size=inline).sink()
+    sink.validate(schema)
+    sink.claim(Claim("out", "job", "job-1", 1, 0))
+    times = pa.array([0, None, 253402300800000000, 1], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([pa.array(range(4)), pa.StructArray.from_arrays([times], ["t"])], ["id", "s"])
+    with pytest.raises(DataError, match=r"row 3, column 's'.*outside the years 1 to 9999"):
+        part = sink.write(schema, iter([batch]), Task("out", "q", 0, 0, 0, 1, 0))
+        sink.commit(schema, Epoch("out", 0, "q", 0, 1), [part])

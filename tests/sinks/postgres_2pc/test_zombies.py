@@ -1,0 +1,221 @@
+"""`postgres_2pc`: attempts and drivers that come too late, and answers that are lost, at the worst moment."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext import failpoints
+from spark_ext.sinks.postgres_2pc.prepare import Origin
+from spark_ext.sinks.postgres_2pc.record import Identity
+from spark_ext.testing.children import Child, frozen, was_fenced
+from spark_ext.testing.sink_driver import Driver, SinkTarget, numbered
+from tests.servers.postgres import PASSWORD, Database
+from tests.sinks.postgres_2pc.postgres_kit import PostgresTarget
+from tests.support.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
+
+
+def prepared(database: Database, incarnation: int = 1, **options: str) -> Driver:
+    return Driver(PostgresTarget(database, prepared="true", **options), incarnation=incarnation)
+
+
+def write(target: SinkTarget, incarnation: int, epoch: int, start: int, end: int, attempt: int) -> None:
+    """A task in a process of its own, whose message reaches nobody."""
+    Driver(target, incarnation).write(epoch, numbered(start, end), attempt=attempt)
+
+
+def commit(target: SinkTarget, messages: list[Any]) -> None:
+    Driver(target).commit(messages, 0)
+
+
+def test_a_late_attempt_at_a_task_does_not_undo_what_is_decided(database: Database, tmp_path: Path) -> None:
+    """It has looked at what its twin prepared and at the decisions; then the twin's epoch is decided on."""
+    one = prepared(database)
+    one.claim()
+    messages = [one.write(0, numbered(0, 5)), one.write(0, numbered(5, 10), partition=1)]
+    gate = tmp_path / "decided"
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
+        "AND query LIKE '%spark_ext.sinks%'"
+    )
+    with frozen(tmp_path, "postgres.giving_up", write, one.target, 1, 0, 0, 5, 1) as late:
+        freeze = {failpoints.VARIABLE: f"postgres.recorded=wait:{gate}"}
+        with Child(commit, one.target, messages, env=freeze) as driver:
+            until(lambda: gate.with_name("decided.waiting").exists() or database.rows(waiting), "the driver decides")
+            late.wake()
+            gate.touch()
+            driver.wait()
+    # Whoever came first: the epoch is there, or it is repeated.
+    one.run(0, numbered(0, 10))
+    assert one.target.ids() == list(range(10))
+
+
+def test_a_zombie_task_whose_connection_nobody_may_end_prepares_nothing(database: Database, tmp_path: Path) -> None:
+    """The newer start has another role. It has cleaned up, and would not see what is prepared behind its back."""
+    old = prepared(database)
+    old.claim()
+    with database.server.admin(database.name) as admin:
+        admin.execute(
+            f"DROP ROLE IF EXISTS another; CREATE ROLE another LOGIN PASSWORD '{PASSWORD}'; "
+            "GRANT ALL ON SCHEMA spark_ext TO another; GRANT ALL ON ALL TABLES IN SCHEMA spark_ext TO another; "
+            "GRANT ALL ON out TO another"
+        )
+    new = prepared(database, 2, user="another", password=PASSWORD)
+    with frozen(tmp_path, "postgres.before_prepare", write, old.target, 1, 0, 0, 5, 0) as zombie:
+        new.claim()
+        said = zombie.wake()
+    assert was_fenced(said), said
+    assert new.target.leftovers() == set()
+
+
+def test_a_newer_start_may_have_a_greater_role(database: Database, tmp_path: Path) -> None:
+    """The superuser ends the connections of the role that the job had before."""
+    old = prepared(database)
+    old.claim()
+    new = prepared(database, 2, user="postgres", password=PASSWORD)
+    with frozen(tmp_path, "postgres.before_prepare", write, old.target, 1, 0, 0, 5, 0) as zombie:
+        new.claim()
+        mine = "application_name ~ '^spark_ext:.*:1$' AND datname = current_database()"
+        assert database.rows(f"SELECT pid FROM pg_stat_activity WHERE {mine}") == []
+        zombie.wake()
+    assert new.target.leftovers() == set()
+
+
+@pytest.mark.parametrize("in_the_way", [True, False])
+def test_what_a_zombie_prepared_behind_the_cleaning_goes_with_the_next_epoch(
+    database: Database, in_the_way: bool
+) -> None:
+    """It holds locks: on the key that the next task writes, or on another one. It need not wait for the next start."""
+    database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)")
+    old, new = prepared(database), prepared(database, 2, lock_timeout="10 s")
+    old.claim()
+    new.claim()
+    gid = Origin(Identity("out", "public.out").mark, 1, 0, 0, 0).new_gid()
+    other = Origin(Identity("other", "public.out").mark, 1, 0, 0, 0).new_gid()
+    database.run(
+        f"BEGIN; INSERT INTO out VALUES ({3 if in_the_way else 33}); PREPARE TRANSACTION '{gid}'",
+        f"BEGIN; INSERT INTO out VALUES (99); PREPARE TRANSACTION '{other}'",
+    )
+    new.run(0, numbered(0, 5))
+    assert new.target.ids() == list(range(5))
+    assert new.target.leftovers() == {other}, "another sink's is none of its business"
+
+
+# -- answers that are lost ---------------------------------------------------------------------------------------------
+
+
+class Cut:
+    """Stands between client and server, and once ends the connection at a COMMIT: before it arrives, or its answer."""
+
+    def __init__(self, port: int, *, arrives: bool) -> None:
+        self._target, self._arrives, self.left = ("127.0.0.1", port), arrives, 1
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._threads: list[threading.Thread] = []
+        self._run(self._accept)
+
+    def _run(self, what: Any, *args: Any) -> None:
+        self._threads.append(threading.Thread(target=what, args=args, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                answered = threading.Event()
+                self._run(self._to_server, client, server, answered)
+                self._run(self._to_client, server, client, answered)
+
+    def _to_server(self, client: socket.socket, server: socket.socket, answered: threading.Event) -> None:
+        with suppress(OSError):
+            while data := client.recv(65536):
+                if b"COMMIT\0" in data and self.left:
+                    self.left -= 1
+                    if self._arrives:
+                        answered.set()
+                        server.sendall(data)
+                        continue
+                    break
+                server.sendall(data)
+        for one in (client, server):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def _to_client(self, server: socket.socket, client: socket.socket, answered: threading.Event) -> None:
+        with suppress(OSError):
+            while (data := server.recv(65536)) and not answered.is_set():
+                client.sendall(data)
+        for one in (client, server):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@contextmanager
+def cut_at_commit(database: Database, *, arrives: bool) -> Iterator[Cut]:
+    cut = Cut(database.server.port, arrives=arrives)
+    yield cut
+    cut.close()
+
+
+WAYS: dict[str, dict[str, str]] = {
+    "staged": {},
+    "inline": {"inline_size": "1m"},
+    "prepared": {"prepared": "true"},
+    "upsert": {"mode": "upsert", "key": "id"},
+}
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_commit_whose_answer_is_lost_is_not_repeated(database: Database, way: str, arrives: bool) -> None:
+    """The connection ends between COMMIT and its answer: the next attempt finds out which it was."""
+    one = Driver(PostgresTarget(database, **WAYS[way]), options={"commit_backoff": "1"})
+    one.claim()
+    one.run(0, numbered(0, 5))
+    messages = [one.write(1, numbered(5, 10)), one.write(1, numbered(10, 15), partition=1)]
+    with cut_at_commit(database, arrives=arrives) as cut:
+        one.options = {**one.options, "host": "127.0.0.1", "port": str(cut.port), "sslmode": "disable"}
+        one.commit(messages, 1)
+        assert cut.left == 0
+    assert [outcome.name for outcome in one.outcomes[1:]] == ["ALREADY_COMMITTED" if arrives else "COMMITTED"]
+    assert one.target.ids() == list(range(15)) and one.target.leftovers() == set()
+
+
+def test_a_server_that_commits_late_does_not_forget_an_epoch(database: Database) -> None:
+    """With `synchronous_commit=off` a commit is answered before it is written: a crash would take it back."""
+    server = database.server
+    with server.admin() as admin:
+        admin.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        admin.execute("SELECT pg_reload_conf()")
+        admin.execute(f"ALTER DATABASE {database.name} SET synchronous_commit = off")
+    # Inline: dropping a staging table, and preparing, make the server write at once whatever the setting.
+    one = Driver(PostgresTarget(database, **WAYS["inline"]))
+    try:
+        one.claim()
+        one.run(0, numbered(0, 5))
+        server.kill()
+    finally:
+        server.start()
+        with server.admin() as admin:
+            admin.execute("ALTER SYSTEM RESET wal_writer_delay")
+            admin.execute("SELECT pg_reload_conf()")
+    assert one.target.ids() == list(range(5))
+    one.run(0, numbered(0, 5))
+    assert one.outcomes[-1].name == "ALREADY_COMMITTED"

@@ -1,0 +1,109 @@
+"""`files` and its formats: types of Parquet, dialects of CSV, lines of JSON, compressed files."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_ext.errors import DataError
+from spark_ext.sources.contract import Limit
+from tests.sources.files.files_kit import DDL, START, read_all, source
+
+
+def test_schema_of_odd_parquet_types(tmp_path: Path) -> None:
+    odd = pa.table(
+        {
+            "u": pa.array([1], pa.uint32()),
+            "d": pa.array(["a"]).dictionary_encode(),
+            "n": pa.array([1_000], pa.timestamp("ns")),
+            "l": pa.array([[1]], pa.large_list(pa.uint8())),
+        }
+    )
+    pq.write_table(odd, tmp_path / "x.parquet")
+    assert source(tmp_path).schema().simpleString() == "struct<u:bigint,d:string,n:timestamp_ntz,l:array<smallint>>"
+    assert read_all(source(tmp_path)) == [{"u": 1, "d": "a", "n": datetime(1970, 1, 1, 0, 0, 0, 1), "l": [1]}]
+
+
+def test_int96_is_an_instant(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"at": pa.array([START], pa.timestamp("us"))}),
+        tmp_path / "x.parquet",
+        use_deprecated_int96_timestamps=True,
+    )
+    assert source(tmp_path).schema().simpleString() == "struct<at:timestamp>"
+    assert read_all(source(tmp_path)) == [{"at": START}]
+
+
+def test_bad_line_is_named(tmp_path: Path) -> None:
+    lines = [f"{n},w,2024-01-01T00:00:00Z" for n in range(1000)]
+    lines[700] = "700,w,yesterday"
+    (tmp_path / "x.csv").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"x\.csv.*line 701 .*'at'"):
+        read_all(source(tmp_path, DDL))
+    (tmp_path / "x.csv").unlink()
+    (tmp_path / "y.json").write_text('{"id":1}\n{"id":2}\n{"id":"x"}\n{"id":3}\n')
+    with pytest.raises(DataError, match=r"y\.json.*line 3 .*/id"):
+        read_all(source(tmp_path, DDL))
+
+
+def test_csv_by_header_takes_columns_by_name(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbfat;other;ID\r\n2024-01-01 00:00:00;zz;7\r\n\r\n;;8\r\n")
+    rows = read_all(source(tmp_path, "id int, at timestamp", header="true", sep=";"))
+    assert rows == [{"id": 7, "at": START}, {"id": 8, "at": None}]
+    with pytest.raises(DataError, match=r"column 'price' not; it has: at, other, ID"):
+        read_all(source(tmp_path, "price int", header="true", sep=";"))
+
+
+def test_csv_dialect(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("1\t'a\tb\\'c'\t31/12/2023 10:00\nNA\t''\tNA\n")
+    rows = read_all(
+        source(
+            tmp_path,
+            "id int, word string, at timestamp_ntz",
+            sep="\\t",
+            quote="'",
+            escape="\\",
+            null_value="NA",
+            timestamp_format="%d/%m/%Y %H:%M",
+        )
+    )
+    assert rows == [
+        {"id": 1, "word": "a\tb'c", "at": datetime(2023, 12, 31, 10)},
+        {"id": None, "word": "", "at": None},
+    ]
+
+
+def test_multiline_csv_is_one_step(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('id,word\n1,"two\nlines"\n2,b\n')
+    made = source(tmp_path, "id int, word string", header="true", multiline="true")
+    (channel,) = made.discover()
+    assert made.advance(channel, 0, Limit(rows=1)).finished
+    assert read_all(made) == [{"id": 1, "word": "two\nlines"}, {"id": 2, "word": "b"}]
+    with pytest.raises(DataError, match=r"x\.csv.*line 2 "):
+        read_all(source(tmp_path, "id int, word string", header="true"))
+
+
+def test_compressed_lines_are_one_step(tmp_path: Path) -> None:
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress(b"id,word\n1,a\n2,b\n"))
+    made = source(tmp_path, "id int, word string", header="true")
+    (channel,) = made.discover()
+    assert made.advance(channel, 0, Limit(rows=1)).finished
+    assert [row["id"] for row in read_all(made)] == [1, 2]
+
+
+def test_json_over_lines_and_nested(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"id":\n 1, "tags": ["a"], "on": "2024-02-03"}\n\n{"id": 2}')
+    rows = read_all(source(tmp_path, "id int, tags array<string>, on date", multiline="true"))
+    assert [(row["id"], row["tags"], str(row["on"])) for row in rows] == [(1, ["a"], "2024-02-03"), (2, None, "None")]
+
+
+def test_lines_longer_than_a_block(tmp_path: Path) -> None:
+    words = ["x" * 9_000_000, "y", "z" * 17_000_000, "w"]
+    (tmp_path / "x.csv").write_text("\n".join(f"{n},{word}" for n, word in enumerate(words)))
+    rows = read_all(source(tmp_path, "id int, word string"))
+    assert [row["word"] for row in rows] == words

@@ -1,0 +1,337 @@
+"""`hybrid`: stages without a gap or an overlap, by the contract kit and in the corners that are its own."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import ChannelSource, Committed, Seam
+from spark_ext.sources.datagen import SCHEMA, DataGen
+from spark_ext.sources.hybrid.cutover import extended
+from spark_ext.sources.hybrid.source import Hybrid
+from spark_ext.testing.source_contract import SourceContract, SourceWorld
+from spark_ext.testing.source_kit import SourceRun, drive
+from spark_ext.testing.source_queries import SourceQueryContract
+
+ROWS = (30, 12, 5, 9)
+"""Rows of each channel of the live side: a log with four partitions."""
+HISTORY = (17, 12, 0, 3)
+"""How many of them the history holds already."""
+
+SPARK = columns("id bigint, channel int, seq bigint, ts timestamp, key bigint, value double, tag string")
+"""The columns, for a user who declares them because the history cannot tell."""
+
+
+def log(rows_of: tuple[int, ...] = ROWS) -> list[dict[str, Any]]:
+    whole = DataGen({"uid": "log", "rows_of": ",".join(map(str, rows_of))})
+    return [
+        row
+        for channel, count in zip(whole.discover(), rows_of, strict=True)
+        for batch in whole.read(channel, 0, count)
+        for row in batch.to_pylist()
+    ]
+
+
+def history(folder: Path, files: int = 5) -> Path:
+    """The log's beginning as files, its rows in no order."""
+    rows = [row for row in log() if row["seq"] < HISTORY[row["channel"]]]
+    random.Random(3).shuffle(rows)
+    folder.mkdir(parents=True)
+    for number in range(files):
+        pq.write_table(pa.Table.from_pylist(rows[number::files], SCHEMA), folder / f"{number}.parquet")
+    return folder
+
+
+class LogWorld(SourceWorld):
+    """Files, and the log from where they end."""
+
+    def __init__(self, folder: Path, **options: str) -> None:
+        self.given = {
+            "uid": "hybrid",
+            "stages": "history,live",
+            "history.format": "files",
+            "history.path": str(history(folder)),
+            "history.seam": "channel:seq",
+            "live.format": "datagen",
+            "live.rows_of": ",".join(map(str, ROWS)),
+            **options,
+        }
+
+    def source(self, **options: str) -> ChannelSource:
+        return Hybrid({**self.given, **options})
+
+    def expected(self) -> list[dict[str, Any]]:
+        return log()
+
+
+class ThreeStages(SourceWorld):
+    """A table, files and generated rows, each whole; columns chosen and renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for part in range(3):
+            amounts = [float(n) for n in range(part * 7, part * 7 + 7)]
+            write_deltalake(folder / "t", pa.table({"n": range(part * 7, part * 7 + 7), "x": amounts}), mode="append")
+            ids = range(100 + part * 4, 104 + part * 4)
+            history_file = pa.table({"id": ids, "amount": amounts[:4], "other": ["-"] * 4})
+            (folder / "f").mkdir(exist_ok=True)
+            pq.write_table(history_file, folder / "f" / f"{part}.parquet")
+
+    def source(self, **options: str) -> ChannelSource:
+        given = {
+            "uid": "three",
+            "stages": "a,b,c",
+            "a.format": "delta_snapshot",
+            "a.path": str(self.folder / "t"),
+            "a.select": "n as id, x as amount",
+            "b.format": "files",
+            "b.path": str(self.folder / "f"),
+            "b.select": "amount, id",
+            "c.format": "datagen",
+            "c.rows_of": "4,9,2",
+            "c.select": "id, value as amount",
+        }
+        return Hybrid({**given, **options})
+
+    def expected(self) -> list[dict[str, Any]]:
+        first = [{"id": n, "amount": float(n)} for n in range(21)]
+        second = [{"id": 100 + part * 4 + n, "amount": float(part * 7 + n)} for part in range(3) for n in range(4)]
+        third = [{"id": row["id"], "amount": row["value"]} for row in log((4, 9, 2))]
+        return first + second + third
+
+
+class TestHybrid(SourceContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> SourceWorld:
+        return LogWorld(tmp_path / "in")
+
+
+class TestHybridOfThree(SourceContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> SourceWorld:
+        return ThreeStages(tmp_path)
+
+
+class TestHybridInSpark(SourceQueryContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> SourceWorld:
+        return LogWorld(tmp_path / "in")
+
+
+# -- the seam ---------------------------------------------------------------------------------------------------------
+
+
+def rows(run: SourceRun) -> list[int]:
+    return sorted(row["id"] for row in run.trace.all_rows().to_pylist())
+
+
+def test_a_file_that_appears_behind_the_last_look_moves_no_seam(tmp_path: Path) -> None:
+    """It was not read, so its rows are the live side's."""
+    world = LogWorld(tmp_path / "in")
+    run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "8"}])
+    while len(run.trace.finished) < 5:
+        assert run.epoch()
+    late = [row for row in log() if row["channel"] == 0]
+    pq.write_table(pa.Table.from_pylist(late, SCHEMA), tmp_path / "in" / "late.parquet")
+    while run.epoch():
+        pass
+    assert rows(run) == sorted(row["id"] for row in log())
+
+
+def test_the_seam_is_the_logged_one_whatever_has_become_of_the_history(tmp_path: Path) -> None:
+    """Nobody looks at the history again once it is read, in no later run."""
+    world = LogWorld(tmp_path / "in")
+    run = SourceRun(lambda given: world.source(**given), {}, schema=SPARK, limits=[{"max_rows_per_epoch": "8"}], lag=0)
+    while len(run.trace.finished) < 5:
+        assert run.epoch()
+    for file in (tmp_path / "in").iterdir():
+        file.unlink()
+    while True:
+        run.restart({"max_rows_per_epoch": "8"})
+        if not run.epoch():
+            break
+    seam = {"offsets": {"0": 16, "1": 11, "3": 2}, "time": None}
+    assert run.offset.stage == {"number": 1, "name": "live", "begin": seam}
+    assert rows(run) == sorted(row["id"] for row in log())
+
+
+def test_an_empty_history_moves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    given = {
+        **LogWorld(tmp_path / "in").given,
+        "history.path": str(tmp_path / "empty"),
+        "history.format": "files",
+    }
+    trace = drive(Hybrid, given, schema=SPARK, rng=random.Random(1))
+    assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == sorted(row["id"] for row in log())
+
+
+def test_seams_by_several_columns_by_one_and_by_time(tmp_path: Path) -> None:
+    rows = [
+        {"topic": "a", "p": 0, "o": 4, "t": 1_000},
+        {"topic": "a", "p": 1, "o": None, "t": 3_000},
+        {"topic": "b", "p": 0, "o": 9, "t": None},
+        {"topic": "a", "p": 0, "o": 7, "t": 2_000},
+    ]
+    schema = pa.schema([("topic", pa.string()), ("p", pa.int32()), ("o", pa.int64()), ("t", pa.timestamp("ms", "UTC"))])
+    for number, row in enumerate(rows):
+        pq.write_table(pa.Table.from_pylist([row], schema), tmp_path / f"{number}.parquet")
+
+    def seam(*names: str) -> Seam:
+        seen = Seam()
+        for number in (3, 1, 0, 2):
+            seen = extended(seen, pq.read_table(tmp_path / f"{number}.parquet").to_batches(), names)
+        return seen
+
+    assert seam("topic", "p", "o") == Seam({"a:0": 7, "b:0": 9})
+    assert seam("p", "o") == Seam({"0": 9})
+    assert seam("o") == Seam({"": 9})
+    assert seam("t") == Seam(time=3_000_000)
+
+
+# -- a live side that has no end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_the_live_side_may_have_no_end(tmp_path: Path, available_now: bool) -> None:
+    """AvailableNow passes the seam in the run in which it comes to it, and the next run begins behind it."""
+    clock = tmp_path / "clock"
+
+    class Clocked(DataGen):
+        @classmethod
+        def name(cls) -> str:
+            return "clocked"
+
+        clock = staticmethod(lambda: float(clock.read_text()))
+
+    clock.write_text("1000")
+    world = LogWorld(tmp_path / "in", **{"live.format": "clocked", "live.channels": "4", "live.rows_per_second": "100"})
+    del world.given["live.rows_of"]
+    run = SourceRun(lambda given: world.source(**given), {}, limits=[world.small], available_now=available_now)
+    for second in (1001, 1002, 1003):
+        clock.write_text(str(second))
+        while run.epoch():
+            pass
+        run.restart(world.small)
+    while run.epoch():
+        pass
+    found = run.trace.all_rows().to_pylist()
+    assert run.offset.stage is not None and not run.offset.ended
+    live = {(row["channel"], row["seq"]) for row in found}
+    assert len(live) == len(found)
+    for channel in range(4):
+        there = sorted(seq for at, seq in live if at == channel)
+        assert there == list(range(len(there))) and len(there) > HISTORY[channel]
+    with pytest.raises(ConfigurationError, match="stage 'history' has no end"):
+        world.source(**{"history.watch": "true"})
+
+
+# -- acknowledgement --------------------------------------------------------------------------------------------------
+
+
+def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
+    """And, once, that it was its last epoch, when another stage has begun."""
+    heard: list[tuple[str, Committed]] = []
+
+    class Told(DataGen):
+        @classmethod
+        def name(cls) -> str:
+            return "told"
+
+        def on_epoch_committed(self, epoch: Committed) -> None:
+            heard.append((self.options.uid, epoch))
+
+    source = Hybrid({"uid": "h", "stages": "a,b", "a.format": "told", "a.rows": "2", "b.format": "told", "b.rows": "2"})
+    source.on_epoch_committed(Committed({"a/0": 1}, (), False))
+    source.on_epoch_committed(Committed({"a/0": 2, "b/0": 1}, ("a/0",), False))
+    source.on_epoch_committed(Committed({"b/0": 2}, ("b/0",), False))
+    assert heard == [
+        ("h.a", Committed({"0": 1}, (), False)),
+        ("h.a", Committed({"0": 2}, ("0",), True)),
+        ("h.b", Committed({"0": 1}, (), False)),
+        ("h.b", Committed({"0": 2}, ("0",), False)),
+    ]
+    heard.clear()
+    source.on_epoch_committed(Committed({"b/0": 2}, ("b/0",), True))
+    assert heard == [("h.a", Committed({}, (), True)), ("h.b", Committed({"0": 2}, ("0",), True))]
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"histroy.path": "x"}, "no stage 'histroy'; did you mean 'history'"),
+        ({"stages": "history,live,more"}, "stage 'more' has no format"),
+        ({"stages": "history,history"}, "a name of its own"),
+        ({"stages": "History,live"}, "cannot name a stage"),
+        ({"live.format": "nowhere"}, "no source 'nowhere' for a stage"),
+        ({"live.format": "no_module:Nothing"}, "cannot be imported"),
+        ({"live.format": "hybrid"}, "no source 'hybrid' for a stage"),
+        ({"live.rows_off": "1"}, "no option 'rows_off'; did you mean 'rows_of'"),
+        ({"live.seam": "channel:seq"}, "the last stage has a 'seam'"),
+        ({"history.select": "a as"}, "does not choose a column"),
+    ],
+)
+def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        LogWorld(tmp_path / "in").source(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"live.select": "id"}, "column 'channel' is of type int in stage 'history' and not there in stage 'live'"),
+        ({"history.select": "id"}, "column 'channel' is in stage 'live' and not in stage 'history'"),
+        (
+            {"history.select": "id", "live.select": "tag as id"},
+            "'id' is of type bigint in stage 'history' and of type string in stage 'live'",
+        ),
+        ({"history.select": "nothing"}, "there is no column 'nothing'"),
+        ({"history.seam": "channel:nothing"}, "there is no column 'nothing' for the seam"),
+        ({"history.seam": "channel:tag"}, "column 'tag' cannot be an offset: it is string"),
+        ({"history.seam": "value:seq"}, "column 'value' cannot name a partition: it is double"),
+    ],
+)
+def test_columns_that_do_not_agree_are_refused_at_load(tmp_path: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        LogWorld(tmp_path / "in").source(**options).schema()
+
+
+def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp_path: Path) -> None:
+    world = LogWorld(tmp_path / "in")
+    for told in (
+        "in stage 'history', its stage 1, which is not what 'stages' says",
+        "has read channels of stage 'hist",
+    ):
+        run = SourceRun(lambda given: world.source(**given), {}, limits=[{"max_rows_per_epoch": "100"}])
+        assert run.epoch()
+        seam = world.given.pop("history.seam", "")
+        world.given["stages"] = "live,history"
+        with pytest.raises(ConfigurationError, match=told):
+            run.restart()
+            run.epoch()
+        world.given["stages"] = "history,live"
+    assert seam == "", "the second time without a seam"
+    both = {**world.given, "stages": "history,live", "live.format": "files", "live.path": world.given["history.path"]}
+    del both["live.rows_of"]
+    with pytest.raises(ConfigurationError, match="the source files cannot begin where another one ended"):
+        drive(Hybrid, {**both, "history.seam": "channel:seq"}, rng=random.Random(1))
+
+
+def test_secrets_of_a_stage_are_not_shown() -> None:
+    options = Hybrid.options_type.parse(
+        "hybrid",
+        {"uid": "a", "stages": "x", "x.format": "kafka", "x.password": "p-1", "x.dsn": "d-1", "x.path": "here"},
+    )
+    assert options.public()["x.password"] == options.public()["x.dsn"] == "***"
+    assert options.public()["x.path"] == "here"

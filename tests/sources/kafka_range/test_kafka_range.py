@@ -1,0 +1,279 @@
+"""`kafka_range` beyond the contract kit: bounds, gaps, retention, partitions that are added, without Spark."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError, TransientError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import Channel, Limit, Seam
+from spark_ext.sources.kafka_range.source import KafkaRange
+from spark_ext.testing.source_kit import SourceRun, drive
+from tests.servers.kafka import Broker
+from tests.support.waiting import until
+
+
+def source(kafka: Broker, topics: str, **options: str) -> KafkaRange:
+    return KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topics, **options})
+
+
+def begun(made: KafkaRange) -> dict[str, Channel]:
+    """Its channels, as the planner of a first run asks for them."""
+    made.resume([], frozenset())
+    return {channel.id: channel for channel in made.discover()}
+
+
+def run_of(kafka: Broker, topics: str, schema: Any = None, **options: str) -> SourceRun:
+    return SourceRun(lambda given: source(kafka, topics, **options, **given), {}, schema=schema, limits=[{}])
+
+
+def read(kafka: Broker, topics: str, **options: str) -> list[str]:
+    """All values, partition by partition."""
+    run = run_of(kafka, topics, columns("value binary"), **options)
+    while run.epoch():
+        pass
+    return [value.decode() for value in run.trace.all_rows()["value"].to_pylist()]
+
+
+def named(prefix: str, *numbers: int) -> list[str]:
+    return [f"{prefix}{number}" for number in range(*numbers)]
+
+
+def test_offsets_at_both_ends(kafka: Broker) -> None:
+    topic = kafka.topic(partitions=2)
+    kafka.send(topic, named("a", 10), partition=0)
+    kafka.send(topic, named("b", 10), partition=1)
+    ends = {"starting": f'{{"{topic}": {{"0": 3, "1": -2}}}}', "ending": f'{{"{topic}": {{"0": 7, "1": -1}}}}'}
+    assert sorted(read(kafka, topic, **ends)) == sorted(named("a", 3, 7) + named("b", 10))
+
+
+def test_times_at_both_ends_for_all_or_by_partition(kafka: Broker) -> None:
+    """A time between two messages, one before all, one behind all."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    for number in range(10):
+        kafka.send(topic, [f"a{number}"], partition=0, timestamp=1_700_000_000_000 + number * 1000)
+        kafka.send(topic, [f"b{number}"], partition=1, timestamp=1_700_000_000_000 + number * 1000)
+    whole = {"starting_time": "1700000002500", "ending_time": "2023-11-14T22:13:27Z"}
+    assert sorted(read(kafka, topic, **whole)) == named("a", 3, 7) + named("b", 3, 7)
+    by_partition = {
+        "starting_time": f'{{"{topic}": {{"0": "2000-01-01", "1": "1700000008000"}}}}',
+        "ending_time": f'{{"{topic}": {{"0": "2023-11-14T22:13:21", "1": "2024-01-01"}}}}',
+    }
+    assert sorted(read(kafka, topic, **by_partition)) == named("a", 1) + named("b", 8, 10)
+
+
+def test_the_end_is_where_the_log_ended_when_it_began(kafka: Broker) -> None:
+    """Also for a new planner, and for partitions that have given no row by then; new ones are not in it."""
+    topic = kafka.topic(partitions=3)
+    for partition in range(3):
+        kafka.send(topic, named(f"{partition}-", 5), partition=partition)
+    run = run_of(kafka, topic, columns("value binary"), max_rows_per_epoch="1", readers="1")
+    assert run.epoch()
+    for partition in range(3):
+        kafka.send(topic, ["late"] * 5, partition=partition)
+    kafka.grow(topic, 4)
+    kafka.send(topic, ["late"], partition=3)
+    run.restart({})
+    while run.epoch():
+        pass
+    assert run.offset.ended
+    found = [value.decode() for value in run.trace.all_rows()["value"].to_pylist()]
+    assert sorted(found) == sorted(value for partition in range(3) for value in named(f"{partition}-", 5))
+
+
+def test_without_an_end_it_goes_on_with_what_comes_and_with_new_partitions(kafka: Broker) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, ["before"])
+    options = {"starting": "latest", "ending": "none", "discovery_interval": "0"}
+    run = run_of(kafka, topic, columns("value binary, partition int"), **options)
+    run.epoch()
+    kafka.send(topic, ["after"])
+    until(run.epoch, "the message")
+    kafka.grow(topic, 2)
+    kafka.send(topic, ["first of the new one"], partition=1)
+    until(run.epoch, "the new partition")
+    run.restart({})
+    kafka.send(topic, ["second"], partition=1)
+    until(run.epoch, "the message after the restart")
+    assert not run.source.bounded and not run.offset.ended
+    rows = [(row["partition"], row["value"]) for row in run.trace.all_rows().to_pylist()]
+    assert sorted(rows) == [(0, b"after"), (1, b"first of the new one"), (1, b"second")]
+
+
+def test_what_is_not_committed_is_waited_for_and_what_is_aborted_is_passed_over(kafka: Broker) -> None:
+    """Ranges that end in a marker, begin with one, and hold nothing but aborted messages."""
+    topic = kafka.topic()
+    for number in range(6):
+        kafka.send_in_transaction(topic, [f"{number}"] * 2, commit=number % 2 == 0)
+    assert read(kafka, topic) == ["0", "0", "2", "2", "4", "4"]
+    made = source(kafka, topic)
+    (channel,) = begun(made).values()
+    made.declared = columns("offset bigint")
+
+    def offsets(start: int, end: int) -> list[int]:
+        batches = made.read(channel, start, end)
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+    every = offsets(0, 18)
+    assert every == [0, 1, 6, 7, 12, 13]
+    for start in range(19):
+        for end in range(start, 19):
+            assert offsets(start, end) == [offset for offset in every if start <= offset < end], (start, end)
+
+
+def test_gaps_of_compaction_are_passed_over(kafka: Broker) -> None:
+    """The last message of each key is left; the ranges in between are empty."""
+    settings = {"cleanup_policy": "compact", "segment_ms": 100, "min_cleanable_dirty_ratio": "0.01"}
+    topic = kafka.topic(max_compaction_lag_ms=100, **settings)
+    for number in range(20):
+        kafka.send(topic, [f"{number}"] * 3, key=f"{number % 3}")
+
+    def compacted() -> bool:
+        kafka.send(topic, ["roll"], key="roll")
+        return len(kafka.messages(topic)) < 30
+
+    until(compacted, "the topic to be compacted")
+    there = [(message.value() or b"").decode() for message in kafka.messages(topic)]
+    trace = drive(lambda given: source(kafka, topic, **given), {}, schema=columns("value binary"), rng=random.Random(3))
+    values = [value.decode() for value in trace.all_rows()["value"].to_pylist()]
+    # What was there is still there, or has been compacted since; nothing is there twice.
+    assert trace.ended and values[-1] == "roll"
+    assert set(values) <= set(there)
+
+
+def test_records_that_retention_removed_are_told_or_passed_over(kafka: Broker) -> None:
+    """When the range is resolved, and when it is read after it was planned."""
+    from confluent_kafka import TopicPartition
+
+    topic = kafka.topic()
+    kafka.send(topic, named("a", 10))
+    made = source(kafka, topic)
+    (channel,) = begun(made).values()
+    gone = TopicPartition(topic, 0, 4)
+    kafka.admin.delete_records([gone])[gone].result(30)
+    with pytest.raises(DataError, match=r"offsets 0 to 3 of partition 0 .* retention has removed them") as told:
+        list(made.read(channel, 0, 10))
+    assert "lost_records=accept" in told.value.do
+    start = f'{{"{topic}": {{"0": 2}}}}'
+    with pytest.raises(DataError, match="offsets 2 to 3"):
+        begun(source(kafka, topic, starting=start))
+    assert read(kafka, topic, starting=start, lost_records="accept") == named("a", 4, 10)
+    accepting = source(kafka, topic, lost_records="accept")
+    accepting.declared = columns("value binary")
+    assert pa.Table.from_batches(accepting.read(channel, 0, 10)).num_rows == 6
+    assert list(accepting.read(channel, 0, 3)) == []
+
+
+def test_a_topic_that_was_made_anew_is_told(kafka: Broker) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, named("a", 10))
+    made = source(kafka, topic, ending="none")
+    (channel,) = begun(made).values()
+    kafka.admin.delete_topics([topic])[topic].result(30)
+    until(lambda: kafka.partitions(topic) == 0, "the topic to be gone")
+    kafka.make(topic)
+    kafka.send(topic, ["other"])
+    fresh = source(kafka, topic, ending="none")
+    fresh.resume([Channel(channel.id, None, channel.data)], frozenset())
+    with pytest.raises(DataError, match="ends at offset 1, and was read up to 10"):
+        fresh.advance(Channel(channel.id, None, channel.data), 10, Limit())
+    with pytest.raises(DataError, match="it is not the topic that was read before"):
+        list(fresh.read(channel, 5, 10))
+
+
+def test_a_seam_says_where_it_begins(kafka: Broker) -> None:
+    """By partition, with or without the topic, or by a time; what is not named begins as the options say."""
+    topic = kafka.topic(partitions=2, retention_ms=-1)
+    for number in range(5):
+        for partition in range(2):
+            kafka.send(topic, [f"{number}"], partition=partition, timestamp=1000 * (number + 1))
+
+    def starts(seam: Seam) -> list[Any]:
+        made = source(kafka, topic, ending="none")
+        made.follow(seam)
+        return [channel.begin for channel in begun(made).values()]
+
+    assert starts(Seam({"0": 2})) == [3, 0]
+    assert starts(Seam({f"{topic}:0": 2, f"{topic}:1": 4})) == [3, 5]
+    assert starts(Seam(time=3_000_000)) == [3, 3]
+    assert starts(Seam()) == [0, 0]
+
+
+def test_topics_by_pattern(kafka: Broker) -> None:
+    one, two, other = kafka.topic("pat-a"), kafka.topic("pat-b"), kafka.topic("other")
+    for topic in (one, two, other):
+        kafka.send(topic, [topic])
+    made = KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "pattern": "pat-.*"})
+    assert sorted(begun(made)) == [f"{one}-0", f"{two}-0"]
+
+
+def test_headers_keys_and_times(kafka: Broker) -> None:
+    topic = kafka.topic(message_timestamp_type="LogAppendTime")
+    kafka.send(topic, [None], key=b"\x00k", headers=[("h", b"1"), ("h", None)])
+    run = run_of(kafka, topic, headers="true")
+    while run.epoch():
+        pass
+    (row,) = run.trace.all_rows().to_pylist()
+    assert (row["key"], row["value"], row["offset"], row["timestampType"]) == (b"\x00k", None, 0, 1)
+    assert row["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert abs(row["timestamp"].timestamp() * 1000 - (kafka.messages(topic)[0].timestamp()[1])) < 1
+
+
+def test_a_broker_that_is_down_is_told_and_one_that_comes_back_is_read(kafka: Broker) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, named("a", 5))
+    made = source(kafka, topic, ending="none", request_timeout="5 s")
+    made.declared = columns("value binary")
+    (channel,) = begun(made).values()
+    assert sum(batch.num_rows for batch in made.read(channel, 0, 5)) == 5
+    kafka.crash()
+    with pytest.raises(StorageError):
+        list(made.read(channel, 0, 5))
+    with pytest.raises(StorageError):
+        source(kafka, topic, request_timeout="2 s").open()
+    kafka.start()
+    assert sum(batch.num_rows for batch in made.read(channel, 0, 5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"topics": ""}, "give either topics or pattern"),
+        ({"pattern": "a.*"}, "give either topics or pattern"),
+        ({"starting": "soon"}, "give earliest, latest or offsets by partition"),
+        ({"starting": '{"t": {"0": "x"}}'}, "'x' is no offset"),
+        ({"ending": "earliest"}, "give latest, none or offsets by partition"),
+        ({"starting": "latest", "starting_time": "0"}, "starting and starting_time exclude each other"),
+        ({"ending_time": "tomorrow"}, "'tomorrow' is no time"),
+        ({"client_options": '{"isolation.level": "read_uncommitted"}'}, "'isolation.level' is set by the connector"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_at_once(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        KafkaRange({"uid": "in", "bootstrap_servers": "127.0.0.1:1", "topics": "t", **options})
+
+
+def test_bounds_that_the_topic_does_not_have_are_refused(kafka: Broker) -> None:
+    topic = kafka.topic(partitions=2)
+    for options, said in (
+        ({"starting": f'{{"{topic}": {{"0": 0}}}}'}, "'starting' does not name partition 1"),
+        ({"ending": f'{{"{topic}": {{"0": 0, "1": 0, "2": 0}}}}'}, "'ending' names partition 2 .* is not there"),
+        ({"starting": f'{{"{topic}": {{"0": 0, "1": 5}}}}'}, "ends at offset 0, before the offset 5"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            begun(source(kafka, topic, **options))
+    with pytest.raises(ConfigurationError, match="'nowhere' cannot be read"):
+        source(kafka, "nowhere").open()
+
+
+def test_a_password_is_not_shown(kafka: Broker) -> None:
+    given = '{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.password": "s3cret"}'
+    made = source(kafka, "t", client_options=given, request_timeout="1 s")
+    with pytest.raises(SparkExtError) as told:
+        made.open()
+    assert "s3cret" not in f"{told.value} {made.options!r} {made.options.public()}"
+    assert isinstance(told.value, TransientError | ConfigurationError)

@@ -1,0 +1,222 @@
+"""When the marker is due: the pure decision, the offset's form, and the looks at Spark's commit log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.errors import ConfigurationError, OffsetError
+from spark_ext.model.end_of_input import (
+    END_MICROS,
+    MAX_UID,
+    EndOffset,
+    all_ended,
+    is_end_of_input_offset,
+    is_flushed,
+    marker_uid,
+    next_offset,
+)
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import SourceOffset, is_channel_offset
+from spark_ext.options import UID
+from spark_ext.sources.end_of_input import CommittedEpochs, EndOfInput, EndOfInputReader
+from spark_ext.spark import registry
+from spark_ext.spark.registry import Registration
+
+START = EndOffset("a~end")
+
+
+def epoch(number: int, policy: str = "min", **ended: bool) -> LoggedOffsets:
+    conf = {"spark.sql.streaming.multipleWatermarkPolicy": policy}
+    return LoggedOffsets(
+        number, {"conf": conf}, tuple(SourceOffset(uid, ended=value).to_json() for uid, value in ended.items())
+    )
+
+
+def write_epoch(checkpoint: Path, number: int, *, committed: bool = True, **ended: bool) -> None:
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+    lines = ["v1", json.dumps({"batchWatermarkMs": 0, "conf": {}})]
+    lines += [json.dumps(SourceOffset(uid, ended=value).to_json()) for uid, value in ended.items()]
+    (checkpoint / "offsets" / str(number)).write_text("\n".join(lines))
+    if committed:
+        (checkpoint / "commits" / str(number)).write_text("v1\n{}")
+
+
+def test_the_marker_comes_when_all_sources_have_ended_and_then_the_flush() -> None:
+    assert next_offset(START, ("a", "b"), None, 0) is START
+    assert next_offset(START, ("a", "b"), epoch(3, a=True, b=False), 0) is START
+    marker = next_offset(START, ("a", "b"), epoch(4, a=True, b=True), 0)
+    assert marker == EndOffset("a~end", 1, False)
+    flush = next_offset(marker, ("a", "b"), epoch(5, a=True, b=True), 0)
+    assert flush == EndOffset("a~end", 1, True)
+    assert next_offset(flush, ("a", "b"), epoch(6, a=True, b=True), 0) is flush
+
+
+def test_sources_of_other_watermarks_are_not_waited_for() -> None:
+    assert next_offset(START, ("a",), epoch(1, a=True, live=False), 0).marker == 1
+
+
+@pytest.mark.parametrize("at", [EndOffset("a~end", 1, True), EndOffset("a~end", 1, False)], ids=["flush", "marker"])
+def test_a_new_planner_goes_through_both_steps_again(at: EndOffset) -> None:
+    ended = epoch(7, a=True)
+    marker = next_offset(at, ("a",), ended, before=1)
+    assert marker == EndOffset("a~end", 2, False)
+    assert next_offset(marker, ("a",), ended, before=1) == EndOffset("a~end", 2, True)
+
+
+@pytest.mark.parametrize("watches", [(), ("?",), ("a", "?")])
+def test_an_unknown_source_never_ends(watches: tuple[str, ...]) -> None:
+    assert not all_ended(epoch(1, a=True), watches)
+    assert next_offset(START, watches, epoch(1, a=True), 0) is START
+
+
+def test_lines_of_other_sources_are_passed_over() -> None:
+    ended = SourceOffset("a", ended=True).to_json()
+    logged = LoggedOffsets(0, {}, (None, 17, "text", {"kafka": {"0": 5}}, {"ended": True}, ended))
+    assert all_ended(logged, ("a",))
+
+
+def test_policy_max_in_the_checkpoint_is_refused_before_the_marker() -> None:
+    with pytest.raises(ConfigurationError, match="multipleWatermarkPolicy"):
+        next_offset(START, ("a",), epoch(1, "max", a=True), 0)
+    assert next_offset(START, ("a",), epoch(1, "max", a=False), 0) is START
+
+
+@given(st.lists(st.booleans(), max_size=12), st.integers(0, 3), st.booleans())
+def test_each_planner_makes_exactly_two_epochs_after_the_end_and_none_before(
+    ends: list[bool], before: int, flushed: bool
+) -> None:
+    """Whatever is committed between, and whatever an earlier planner left."""
+    offset = first = EndOffset("a~end", before, flushed)
+    ended, made = False, 0
+    for number, now in enumerate([*ends, True, True, True]):
+        after = next_offset(offset, ("a",), epoch(number, a=ended), before)
+        assert ended or after is offset
+        made += after is not offset
+        offset = after
+        ended = ended or now
+    assert next_offset(offset, ("a",), epoch(99, a=True), before).marker == first.marker + 1
+    assert made <= 2
+
+
+def test_offsets_survive_json_and_are_told_from_those_of_channel_sources() -> None:
+    raw = json.loads(json.dumps(EndOffset("a~end", 3, True).to_json()))
+    assert raw == {"version": 1, "uid": "a~end", "marker": 3, "flushed": True}
+    assert EndOffset.from_json(raw, "a~end") == EndOffset("a~end", 3, True)
+    assert is_end_of_input_offset(raw) and not is_channel_offset(raw)
+    channel = SourceOffset("a", ended=True).to_json()
+    assert is_channel_offset(channel) and not is_end_of_input_offset(channel)
+    assert is_flushed(raw)
+    assert not is_flushed({**raw, "flushed": False})
+    assert not is_flushed(channel) and not is_flushed(None)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        EndOffset("b~end").to_json(),
+        SourceOffset("a~end").to_json(),
+        {**EndOffset("a~end").to_json(), "version": 2},
+    ],
+    ids=["other uid", "other kind", "newer version"],
+)
+def test_a_foreign_offset_is_refused(raw: dict[str, Any]) -> None:
+    with pytest.raises(OffsetError, match=r"a~end|version 2"):
+        EndOffset.from_json(raw, "a~end")
+
+
+def test_the_markers_uid_does_not_depend_on_the_order_of_sources_and_is_always_a_uid() -> None:
+    assert marker_uid(("b", "a")) == marker_uid(("a", "b")) == "a~end"
+    long = "x" * MAX_UID
+    assert len(marker_uid((long,))) <= MAX_UID
+    assert UID.fullmatch(marker_uid((long,)))
+    assert marker_uid((long,)) != marker_uid((long[:-1] + "y",))
+
+
+def test_the_end_of_time_leaves_room_for_arithmetic() -> None:
+    thousand_years = 1000 * 366 * 86_400 * 1_000_000
+    assert 90 * thousand_years < 2**63 - 1 - END_MICROS
+
+
+def test_an_unknown_option_of_the_source_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'watches'"):
+        EndOfInput({"uid": "a~end", "watch": "a"})
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_committed_epochs_are_followed_one_by_one(tmp_path: Path) -> None:
+    epochs = CommittedEpochs(str(tmp_path))
+    assert epochs.newest(at_once=False) is None
+    write_epoch(tmp_path, 0, a=False)
+    write_epoch(tmp_path, 1, committed=False, a=True)
+    assert all_ended(epochs.newest(at_once=False), ("a",)) is False  # type: ignore[arg-type]
+    write_epoch(tmp_path, 1, a=True)
+    newest = epochs.newest(at_once=False)
+    assert newest is not None and newest.epoch == 1 and all_ended(newest, ("a",))
+
+
+def test_a_long_log_is_found_at_its_end(tmp_path: Path) -> None:
+    for number in range(40, 90):
+        write_epoch(tmp_path, number, a=False)
+    newest = CommittedEpochs(str(tmp_path)).newest(at_once=False)
+    assert newest is not None and newest.epoch == 89
+
+
+def test_an_idle_query_looks_at_a_remote_log_now_and_then_and_after_an_epoch_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    epochs = CommittedEpochs(str(tmp_path), clock)
+    monkeypatch.setattr(epochs, "_remote", True)
+    write_epoch(tmp_path, 0, a=False)
+
+    def seen(at_once: bool = False) -> int | None:
+        newest = epochs.newest(at_once=at_once)
+        return None if newest is None else newest.epoch
+
+    assert seen() == 0
+    write_epoch(tmp_path, 1, a=False)
+    clock.now = 0.01
+    assert seen() == 0, "idle: no look"
+    assert seen(at_once=True) == 1, "availableNow: always"
+    write_epoch(tmp_path, 2, a=True)
+    clock.now = 0.02
+    assert seen() == 1
+    clock.now = 0.1
+    assert seen() == 2, "an epoch ran since the last call"
+    write_epoch(tmp_path, 3, a=True)
+    for step in range(11, 20):
+        clock.now = step / 100
+        assert seen() == 2
+    clock.now = 0.21
+    assert seen() == 3, "idle for as long as a look lasts"
+
+
+def test_the_reader_decides_from_the_checkpoint_it_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
+    reader = EndOfInputReader("a~end", ("a",))
+    start = reader.initialOffset()
+    write_epoch(tmp_path / "checkpoint", 0, a=True)
+    assert reader.latestOffset(start, None) == start, "outside a job"  # type: ignore[arg-type]
+    registry.publish(
+        [Registration("a~end", "end_of_input", "j", "0", "q", "s", str(tmp_path / "checkpoint"), 1, 0)],
+        tmp_path / "registry",
+    )
+    marker = reader.latestOffset(start, None)  # type: ignore[arg-type]
+    assert len(reader.partitions(start, marker)) == 1
+    flush = reader.latestOffset(marker, None)  # type: ignore[arg-type]
+    assert (flush["marker"], flush["flushed"]) == (1, True)
+    assert list(reader.partitions(marker, flush)) == []
+    assert reader.latestOffset(flush, None) == flush  # type: ignore[arg-type]

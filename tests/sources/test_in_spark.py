@@ -1,0 +1,311 @@
+"""The sources in real queries: Spark's planner process, executors, log of offsets, restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from spark_ext.errors import ConfigurationError, DataError, SparkExtError, UnsupportedTableError, from_text
+from tests.support.waiting import until
+
+
+@contextmanager
+def started(frame: DataFrame, out: Path, available_now: bool = True) -> Iterator[StreamingQuery]:
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(out) + ".checkpoint")
+    writer = writer.trigger(availableNow=True) if available_now else writer
+    query = writer.start(str(out))
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def run(frame: DataFrame, out: Path) -> None:
+    with started(frame, out) as query:
+        assert query.awaitTermination(120)
+
+
+def failure(frame: DataFrame, out: Path) -> SparkExtError:
+    with pytest.raises(StreamingQueryException) as failed:
+        run(frame, out)
+    found = from_text(str(failed.value))
+    assert found is not None, str(failed.value)
+    return found
+
+
+def reached(query: StreamingQuery, epoch: int) -> bool:
+    assert query.exception() is None
+    return query.lastProgress is not None and query.lastProgress.batchId >= epoch
+
+
+def rows_read(query: StreamingQuery) -> int:
+    assert query.exception() is None
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def written(spark: SparkSession, out: Path) -> list[Any]:
+    return spark.read.parquet(str(out)).collect()
+
+
+def reader(spark: SparkSession, kind: str, uid: str, **options: object) -> DataStreamReader:
+    return spark.readStream.format(kind).option("uid", uid).options(**options)  # type: ignore[arg-type]
+
+
+def parquet(path: Path, first: int, rows: int, **options: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Under a hidden name until it is whole, as a careful writer does it.
+    draft = path.with_name("_" + path.name)
+    pq.write_table(pa.table({"id": pa.array(range(first, first + rows), pa.int64())}), draft, **options)
+    draft.rename(path)
+
+
+def epochs(out: Path) -> int:
+    return len(numbered(Path(f"{out}.checkpoint/commits")))
+
+
+def numbered(folder: Path) -> list[int]:
+    return [int(place.name) for place in folder.iterdir() if place.name.isdigit()]
+
+
+def test_files_end_and_are_not_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    for index in range(5):
+        parquet(tmp_path / "in" / f"{index}.parquet", index * 100, 100, row_group_size=30)
+    frame = reader(spark, "files", "f1", path=tmp_path / "in", max_rows_per_epoch=70).load()
+    run(frame, tmp_path / "out")
+    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(500))
+    assert epochs(tmp_path / "out") > 5
+    for index in range(5):
+        # Not even opened: it could not be.
+        (tmp_path / "in" / f"{index}.parquet").write_bytes(b"gone")
+    again = reader(spark, "files", "f1", path=tmp_path / "in").schema("id bigint").load()
+    run(again, tmp_path / "out")
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 500
+
+
+def test_files_go_on_where_a_stopped_run_was(spark: SparkSession, tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "a.parquet", 0, 1000)
+    frame = reader(spark, "files", "f2", path=tmp_path / "in", max_rows_per_epoch=10).load()
+    with started(frame, tmp_path / "out", available_now=False) as query:
+        until(lambda: reached(query, 3), "three epochs")
+    done = spark.read.parquet(str(tmp_path / "out")).count()
+    assert 0 < done < 1000
+    run(reader(spark, "files", "f2", path=tmp_path / "in").load(), tmp_path / "out")
+    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(1000))
+
+
+def test_a_replayed_epoch_reads_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "a.parquet", 0, 100)
+    frame = reader(spark, "files", "f3", path=tmp_path / "in", max_rows_per_epoch=40).load()
+    run(frame, tmp_path / "out")
+    commits = tmp_path / "out.checkpoint" / "commits"
+    last = max(numbered(commits))
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink(missing_ok=True)
+    # A new file does not get into the replayed epoch.
+    parquet(tmp_path / "in" / "b.parquet", 500, 10)
+    run(frame, tmp_path / "out")
+    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(100))
+
+
+def test_watched_files_are_taken_as_they_appear(spark: SparkSession, tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "0.parquet", 0, 3)
+    frame = reader(spark, "files", "f4", path=tmp_path / "in", watch="true", discovery_interval="50 ms").load()
+    with started(frame, tmp_path / "out", available_now=False) as query:
+        for index in range(1, 4):
+            parquet(tmp_path / "in" / f"{index}.parquet", index * 3, 3)
+            until(lambda: rows_read(query) == 3 * (index + 1), f"file {index}")  # noqa: B023
+    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(12))
+    # With availableNow a watching source ends at what is there.
+    parquet(tmp_path / "in" / "9.parquet", 12, 3)
+    run(frame, tmp_path / "out")
+    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(15))
+
+
+def test_csv_and_json_with_a_declared_schema(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("day,id\n2024-01-01 10:00:00,1\n,2\n")
+    (tmp_path / "in" / "b.csv").write_text("id,day\n3,2024-01-01T12:00:00+02:00\n")
+    frame = reader(spark, "files", "f5", path=tmp_path / "in", header="true").schema("id int, day timestamp").load()
+    run(frame, tmp_path / "out")
+    ten = datetime(2024, 1, 1, 10, tzinfo=timezone.utc).timestamp()
+    rows = {row.id: row.day and row.day.timestamp() for row in written(spark, tmp_path / "out")}
+    assert rows == {1: ten, 2: None, 3: ten}
+    (tmp_path / "js").mkdir()
+    (tmp_path / "js" / "a.json").write_text('{"id":1,"tags":["x"],"at":{"lat":1.5}}\n{"id":2}\n')
+    declared = "id int, tags array<string>, at struct<lat:double,lon:double>"
+    run(reader(spark, "files", "f6", path=tmp_path / "js").schema(declared).load(), tmp_path / "out2")
+    nested = {row.id: (row.tags, row.at and tuple(row.at)) for row in written(spark, tmp_path / "out2")}
+    assert nested == {1: (["x"], (1.5, None)), 2: (None, None)}
+
+
+def test_files_that_spark_wrote_keep_every_value(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.sql(
+        """select id, cast(id as tinyint) b, cast(id as decimal(20,3)) d, timestamp_micros(id * 1234567) t,
+        cast(timestamp_micros(id) as timestamp_ntz) n, date_add(date'2024-01-01', cast(id as int)) day,
+        cast(id as string) s, cast(cast(id as string) as binary) raw, array(id, null) l,
+        map('k', id) m, struct(id as x, array(struct(id as y)) as z) st,
+        if(id % 2 = 0, null, double(id) / 3) f, id % 3 as p from range(50)"""
+    )
+    frame.write.partitionBy("p").parquet(str(tmp_path / "in"))
+    ours = reader(spark, "files", "f7", path=tmp_path / "in").schema(frame.schema).load()
+    run(ours, tmp_path / "out")
+    key = lambda row: row.id  # noqa: E731
+    assert sorted(written(spark, tmp_path / "out"), key=key) == sorted(frame.collect(), key=key)
+
+
+def test_damage_reaches_the_user_as_a_data_error(spark: SparkSession, tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "a.parquet", 0, 10)
+    parquet(tmp_path / "in" / "b.parquet", 10, 10)
+    frame = reader(spark, "files", "f8", path=tmp_path / "in", max_rows_per_epoch=10).load()
+    whole = (tmp_path / "in" / "b.parquet").read_bytes()
+    (tmp_path / "in" / "b.parquet").write_bytes(whole[:-10])
+    found = failure(frame, tmp_path / "out")
+    assert isinstance(found, DataError)
+    assert "b.parquet" in found.what
+    assert "f8" in found.operator
+    assert found.kept
+    (tmp_path / "in" / "b.parquet").write_bytes(whole)
+    run(frame, tmp_path / "out")
+    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(20))
+
+
+def test_a_file_of_another_type_is_refused_before_its_rows_move(spark: SparkSession, tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "a.parquet", 0, 10)
+    pq.write_table(pa.table({"id": ["x"]}), tmp_path / "in" / "b.parquet")
+    found = failure(reader(spark, "files", "f9", path=tmp_path / "in").load(), tmp_path / "out")
+    assert isinstance(found, DataError)
+    assert "b.parquet" in found.what
+    assert "'id' has the type string where int64 is declared" in found.what
+    assert not list((tmp_path / "out").glob("*.parquet"))
+
+
+def test_load_refuses_what_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    for kind, told in (("files", "no file or folder"), ("delta_snapshot", "no Delta table")):
+        with pytest.raises(PySparkException) as refused:
+            reader(spark, kind, "f10", path=tmp_path / "absent").load()
+        found = from_text(str(refused.value))
+        assert isinstance(found, ConfigurationError)
+        assert told in found.what
+
+
+def test_delta_snapshot_stays_at_its_version_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    for index in range(3):
+        write_deltalake(
+            tmp_path / "t", pa.table({"id": pa.array(range(index * 100, index * 100 + 100))}), mode="append"
+        )
+    frame = reader(spark, "delta_snapshot", "d1", path=tmp_path / "t", max_rows_per_epoch=20).load()
+    with started(frame, tmp_path / "out", available_now=False) as query:
+        until(lambda: reached(query, 3), "three epochs")
+    write_deltalake(tmp_path / "t", pa.table({"id": [1_000_000]}), mode="overwrite")
+    assert DeltaTable(tmp_path / "t").version() == 3
+    run(reader(spark, "delta_snapshot", "d1", path=tmp_path / "t").load(), tmp_path / "out")
+    assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(300))
+
+
+DELTA_TABLES = {
+    "deletion vectors": (
+        "(id bigint, p string) using delta partitioned by (p) tblproperties('delta.enableDeletionVectors'='true')",
+        [
+            "insert into {t} select id, concat('x y/', cast(id % 2 as string)) from range(0, 100, 1, 1)",
+            "delete from {t} where id % 10 in (3, 4)",
+        ],
+    ),
+    "column mapping by name": (
+        "(id bigint, `a b` struct<`x y`:int, z:array<struct<q:string>>>, d date) using delta partitioned by (d) "
+        "tblproperties('delta.columnMapping.mode'='name')",
+        [
+            "insert into {t} select id, struct(cast(id as int), array(struct(cast(id as string)))), "
+            "date'2024-01-01' from range(10)",
+            "alter table {t} rename column id to ident",
+            "alter table {t} add column later timestamp",
+            "insert into {t} values (99, null, null, timestamp'2024-01-01 00:00:00')",
+        ],
+    ),
+    "type widening": (
+        "(id int) using delta tblproperties('delta.enableTypeWidening'='true')",
+        [
+            "insert into {t} select cast(id as int) from range(10)",
+            "alter table {t} alter column id type bigint",
+            "insert into {t} select id + 5000000000 from range(10)",
+        ],
+    ),
+    "typed partitions": (
+        "(id bigint, d date, ts timestamp, c decimal(10,2), b boolean, s string) using delta "
+        "partitioned by (d, ts, c, b, s)",
+        [
+            "insert into {t} select id, date'2024-01-01', timestamp'2024-01-01 10:11:12.5', 1.5, true, 'ä/ =%' "
+            "from range(3)",
+            "insert into {t} values (9, null, null, null, null, null)",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("feature", DELTA_TABLES)
+def test_delta_tables_of_spark_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path, feature: str) -> None:
+    columns, statements = DELTA_TABLES[feature]
+    spark.conf.set("spark.databricks.delta.snapshotPartitions", "1")
+    table = f"delta.`{tmp_path / 't'}`"
+    spark.sql(f"create table {table} {columns}")
+    for statement in statements:
+        spark.sql(statement.format(t=table))
+    frame = reader(spark, "delta_snapshot", "d2", path=tmp_path / "t").load()
+    whole = spark.read.format("delta").load(str(tmp_path / "t"))
+    assert frame.schema.simpleString() == whole.schema.simpleString()
+    memory = frame.writeStream.format("memory").queryName("d2").trigger(availableNow=True).start()
+    assert memory.awaitTermination(120)
+    assert sorted(map(repr, spark.table("d2").collect())) == sorted(map(repr, whole.collect()))
+
+
+def test_a_delta_feature_that_is_not_read_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    table = f"delta.`{tmp_path / 't'}`"
+    spark.sql(f"create table {table} (id int) using delta tblproperties('delta.columnMapping.mode'='id')")
+    with pytest.raises(PySparkException) as refused:
+        reader(spark, "delta_snapshot", "d3", path=tmp_path / "t").load()
+    found = from_text(str(refused.value))
+    assert isinstance(found, UnsupportedTableError)
+    assert "columnMapping by id" in found.what
+
+
+def test_datagen_in_a_query_is_what_it_is_outside(spark: SparkSession, tmp_path: Path) -> None:
+    from spark_ext.sources.contract import Channel
+    from spark_ext.sources.datagen import DataGen
+
+    options: dict[str, Any] = {"rows_of": "1000,20,0", "seed": 3, "keys": 5, "skew": 1}
+    frame = reader(spark, "datagen", "g1", max_rows_per_epoch=300, **options).load()
+    run(frame.selectExpr("id", "channel", "seq", "unix_micros(ts) ts", "key", "value", "tag"), tmp_path / "out")
+    made = DataGen({"uid": "g1", **{name: str(value) for name, value in options.items()}})
+    expected = []
+    for channel, rows in (("0", 1000), ("1", 20)):
+        for batch in made.read(Channel(channel), 0, rows):
+            expected += batch.set_column(3, "ts", batch["ts"].cast(pa.int64())).to_pylist()
+    found = [row.asDict() for row in written(spark, tmp_path / "out")]
+    key = lambda row: row["id"]  # noqa: E731
+    assert sorted(found, key=key) == sorted(expected, key=key)
+
+
+def test_offsets_hold_what_runs_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    parquet(tmp_path / "in" / "a.parquet", 0, 10)
+    run(reader(spark, "files", "f11", path=tmp_path / "in").load(), tmp_path / "out")
+    log = (tmp_path / "out.checkpoint" / "offsets" / "0").read_text().splitlines()
+    offset = json.loads(log[-1])
+    assert offset["uid"] == "f11"
+    assert offset["ended"] is True
+    assert [finish["channel"] for finish in offset["finished"]] == ["a.parquet"]

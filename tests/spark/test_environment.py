@@ -1,0 +1,149 @@
+"""What is missing is named, with the way to get it, before Spark is started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark import environment
+from spark_ext.spark.jars import delta_jars
+
+# The interpreter that the virtual environment was made from: it has neither pyspark nor spark_ext.
+BARE_PYTHON = str(Path(sys.executable).resolve())
+
+
+@pytest.mark.parametrize(
+    ("version", "major"),
+    [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21), ("22-ea", 22), ('"11.0.2"', 11), ("25.0.1+8-LTS", 25)],
+)
+def test_java_major(version: str, major: int) -> None:
+    assert environment.java_major(version) == major
+
+
+def test_java_major_of_no_version() -> None:
+    with pytest.raises(ValueError, match="not a Java version"):
+        environment.java_major("unknown")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2", "16"])
+def test_an_old_java_is_refused_with_the_way_to_a_newer_one(version: str) -> None:
+    with pytest.raises(EnvironmentProblem, match="too old") as refused:
+        environment.require_java_version(version, "the driver")
+    assert version in refused.value.what
+    assert "openjdk-17" in refused.value.do
+
+
+def test_java_17_and_newer_pass() -> None:
+    environment.require_java_version("17.0.1", "the driver")
+    environment.require_java_version("21", "the driver")
+
+
+def test_no_java_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="no Java on this machine's PATH") as refused:
+        environment.require_java()
+    assert "JAVA_HOME" in refused.value.do
+
+
+def test_java_home_that_is_not_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="has no bin/java") as refused:
+        environment.require_java()
+    assert str(tmp_path) in refused.value.what
+
+
+def test_the_version_is_read_from_a_java_homes_release_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _script(tmp_path / "bin" / "java", "exit 1")
+    (tmp_path / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="11.0.2"\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match=r"Java 11\.0\.2 is too old"):
+        environment.require_java()
+
+
+def test_a_java_without_a_release_file_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _script(tmp_path / "bin" / "java", "echo 'openjdk version \"1.8.0_402\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match=r"Java 1\.8\.0_402 is too old"):
+        environment.require_java()
+
+
+def test_a_java_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _script(tmp_path / "bin" / "java", "echo 'Unable to locate a Java Runtime' >&2; exit 1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="does not run: Unable to locate a Java Runtime"):
+        environment.require_java()
+
+
+def test_this_interpreter_is_right_for_workers() -> None:
+    environment.require_python(sys.executable)
+
+
+def test_a_workers_python_that_is_not_there() -> None:
+    with pytest.raises(EnvironmentProblem, match="there is no '/no/such/python'") as refused:
+        environment.require_python("/no/such/python")
+    assert f"PYSPARK_PYTHON to {sys.executable}" in refused.value.do
+
+
+def test_a_workers_python_without_our_packages() -> None:
+    with pytest.raises(EnvironmentProblem, match="cannot import pyspark"):
+        environment.require_python(BARE_PYTHON)
+
+
+def test_a_workers_python_of_another_version(tmp_path: Path) -> None:
+    other = _script(tmp_path / "python3", "echo '[[3, 6], true, \"4.2.0\"]'")
+    with pytest.raises(EnvironmentProblem, match=r"is Python 3\.6, and the driver 3\."):
+        environment.require_python(str(other))
+
+
+def test_another_path_to_an_equal_python_is_right(tmp_path: Path) -> None:
+    environment.require_python(str(_script(tmp_path / "python3", f'exec {sys.executable} "$@"')))
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.1.0", "4.3.0"])
+def test_another_spark_than_pyspark_is_refused(version: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=f"Spark is {version}"):
+        environment.require_spark_version(version)
+
+
+def test_deltas_jars_are_found_again_without_the_resolver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = delta_jars({})
+    names = [path.name for path in first]
+    assert any("delta-spark" in name for name in names)
+    assert any("delta-storage" in name for name in names)
+    assert not any("log4j" in name or "jackson-core" in name for name in names), "would shadow Spark's own"
+    # From here on the resolver cannot run.
+    monkeypatch.setenv("JAVA_HOME", "/no/such/java")
+    assert delta_jars({}) == first
+    # A file that has gone is not handed out.
+    (note,) = (tmp_path / "spark-ext").iterdir()
+    note.write_text(note.read_text() + "\n" + str(tmp_path / "gone.jar"))
+    with pytest.raises(EnvironmentProblem, match="could not be fetched"):
+        delta_jars({})
+
+
+def test_no_delta_jar_and_no_way_to_fetch_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    nowhere = tmp_path / "settings.xml"
+    nowhere.write_text(
+        "<ivysettings><settings defaultResolver='none'/>"
+        "<resolvers><filesystem name='none' m2compatible='true'>"
+        f"<artifact pattern='{tmp_path}/[artifact]-[revision].[ext]'/></filesystem></resolvers></ivysettings>"
+    )
+    with pytest.raises(EnvironmentProblem, match="is not on this machine and could not be fetched") as refused:
+        delta_jars({"spark.jars.ivySettings": str(nowhere), "spark.jars.ivy": str(tmp_path / "ivy")})
+    assert "unresolved dependency" in refused.value.what
+    assert "io.delta:delta-spark_" in refused.value.what
+    assert "spark.jars.repositories" in refused.value.do
+    assert not (tmp_path / "cache" / "spark-ext").exists()
+
+
+def _script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,169 @@
+"""Facts about Spark's internals that `spark_ext.spark.jvm` relies on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+
+from spark_ext.spark import jvm
+from spark_ext.spark.environment import java_major
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Counting(SimpleDataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[int]], dict[str, int]]:
+        return iter([(start["at"],)]), {"at": start["at"] + 1}
+
+    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[tuple[int]]:
+        return iter([(n,) for n in range(start["at"], end["at"])])
+
+
+class CountingSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "counting"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def simpleStreamReader(self, schema: object) -> Counting:
+        return Counting()
+
+
+def counting(spark: SparkSession, **options: str) -> DataFrame:
+    spark.dataSource.register(CountingSource)
+    return spark.readStream.format("counting").options(**options).load()
+
+
+def test_java_version_is_one_that_spark_runs_on(spark: SparkSession) -> None:
+    assert java_major(jvm.java_version(spark)) >= 17
+
+
+def test_jvm_pid_is_a_java_process_that_this_one_started(spark: SparkSession) -> None:
+    process = psutil.Process(jvm.jvm_pid(spark))
+    assert "java" in process.name()
+    assert os.getpid() in [parent.pid for parent in process.parents()]
+
+
+def test_has_class_tells_present_from_absent(spark: SparkSession) -> None:
+    assert jvm.has_class(spark, "io.delta.tables.DeltaTable")
+    assert not jvm.has_class(spark, "io.delta.tables.NoSuchTable")
+
+
+def test_plan_sources_shows_a_python_sources_options_with_keys_in_lower_case(spark: SparkSession) -> None:
+    (found,) = jvm.plan_sources(counting(spark, uid="a", rowLimit="5"))
+    assert (found.kind, found.format, found.uid) == ("v2", "counting", "a")
+    assert found.options == {"uid": "a", "rowlimit": "5"}
+
+
+def test_plan_sources_keeps_plan_order_through_operators(spark: SparkSession) -> None:
+    left = counting(spark, uid="left").where("n > 1").withColumn("t", F.timestamp_seconds("n"))
+    right = counting(spark, uid="right").withColumn("t", F.timestamp_seconds("n"))
+    joined = left.withWatermark("t", "1 minute").join(right.withWatermark("t", "1 minute"), ["n", "t"])
+    windows = joined.groupBy(F.window("t", "1 day")).count()
+    assert [source.uid for source in jvm.plan_sources(windows)] == ["left", "right"]
+
+
+def test_plan_sources_shows_a_self_join_twice(spark: SparkSession) -> None:
+    df = counting(spark, uid="a")
+    assert [source.uid for source in jvm.plan_sources(df.join(df, "n"))] == ["a", "a"]
+    assert [source.uid for source in jvm.plan_sources(df.union(df))] == ["a", "a"]
+
+
+def test_plan_sources_leaves_out_static_tables(spark: SparkSession) -> None:
+    joined = counting(spark, uid="a").join(spark.range(3).withColumnRenamed("id", "n"), "n")
+    assert [source.uid for source in jvm.plan_sources(joined)] == ["a"]
+    assert jvm.plan_sources(spark.range(3)) == ()
+
+
+def test_plan_sources_has_no_uid_for_a_source_that_was_given_none(spark: SparkSession) -> None:
+    (found,) = jvm.plan_sources(counting(spark))
+    assert found.uid is None
+
+
+def test_plan_sources_sees_through_views_and_python_functions(spark: SparkSession) -> None:
+    counting(spark, uid="a").createOrReplaceTempView("numbers")
+    mapped = spark.sql("select * from numbers").mapInPandas(lambda frames: frames, "n int")
+    assert [source.uid for source in jvm.plan_sources(mapped)] == ["a"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_plan_sources_shows_sparks_file_and_delta_streams_as_v1(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    spark.range(2).write.format(form).save(str(tmp_path / "t"))
+    df = spark.readStream.format(form).schema("id long") if form == "parquet" else spark.readStream.format(form)
+    (found,) = jvm.plan_sources(df.option("uid", "unseen").load(str(tmp_path / "t")))
+    assert (found.kind, found.uid, dict(found.options)) == ("v1", None, {})
+
+
+def test_plan_sources_shows_the_rate_source_as_v2(spark: SparkSession) -> None:
+    (found,) = jvm.plan_sources(spark.readStream.format("rate").option("uid", "r").load())
+    assert (found.kind, found.format, found.uid) == ("v2", "rate", "r")
+
+
+def test_writer_target_of_a_writer_that_was_told_everything(spark: SparkSession) -> None:
+    writer = (
+        counting(spark, uid="a")
+        .writeStream.format("parquet")
+        .option("path", "/somewhere")
+        .option("uid", "sink")
+        .option("checkpointLocation", "/checkpoint")
+        .queryName("q")
+        .outputMode("append")
+        .partitionBy("n")
+        .trigger(availableNow=True)
+    )
+    target = jvm.writer_target(writer)
+    assert (target.format, target.path, target.query_name) == ("parquet", "/somewhere", "q")
+    assert target.options["uid"] == "sink"
+    assert target.options["checkpointlocation"] == "/checkpoint"
+    assert (target.output_mode, target.partitioning) == ("Append", ("n",))
+    assert target.trigger == "AvailableNowTrigger"
+
+
+def test_writer_target_of_a_writer_that_was_told_nothing(spark: SparkSession) -> None:
+    target = jvm.writer_target(counting(spark, uid="a").writeStream.format("noop"))
+    assert (target.path, target.query_name, target.partitioning) == (None, None, ())
+    assert target.output_mode == "Append"
+    assert target.trigger.startswith("ProcessingTimeTrigger(0")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "shown"),
+    [
+        ({"once": True}, "OneTimeTrigger"),
+        ({"processingTime": "2 seconds"}, "ProcessingTimeTrigger(2000)"),
+    ],
+)
+def test_writer_target_shows_the_trigger(spark: SparkSession, trigger: dict[str, object], shown: str) -> None:
+    writer = counting(spark, uid="a").writeStream.format("noop").trigger(**trigger)  # type: ignore[call-overload]
+    assert jvm.writer_target(writer).trigger == shown
+
+
+def test_writer_frame_is_the_frame_that_is_written(spark: SparkSession) -> None:
+    df = counting(spark, uid="a")
+    assert jvm.writer_frame(df.writeStream) is df
+
+
+def test_checkpoint_location_is_resolved(spark: SparkSession, tmp_path: Path) -> None:
+    query = (
+        counting(spark, uid="a")
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "with space"))
+        .start()
+    )
+    place = jvm.checkpoint_location(query)
+    query.stop()
+    assert place.startswith("file:")
+    assert (tmp_path / "with space" / "metadata").exists()

@@ -1,0 +1,66 @@
+"""The session registry: one small file per uid, one running job per uid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_ext.errors import ConfigurationError, FencedError
+from spark_ext.spark import registry
+from tests.sources.memory import registration
+
+
+def test_outside_a_job_nothing_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(registry.VARIABLE, raising=False)
+    assert registry.folder() is None
+    assert registry.lookup("s") is None
+    assert registry.lookup("s", tmp_path / "never made") is None
+
+
+def test_what_was_published_is_found_through_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "deep" / "registry"
+    entry = registration(interval_ms=250, lineage=2)
+    registry.publish([entry, replace(entry, uid="t", role="sink")], place)
+    monkeypatch.setenv(registry.VARIABLE, str(place))
+    assert registry.lookup("s") == entry
+    assert registry.lookup("t") == replace(entry, uid="t", role="sink")
+    assert sorted(path.name for path in place.iterdir()) == ["s.json", "t.json"]
+
+
+def test_the_same_query_may_publish_again(tmp_path: Path) -> None:
+    registry.publish([registration()], tmp_path)
+    registry.publish([registration(incarnation=2)], tmp_path)
+    assert registry.lookup("s", tmp_path) == registration(incarnation=2)
+
+
+@pytest.mark.parametrize("change", [{"job": "other"}, {"query": "other"}, {"job_id": "other"}])
+def test_a_uid_of_another_running_query_is_refused_and_nothing_is_written(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    registry.publish([registration()], tmp_path)
+    with pytest.raises(ConfigurationError, match="uid 's' is in use by query 'q' of job 'j'"):
+        registry.publish([registration(uid="fresh", **change), registration(**change)], tmp_path)
+    assert registry.lookup("s", tmp_path) == registration()
+    assert registry.lookup("fresh", tmp_path) is None
+
+
+def test_a_withdrawn_uid_is_free_again(tmp_path: Path) -> None:
+    registry.publish([registration()], tmp_path)
+    registry.withdraw(["s", "never published"], tmp_path)
+    assert registry.lookup("s", tmp_path) is None
+    registry.publish([registration(job="other")], tmp_path)
+
+
+def test_an_older_incarnation_neither_replaces_nor_withdraws_a_newer_one(tmp_path: Path) -> None:
+    """Both may be in one session, when a job is taken over in a notebook."""
+    older, newer = registration(incarnation=1), registration(incarnation=2)
+    registry.publish([older], tmp_path)
+    registry.publish([newer], tmp_path)
+    with pytest.raises(FencedError, match="incarnation 2 of the job"):
+        registry.publish([older], tmp_path)
+    registry.withdraw(["s"], tmp_path, (older.job_id, 1))
+    assert registry.lookup("s", tmp_path) == newer
+    registry.withdraw(["s"], tmp_path, (newer.job_id, 2))
+    assert registry.lookup("s", tmp_path) is None

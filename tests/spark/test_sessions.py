@@ -1,0 +1,270 @@
+"""`session` and `register`: what they set, what they leave alone, what they refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+import spark_ext as sx
+from spark_ext.errors import EnvironmentProblem
+from spark_ext.failpoints import DRIVER_PID
+from spark_ext.spark import formats, registry, sessions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = (registry.VARIABLE, DRIVER_PID, sessions.PARALLELISM)
+
+
+class Looks:
+    """Rows with the environment of the process that plans and with that of the process that reads."""
+
+    def partitions(self, *_: object) -> list[InputPartition]:
+        return [InputPartition({name: os.environ.get(name) for name in NAMES})]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, str, str | None]]:
+        for name in NAMES:
+            yield "planner", name, partition.value[name]
+            yield "reader", name, os.environ.get(name)
+
+
+class BatchReader(Looks, DataSourceReader):
+    pass
+
+
+class StreamReader(Looks, DataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:
+        return {"at": 1}
+
+
+class Environment(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "environment"
+
+    def schema(self) -> str:
+        return "who string, name string, value string"
+
+    def reader(self, schema: object) -> BatchReader:
+        return BatchReader()
+
+    def streamReader(self, schema: object) -> StreamReader:
+        return StreamReader()
+
+
+def expected(spark: SparkSession) -> dict[str, str]:
+    folder = str(sessions.registry_folder(spark))
+    return dict(zip(NAMES, (folder, str(os.getpid()), "2"), strict=True))
+
+
+def test_state_is_on_rocksdb_with_changelog_and_format_2(spark: SparkSession, tmp_path: Path) -> None:
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    query = (
+        rates.groupBy("value")
+        .count()
+        .writeStream.format("noop")
+        .outputMode("complete")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(once=True)
+        .start()
+    )
+    query.awaitTermination()
+    (progress,) = query.lastProgress["stateOperators"]
+    assert "rocksdbChangeLogWriterCommitLatencyMs" in progress["customMetrics"]
+    state = [path.name for path in (tmp_path / "state" / "0").rglob("*.*")]
+    # Format 2 names the files of a version after the attempt: 1_<unique id>.changelog.
+    assert any(name.startswith("1_") and name.endswith(".changelog") for name in state), state
+
+
+def test_settings_of_a_session(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == str(2**31 - 1)
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_delta_is_there_with_its_sql(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.format("delta").save(str(tmp_path / "t"))
+    history = spark.sql(f"describe history delta.`{tmp_path / 't'}`")
+    assert [row.version for row in history.collect()] == [0]
+
+
+def test_a_second_session_is_the_running_one(spark: SparkSession) -> None:
+    assert sx.session("another").sparkContext is spark.sparkContext
+
+
+def test_planners_and_readers_see_the_registered_environment(spark: SparkSession) -> None:
+    sx.register(spark, Environment)
+    rows = spark.read.format("environment").load().collect()
+    for who in ("planner", "reader"):
+        assert {row.name: row.value for row in rows if row.who == who} == expected(spark)
+
+
+def test_streaming_planners_see_it_too(spark: SparkSession, tmp_path: Path) -> None:
+    sx.register(spark, Environment)
+    frame = spark.readStream.format("environment").load()
+    query = frame.writeStream.format("memory").queryName("seen").trigger(once=True).start()
+    query.awaitTermination()
+    rows = spark.table("seen").collect()
+    for who in ("planner", "reader"):
+        assert {row.name: row.value for row in rows if row.who == who} == expected(spark)
+
+
+def test_register_twice_is_no_harm_and_makes_nothing(spark: SparkSession) -> None:
+    before, there = dict(spark.sparkContext.environment), sessions.registry_folder(spark).exists()
+    sx.register(spark)
+    sx.register(spark)
+    assert spark.sparkContext.environment == before
+    assert sessions.registry_folder(spark).exists() == there
+
+
+@pytest.mark.parametrize("place", formats.SHIPPED)
+def test_shipped_connectors_are_registered(spark: SparkSession, place: str) -> None:
+    (connector,) = formats.load((place,))
+    spark.dataSource.register(connector)
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    assert manager.dataSourceExists(connector.name())
+
+
+def test_register_refuses_spark_connect() -> None:
+    # Only the module of the class tells; a real one needs grpc, which nothing else here does.
+    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(EnvironmentProblem, match="Spark Connect session"):
+        sx.register(connect)
+
+
+def test_session_refuses_an_environment_that_asks_for_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1")
+    with pytest.raises(EnvironmentProblem, match="asks for Spark Connect"):
+        sx.session("x")
+
+
+def test_register_refuses_workers_with_another_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python")
+    with pytest.raises(EnvironmentProblem, match="there is no '/no/such/python'"):
+        sx.register(spark)
+
+
+def test_session_refuses_a_pyspark_python_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", str(Path(sys.executable).resolve()))
+    with pytest.raises(EnvironmentProblem, match="workers' Python is not the driver's"):
+        sx.session("x")
+
+
+def test_the_shipped_defaults_are_settings() -> None:
+    defaults = sessions.defaults()
+    assert defaults["spark.sql.streaming.stateStore.checkpointFormatVersion"] == "2"
+    assert all(key.startswith("spark.") and value for key, value in defaults.items())
+
+
+@pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[4]", 4), ("local[3,2]", 3)])
+def test_cores_of_a_local_master(master: str, cores: int) -> None:
+    assert sessions._cores(master) == cores
+
+
+def test_cores_of_a_local_master_that_takes_all() -> None:
+    assert sessions._cores("local[*]") == len(os.sched_getaffinity(0))
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter, with an environment of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_session_without_java_says_how_to_install_it(tmp_path: Path) -> None:
+    done = run("import spark_ext as sx; sx.session('x')", PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 1
+    assert "[ENVIRONMENT] there is no Java on this machine's PATH" in done.stderr
+    assert "apt-get install openjdk-17-jre-headless" in done.stderr
+
+
+def test_a_java_that_cannot_run_spark_is_named(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'Module jdk.incubator.vector not found' >&2\nexit 1\n")
+    java.chmod(0o755)
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    done = run("import spark_ext as sx; sx.session('x')", JAVA_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "[ENVIRONMENT] Java was started and ended at once" in done.stderr
+
+
+def test_a_first_session_is_quiet() -> None:
+    done = run(
+        """
+        import spark_ext as sx
+        from spark_ext.spark import formats
+        formats.SHIPPED = ()
+        spark = sx.session("x", master="local[1]", conf={"spark.driver.memory": "512m"})
+        print(spark.range(5).count(), spark.conf.get("spark.sql.shuffle.partitions"))
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "5 1\n"), done.stderr
+    # The JVM itself says this before any of its options are read.
+    assert done.stderr.splitlines() == ["WARNING: Using incubator modules: jdk.incubator.vector"]
+
+
+def test_a_session_from_elsewhere_without_deltas_jar() -> None:
+    done = run(
+        """
+        import sys, os
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        from pyspark.sql import SparkSession
+        import spark_ext as sx
+        from spark_ext.spark import formats
+        formats.SHIPPED = ()
+        spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", False)
+                 .config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
+        try:
+            sx.register(spark)
+        except sx.errors.EnvironmentProblem as problem:
+            print(problem)
+        print("environment", sorted(spark.sparkContext.environment))
+        sx.register(spark, require_delta=False)
+        print("environment", sorted(spark.sparkContext.environment))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Delta's jar is not on the class path" in done.stdout
+    assert "spark.jars.packages to io.delta:delta-spark_4.2_2.13:" in done.stdout
+    refused, registered = [line for line in done.stdout.splitlines() if line.startswith("environment")]
+    assert registry.VARIABLE not in refused
+    assert registry.VARIABLE in registered
+
+
+@pytest.mark.cluster
+def test_executors_in_processes_of_their_own_have_delta_and_this_python(tmp_path: Path) -> None:
+    done = run(
+        f"""
+        import sys
+        import spark_ext as sx
+        from spark_ext.spark import formats
+        formats.SHIPPED = ()
+        spark = sx.session("x", master="local-cluster[1,1,1024]")
+        spark.range(5).write.format("delta").save({str(tmp_path / "t")!r})
+        print(spark.read.format("delta").load({str(tmp_path / "t")!r}).count())
+        python = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).first()
+        print(python == sys.executable)
+        """,
+    )
+    assert (done.returncode, done.stdout) == (0, "5\nTrue\n"), done.stderr

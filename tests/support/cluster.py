@@ -1,0 +1,132 @@
+"""A real standalone Spark cluster on loopback: one Master and some Workers, each a process, each with its executors.
+
+    with Cluster(tmp_path, workers=2) as cluster:
+        run_driver(env=cluster.environment)
+
+Drivers run as processes of their own, since a test process holds one Spark session only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import pyspark
+
+from tests.support.processes import Member, Tree
+from tests.support.waiting import until
+
+SPARK_HOME = Path(pyspark.__file__).parent
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_UI_PORT = re.compile(r"Successfully started service 'MasterUI' on port (\d+)")
+
+
+class Cluster:
+    """A cluster of `workers` Worker processes; at the end of the `with` nothing of it is left.
+
+    Args:
+        folder: for logs and the workers' files.
+        workers: how many.
+        cores: of each worker.
+        memory: of each worker, which its executors share.
+    """
+
+    def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+        self._folder = folder
+        self._count, self._cores, self._memory = workers, cores, memory
+        self._stack = ExitStack()
+        self.master = ""
+        """The address for `spark.master`."""
+        self._ui = ""
+        self.workers: list[Tree] = []
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a driver needs to run on the cluster."""
+        return {
+            "SPARK_MASTER": self.master,
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+    def registered(self) -> int:
+        """How many workers the Master knows and believes alive."""
+        with urllib.request.urlopen(f"{self._ui}/json/", timeout=10) as answer:
+            return int(json.load(answer)["aliveworkers"])
+
+    def executors(self) -> list[Member]:
+        """The executors' JVMs that run now, of all applications."""
+        return [member for worker in self.workers for member in worker.members() if member.is_executor]
+
+    def python_workers(self) -> list[Member]:
+        """The executors' Python processes."""
+        return [member for worker in self.workers for member in worker.members() if not member.is_jvm]
+
+    def _start(self) -> None:
+        master = self._launch("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+
+        def address() -> tuple[str, str] | None:
+            text = master.text()
+            if master.poll() is not None:
+                raise RuntimeError(f"the Master has ended:\n{text}")
+            found, port = _MASTER.search(text), _UI_PORT.search(text)
+            up = "I have been elected leader" in text
+            return (found[1], f"http://127.0.0.1:{port[1]}") if up and found and port else None
+
+        found = until(address, "the Master is up")
+        assert found is not None
+        self.master, self._ui = found
+        for number in range(self._count):
+            self.workers.append(self._worker(number))
+        until(lambda: self.registered() == self._count, f"{self._count} workers registered")
+
+    def _worker(self, number: int) -> Tree:
+        options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        options += ["--cores", str(self._cores), "--memory", self._memory]
+        options += ["--work-dir", str(self._folder / f"work-{number}")]
+        return self._launch(f"worker-{number}", "worker.Worker", *options, self.master)
+
+    def _launch(self, name: str, kind: str, *options: str) -> Tree:
+        env = {
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_CONF_DIR": str(self._folder),
+            "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+            "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
+        }
+        (self._folder / "log4j2.properties").write_text(_LOG)
+        command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]
+        tree = Tree(command, self._folder / f"{name}.log", {key: value for key, value in env.items() if value})
+        return self._stack.enter_context(tree)
+
+
+_LOG = """\
+rootLogger.level = info
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""

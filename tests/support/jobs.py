@@ -1,0 +1,96 @@
+"""Small jobs for tests, made of the operators in `tests.support.operators`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import cloudpickle
+
+import spark_ext as sx
+from tests.support import operators
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_ext.jobs.job import Job
+
+
+def register(spark: SparkSession) -> None:
+    """Register the tests' operators; their code travels by value, as workers do not have the tests on their path."""
+    cloudpickle.register_pickle_by_value(operators)
+    sx.register(spark, operators.Numbers, operators.Folder, operators.PatientFolder)
+
+
+def numbers(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
+    """A stream of the `numbers` source."""
+    reader = spark.readStream.format("numbers").option("uid", uid)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()
+
+
+class Lab:
+    """A folder with one job in it: state, outputs and the event log."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.log = str(folder / "events.jsonl")
+        register(spark)
+
+    def source(self, uid: str = "in", **options: Any) -> DataFrame:
+        """A `numbers` stream that writes the event log."""
+        return numbers(self.spark, uid, log=self.log, **options)
+
+    def job(
+        self, frame: DataFrame, *, sink: str = "folder", query: str = "q", out: str = "out", **settings: Any
+    ) -> Job:
+        """A job of one query into a folder; `sink_<option>` goes to the sink, the rest to the job."""
+        job = sx.Job(self.spark, "lab", state=self.folder / "state", **_without(settings, "sink_"))
+        self.add(job, frame, sink=sink, query=query, out=out, **settings)
+        return job
+
+    def add(self, job: Job, frame: DataFrame, *, sink: str = "folder", query: str, out: str, **settings: Any) -> None:
+        """Add a query that writes to a folder of its own."""
+        writer = frame.writeStream.format(sink).option("uid", f"{query}-out").option("path", str(self.folder / out))
+        writer = writer.option("log", self.log)
+        for name, value in _only(settings, "sink_").items():
+            writer = writer.option(name, str(value))
+        job.add(query, writer)
+
+    def events(self, *names: str) -> list[dict[str, Any]]:
+        """The event log."""
+        return operators.events(self.log, *names)
+
+    def rows(self, out: str = "out") -> list[dict[str, Any]]:
+        """What the folder sink has made visible."""
+        return operators.rows(self.folder / out)
+
+    def numbers(self, out: str = "out") -> list[tuple[str, int]]:
+        """(channel, n) of all visible rows, sorted; a repeated one shows twice."""
+        return sorted((row["channel"], row["n"]) for row in self.rows(out))
+
+    def checkpoint(self, query: str = "q") -> Path:
+        """Spark's checkpoint directory of a query."""
+        return self.folder / "state" / "queries" / query / "checkpoint"
+
+
+def expected(*counts: int) -> list[tuple[str, int]]:
+    """What `numbers` gives for these counts."""
+    return sorted((str(channel), n) for channel, count in enumerate(counts) for n in range(count))
+
+
+def _only(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
+
+
+def _without(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if not name.startswith(prefix)}
+
+
+@pytest.fixture
+def lab(spark: SparkSession, tmp_path: Path) -> Lab:
+    """A folder with a job in it."""
+    return Lab(spark, tmp_path)

@@ -1,0 +1,63 @@
+"""A job as a process of its own, to be killed: `python -m tests.support.killable JOB FOLDER`; a test continues it.
+
+A job is a function of its lab, so that the test builds the very same one after the kill.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import spark_ext as sx
+from tests.support.jobs import Lab
+from tests.support.processes import Tree
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.job import Job
+
+
+def mixed(lab: Lab) -> Job:
+    """One query over 10,000 bounded rows and 100 live rows per second."""
+    frame = lab.source("bounded", counts="10000").union(lab.source("live", counts="1", live="true", rate=100))
+    return lab.job(frame, interval="50 ms", checkpoint_interval="100 ms")
+
+
+def beside(lab: Lab) -> Job:
+    """A query that ends, and one that does not."""
+    made = lab.job(lab.source("a", counts="1000"), query="a", out="a", checkpoint_interval="100 ms")
+    lab.add(made, lab.source("b", counts="1", live="true", rate=500), query="b", out="b")
+    return made
+
+
+JOBS: Final[dict[str, Callable[[Lab], Job]]] = {"mixed": mixed, "beside": beside}
+
+
+@contextmanager
+def running(job: Callable[[Lab], Job], folder: Path) -> Iterator[Tree]:
+    """The job in a driver of its own; nothing of it is left afterwards."""
+    command = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
+    with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2])}) as driver:
+        yield driver
+
+
+def kill(driver: Tree) -> None:
+    """`kill -9` to the driver; its JVM notices, and ends by itself."""
+    driver.kill()
+    until(lambda: not driver.members(), "the killed driver's JVM and workers have ended")
+
+
+def main(job: str, folder: str) -> None:
+    spark = sx.session(
+        "killable",
+        master="local[2]",
+        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"},
+    )
+    JOBS[job](Lab(spark, Path(folder))).run(progress=False)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,135 @@
+"""Trees of real processes that a test starts, kills in part, and never leaves behind.
+
+Each tree is a session of the operating system of its own: what is in it is found by its session id, also after its
+parents have died, and nothing outside it is ever touched.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from tests.support.waiting import until
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process of a tree."""
+
+    pid: int
+    started: float
+    """Seconds since 1970; with the pid it names a process, also when the number is used again."""
+    command: str
+
+    @property
+    def is_jvm(self) -> bool:
+        """A JVM of any kind."""
+        return Path(self.command.partition(" ")[0]).name == "java"
+
+    @property
+    def is_executor(self) -> bool:
+        """The JVM of an executor of a cluster."""
+        return self.is_jvm and "CoarseGrainedExecutorBackend" in self.command
+
+    @property
+    def is_python_worker(self) -> bool:
+        """A Python process of Spark's, not the shell script in pyspark's folder that starts the JVM."""
+        return " -m pyspark." in self.command and not self.is_jvm
+
+    def kill(self) -> bool:
+        """SIGKILL; returns whether it was still there."""
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            if process.create_time() == self.started and process.status() != psutil.STATUS_ZOMBIE:
+                process.kill()
+                return True
+        return False
+
+
+class Tree:
+    """A command, and every process that comes of it. Use it in a `with`: at its end nothing of it is left.
+
+    Args:
+        command: what to run.
+        log: file for its output, added to.
+        env: further environment variables.
+    """
+
+    def __init__(self, command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.kill_all()
+
+    def poll(self) -> int | None:
+        """The command's exit code; None while it runs. A signal is a negative number."""
+        return self._process.poll()
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for the command's end for so long."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+    def members(self) -> list[Member]:
+        """All living processes of the tree."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(Member(process.pid, process.create_time(), " ".join(process.cmdline())))
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL to the command alone: what it had started lives on."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def terminate(self, seconds: float = 30) -> None:
+        """Ask the command to end, then end everything that is left."""
+        self._process.terminate()
+        self.wait(seconds)
+        self.kill_all()
+
+    def kill_all(self) -> None:
+        """SIGKILL to every process of the tree, and wait until none is left."""
+
+        def none_left() -> bool:
+            # Again and again: one may have started another between the look and the blow.
+            left = self.members()
+            for member in left:
+                member.kill()
+            self._process.poll()
+            return not left
+
+        until(none_left, f"no process of session {self.pid} left")
+        self._process.wait()
+
+    def text(self) -> str:
+        """What it has said so far."""
+        return self.log.read_text(errors="replace")

@@ -1,0 +1,75 @@
+"""Nothing that a test has started outlives it: trees of processes, and a real cluster."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.processes import Tree
+from tests.support.waiting import until
+
+FAMILY = """
+import subprocess, sys, time
+nap = "import time; time.sleep(600)"
+child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{nap}']); {nap}"
+subprocess.Popen([sys.executable, "-c", child])
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def family(tmp_path: Path) -> Tree:
+    return Tree([sys.executable, "-c", FAMILY], tmp_path / "family.log")
+
+
+def test_a_tree_is_found_whole_also_without_its_head_and_leaves_nothing(tmp_path: Path) -> None:
+    with family(tmp_path) as tree:
+        until(lambda: len(tree.members()) == 3, "parent, child and grandchild")
+        tree.kill()
+        assert tree.poll() == -signal.SIGKILL
+        left = tree.members()
+        assert len(left) == 2
+        assert tree.pid not in {member.pid for member in left}
+    assert tree.members() == []
+    assert not any(psutil.pid_exists(member.pid) and _alive(member.pid) for member in left)
+
+
+def test_a_tree_is_ended_when_the_test_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), family(tmp_path) as tree:
+        until(lambda: "up" in tree.text(), "the family is up")
+        raise ZeroDivisionError
+    assert tree.members() == []
+
+
+def test_a_kill_that_comes_too_late_hits_nobody(tmp_path: Path) -> None:
+    with family(tmp_path) as tree:
+        until(lambda: len(tree.members()) == 3, "parent, child and grandchild")
+        members = tree.members()
+        tree.kill_all()
+    assert [member.kill() for member in members] == [False] * 3
+
+
+@pytest.mark.cluster
+def test_a_cluster_starts_with_its_workers_and_leaves_nothing(tmp_path: Path) -> None:
+    with Cluster(tmp_path, workers=2) as cluster:
+        assert cluster.master.startswith("spark://127.0.0.1:")
+        assert cluster.registered() == 2
+        workers = list(cluster.workers)
+        assert all(worker.members() for worker in workers)
+        assert cluster.executors() == []
+        # A worker that dies is missed.
+        workers[0].kill_all()
+        until(lambda: cluster.registered() == 1, "the Master misses the dead worker")
+    assert [worker.members() for worker in workers] == [[], []]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,246 @@
+"""What the tests of the end of input share: a source of given rows, a query outside a job, and what it has done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+
+import spark_ext as sx
+from spark_ext.model.end_of_input import FORMAT, is_end_of_input_offset
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.spark import jvm, registry
+from spark_ext.spark.registry import Registration
+from spark_ext.spark.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+Given: TypeAlias = "tuple[float | None, str, int]"
+"""A row: event time in hours after `DAY` (None: null), key, number."""
+
+_LATE = ("Python worker failed to connect back", "Current State: INITIALIZING")
+
+DAY = datetime(2024, 1, 1, tzinfo=timezone.utc)
+SCHEMA = "ts timestamp, k string, n bigint"
+
+
+class GivenOptions(SourceOptions):
+    """A JSON file with channel -> rows."""
+
+    path: str
+    live: bool = False
+    """The file may get more rows; channels never end."""
+
+
+class GivenRows(ChannelSource):
+    """Rows of a file; event times are microseconds."""
+
+    options_type = GivenOptions
+    options: GivenOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "given"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    @property
+    def bounded(self) -> bool:
+        return not self.options.live
+
+    def _rows(self) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = json.loads(Path(self.options.path).read_text())
+        return found
+
+    def discover(self) -> Iterator[Channel]:
+        return map(Channel, self._rows())
+
+    def advance(self, channel: Channel, start: Any, limit: Limit) -> Advance:
+        there = len(self._rows()[channel.id])
+        end = there if limit.rows is None else min(there, start + limit.rows)
+        return Advance(end, finished=self.bounded and end == there, rows=end - start)
+
+    def latest(self, channel: Channel) -> Any:
+        return len(self._rows()[channel.id])
+
+    def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
+        rows = self._rows()[channel.id][start:end]
+        columns = list(zip(*rows, strict=True)) or [(), (), ()]
+        types = (pa.timestamp("us", "UTC"), pa.string(), pa.int64())
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)], ["ts", "k", "n"]
+        )
+
+
+def micros(hours: float | None) -> int | None:
+    """Event time of a given row."""
+    return None if hours is None else int((DAY.timestamp() + hours * 3600) * 1_000_000)
+
+
+def hour(hours: float) -> datetime:
+    """Event time of a given row, as Spark hands it to Python."""
+    return (DAY + timedelta(hours=hours)).astimezone().replace(tzinfo=None)
+
+
+class Streams:
+    """A folder with given rows, one query on them, and what it wrote per epoch."""
+
+    def __init__(self, spark: SparkSession, folder: Path, name: str = "checkpoint") -> None:
+        # Workers do not have the tests on their path: the source's code travels by value.
+        import tests.support.watermarks
+
+        cloudpickle.register_pickle_by_value(tests.support.watermarks)
+        sx.register(spark, GivenRows)
+        self.spark = spark
+        self.folder = folder
+        self.checkpoint = folder / name
+        self.written: dict[int, list[tuple[Any, ...]]] = {}
+        self.query: StreamingQuery | None = None
+        self._published: list[str] = []
+
+    # -- input --------------------------------------------------------------------------------------------------------
+
+    def put(self, uid: str, *channels: Sequence[Given]) -> None:
+        """Write a source's rows, for each channel all of them."""
+        content = {str(index): [[micros(hours), k, n] for hours, k, n in rows] for index, rows in enumerate(channels)}
+        draft = self.folder / f".{uid}.json"
+        draft.write_text(json.dumps(content))
+        draft.replace(self._path(uid))
+
+    def read(self, uid: str, **options: Any) -> DataFrame:
+        """A stream of what `put` wrote."""
+        reader = self.spark.readStream.format("given").option("uid", uid).option("path", str(self._path(uid)))
+        return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+    def batch(self, uid: str) -> DataFrame:
+        """The same rows, not streaming."""
+        content = json.loads(self._path(uid).read_text())
+        rows = [tuple(row) for channel in content.values() for row in channel]
+        df = self.spark.createDataFrame(rows, "ts bigint, k string, n bigint")
+        return df.selectExpr("timestamp_micros(ts) as ts", "k", "n")
+
+    def _path(self, uid: str) -> Path:
+        return self.folder / f"{uid}.json"
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def start(self, df: DataFrame, trigger: Mapping[str, Any] | None = None, *, job: bool = True) -> StreamingQuery:
+        """Start the query; as a job would, which tells its markers where the checkpoint is, or outside any."""
+        ends = {leaf.uid: leaf for leaf in jvm.plan_sources(df) if leaf.format == FORMAT}
+        self._published = [uid for uid in ends if uid]
+        place = registry.folder_of(self.spark)
+        registry.withdraw(self._published, place)
+        registry.publish(
+            [
+                Registration(uid, FORMAT, "test", "0", "q", str(self.folder), str(self.checkpoint), 1, 0)
+                for uid in (self._published if job else ())
+            ],
+            place,
+        )
+
+        self._ends = bool(trigger and trigger.keys() & {"availableNow", "once"})
+
+        def keep(rows: DataFrame, epoch: int) -> None:
+            self.written[epoch] = [tuple(row) for row in rows.collect()]
+
+        writer = df.writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
+        writer = writer.trigger(**(trigger or {"processingTime": "0 seconds"}))
+        self._again = writer.start
+        self.query = self._again()
+        return self.query
+
+    def settle(self) -> None:
+        """Wait until the query has nothing left to do: it ended by itself, or idles.
+
+        A planner process that Spark did not wait long enough for (10 s, on a busy machine) is started again: that
+        query has not planned anything yet.
+        """
+        assert self.query is not None
+        for late in range(10):
+            try:
+                if self._ends:
+                    self.query.awaitTermination()
+                else:
+                    self.query.processAllAvailable()
+                return
+            except StreamingQueryException as failure:
+                if late == 9 or not all(words in str(failure) for words in _LATE):
+                    raise
+                self.query = self._again()
+
+    def run(self, df: DataFrame, trigger: Mapping[str, Any] | None = None, *, job: bool = True) -> None:
+        """Start, wait until nothing is left to do, stop."""
+        self.start(df, trigger, job=job)
+        self.settle()
+        assert self.query is not None
+        self.query.stop()
+
+    # -- what came of it ----------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """All rows written, sorted; one that was written twice shows twice."""
+        return sorted((row for rows in self.written.values() for row in rows), key=in_order)
+
+    def state_rows(self) -> list[int]:
+        """Rows in the state of each stateful operator after the last epoch."""
+        assert self.query is not None
+        epochs = [progress for progress in self.query.recentProgress if progress["stateOperators"]]
+        return [operator["numRowsTotal"] for operator in epochs[-1]["stateOperators"]] if epochs else []
+
+    def log(self) -> list[LoggedOffsets]:
+        """Spark's offset log, one entry per committed epoch."""
+        log = SparkLog(str(self.checkpoint))
+        newest = log.newest_commit()
+        found = [log.offsets(epoch) for epoch in range((newest if newest is not None else -1) + 1)]
+        return [one for one in found if one is not None]
+
+    def markers(self, uid: str) -> list[tuple[int, bool]]:
+        """(marker, flushed) of one end of input, per committed epoch."""
+        return [
+            (raw["marker"], raw["flushed"])
+            for epoch in self.log()
+            for raw in epoch.sources
+            if is_end_of_input_offset(raw) and raw["uid"] == uid
+        ]
+
+    def ended(self, uid: str) -> list[bool]:
+        """Whether a source had ended, per committed epoch."""
+        return [
+            bool(raw.get("ended"))
+            for epoch in self.log()
+            for raw in epoch.sources
+            if isinstance(raw, dict) and raw.get("uid") == uid
+        ]
+
+    def crash_in(self, epoch: int) -> None:
+        """Leave what a crash between the sink's and Spark's commit of an epoch leaves: that epoch is replayed."""
+        for folder, first in (("commits", epoch), ("offsets", epoch + 1)):
+            for path in (self.checkpoint / folder).iterdir():
+                number = path.name.strip(".").removesuffix(".crc")
+                if number.isdigit() and int(number) >= first:
+                    path.unlink()
+        self.written = {number: rows for number, rows in self.written.items() if number <= epoch}
+
+
+def in_order(row: tuple[Any, ...]) -> tuple[str, ...]:
+    """A key for rows that may hold nulls: times in the order of time, the rest by their text."""
+    return tuple(value.isoformat() if isinstance(value, datetime) else repr(value) for value in row)
+
+
+def sorted_rows(df: DataFrame) -> list[tuple[Any, ...]]:
+    """A batch result in the form of `Streams.rows`."""
+    return sorted((tuple(row) for row in df.collect()), key=in_order)
+
+
+Shape: TypeAlias = Callable[[Callable[["DataFrame", str, str], "DataFrame"], Callable[[str], "DataFrame"]], "DataFrame"]
+"""A plan over sources `a` and `b`, given a watermark function and a reader: built once streaming and once in batch."""

@@ -1,0 +1,176 @@
+"""Options are declared once, and refused early with the operator, the name and a way out."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from pydantic import Field, ValidationError
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.options import UID, Bytes, Milliseconds, Options, byte_count, milliseconds
+from spark_ext.queries import operators
+from spark_ext.sources.contract import SourceOptions
+from tests.sources.memory import Memory
+
+
+class Some(Options):
+    secret_fields = frozenset({"headers"})
+
+    path: str | None = None
+    max_rows: int | None = Field(default=None, gt=0)
+    password: str | None = None
+    headers: str | None = None
+    wait: Milliseconds = 100
+    size: Bytes = 0
+
+
+def parse(**raw: str) -> Some:
+    return Some.parse("some", {"uid": "u", **raw})
+
+
+def refused(**raw: str) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as found:
+        parse(**raw)
+    assert found.value.kept and found.value.do
+    return found.value
+
+
+def test_names_are_taken_in_any_case() -> None:
+    assert parse(MAX_ROWS="5", Path="x") == Some(uid="u", max_rows=5, path="x")
+
+
+def test_sparks_own_options_are_passed_over_unless_declared() -> None:
+    assert parse(checkpointLocation="/c", queryName="q", path="/p").path == "/p"
+
+
+def test_a_missing_uid_is_refused() -> None:
+    for raw in ({}, {"uid": ""}):
+        with pytest.raises(ConfigurationError, match="'uid' is missing") as found:
+            Some.parse("some", raw)
+        assert "some" in found.value.operator
+
+
+@pytest.mark.parametrize("uid", ["a/b", "../x", ".hidden", "a b", "é", "x" * 129, "a\n", "-a"])
+def test_a_uid_that_cannot_be_a_file_name_is_refused(uid: str) -> None:
+    assert UID.fullmatch(uid) is None
+    with pytest.raises(ConfigurationError, match="uid"):
+        Some.parse("some", {"uid": uid})
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
+    error = refused(max_row="5")
+    assert "did you mean 'max_rows'" in error.what
+    assert "some u" in error.operator
+    assert "max_rows" in error.do
+
+
+def test_a_bad_value_is_shown_and_a_bad_secret_is_not() -> None:
+    assert "'0'" in refused(max_rows="0").what
+
+    class Secretive(Options):
+        secret_fields = frozenset({"pin"})
+        pin: int
+
+    with pytest.raises(ConfigurationError) as found:
+        Secretive.parse("some", {"uid": "u", "pin": "hunter2"})
+    assert "hunter2" not in str(found.value)
+
+
+def test_options_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        parse().path = "y"
+
+
+def test_public_options_mask_what_is_secret_and_show_the_rest() -> None:
+    public = parse(password="p", headers="h", path="x").public()
+    assert (public["password"], public["headers"], public["path"], public["uid"]) == ("***", "***", "x", "u")
+    assert Some(uid="u").public()["password"] is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "DB_PASSWORD", "secret", "aws_secret_access_key", "token", "apiKey", "api_key", "credentials",
+     "access_key", "accessKey", "dsn", "sas", "kafka.sasl.jaas.config", "fs.s3a.access.key", "fs.azure.account.key.x",
+     "Authorization", "kafka.ssl.keystore.passphrase", "passwd"],
+)  # fmt: skip
+def test_options_that_go_into_the_ledger_are_masked_by_name(name: str) -> None:
+    assert operators.public_options("elsewhere", {name: "hunter2", "path": "x"}) == {name: "***", "path": "x"}
+
+
+@pytest.mark.parametrize("name", ["path", "max_rows", "sasquatch", "format"])
+def test_other_options_are_shown(name: str) -> None:
+    assert operators.public_options("elsewhere", {name: "value"}) == {name: "value"}
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:hunter2@db:5432/x", "postgresql://ann:***@db:5432/x"),
+        ("postgresql://ann@db/x", "postgresql://ann@db/x"),
+        ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
+        ("postgresql://ann:hun@ter/2@db/x", "postgresql://ann:***@db/x"),
+        ("https://h/in?v=1&api_key=hunter2&n=3", "https://h/in?v=1&api_key=***&n=3"),
+        ("https://h/in?sig=hunter2", "https://h/in?sig=***"),
+        ("jdbc:postgresql://h/x?user=ann&password=hunter2", "jdbc:postgresql://h/x?user=ann&password=***"),
+        (
+            "jdbc:sqlserver://h;user=ann;password=hunter2;encrypt=true",
+            "jdbc:sqlserver://h;user=ann;password=***;encrypt=true",
+        ),
+        ("a sentence; key=value", "a sentence; key=value"),
+    ],
+)
+def test_a_password_inside_an_address_is_masked(url: str, shown: str) -> None:
+    assert operators.public_options("elsewhere", {"url": url}) == {"url": shown}
+
+
+def test_what_a_format_declares_secret_is_masked_in_the_ledger_too() -> None:
+    class Secretive(Memory):
+        options_type = type("SecretiveOptions", (SourceOptions,), {"secret_fields": frozenset({"headers"})})
+
+        @classmethod
+        def name(cls) -> str:
+            return "secretive"
+
+    assert Secretive.name() == "secretive"
+    assert operators.public_options("secretive", {"Headers": "hunter2", "x": "y"}) == {"Headers": "***", "x": "y"}
+
+
+# -- durations and sizes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0", 0), ("250", 250), (250, 250), ("500 ms", 500), ("90 s", 90_000), ("1 hour", 3_600_000), (" 2 min ", 120_000),
+     ("1.5 s", 1500), ("1 day", 86_400_000), ("1h30m", 5_400_000)],
+)  # fmt: skip
+def test_durations(text: object, ms: int) -> None:
+    assert milliseconds(text) == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-1 s", "-5", -5, "1.5", "NaT", "nan", "1 parsec", "²", "9999999999999 days"]
+)
+def test_bad_durations(text: object) -> None:
+    with pytest.raises(ValueError):
+        milliseconds(text)
+
+
+@given(st.integers(0, 10**12))
+def test_a_plain_number_is_milliseconds(number: int) -> None:
+    assert milliseconds(str(number)) == number == milliseconds(number)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("1048576", 2**20), (7, 7), ("64k", 2**16), ("64 KiB", 2**16), ("128m", 2**27), ("1G", 2**30),
+     ("2 tb", 2**41), ("10 b", 10)],
+)  # fmt: skip
+def test_sizes(text: object, size: int) -> None:
+    assert byte_count(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1.5g", "1 x"])
+def test_bad_sizes(text: object) -> None:
+    with pytest.raises(ValueError):
+        byte_count(text)

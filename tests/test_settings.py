@@ -1,0 +1,51 @@
+"""A job's settings: the shipped file, then what was given."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+import yaml
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.model.restarts import RestartPolicy
+from spark_ext.settings import JobSettings
+
+
+def test_the_shipped_file_says_what_the_code_defaults_to() -> None:
+    assert JobSettings.of("j", {}) == JobSettings()
+
+
+def test_the_shipped_file_lists_every_setting_but_credentials() -> None:
+    shipped = yaml.safe_load(files("spark_ext.conf").joinpath("job.yaml").read_text())
+    assert shipped.keys() == JobSettings.model_fields.keys() - {"storage_options"}
+
+
+def test_given_settings_win() -> None:
+    settings = JobSettings.of(
+        "j", {"interval": "2 s", "restart_attempts": 7, "restart_backoff": 10, "outage_patience": "2 s"}
+    )
+    assert settings.interval == 2000
+    assert settings.checkpoint_interval == 10_000
+    assert settings.restarts == RestartPolicy(7, 10, outage_ms=2000)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"intervall": 1}, "intervall"), ({"interval": "soon"}, "interval"),
+     ({"restart_attempts": -1}, "restart_attempts"), ({"stop_timeout": -1}, "stop_timeout")],
+)  # fmt: skip
+def test_a_bad_setting_is_refused_by_name(given: dict[str, object], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"setting '{named}'") as refused:
+        JobSettings.of("my-job", given)
+    assert "my-job" in refused.value.operator
+    assert "restart_attempts" in refused.value.do
+
+
+def test_credentials_are_never_shown() -> None:
+    settings = JobSettings.of("j", {"storage_options": {"AWS_SECRET_ACCESS_KEY": "hunter2"}})
+    assert settings.storage_options["AWS_SECRET_ACCESS_KEY"] == "hunter2"
+    assert "hunter2" not in repr(settings)
+    with pytest.raises(ConfigurationError) as refused:
+        JobSettings.of("j", {"storage_options": "hunter2"})
+    assert "hunter2" not in str(refused.value)

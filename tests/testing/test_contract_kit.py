@@ -1,0 +1,155 @@
+"""The contract kit finds what is wrong: each bug put into a right sink or source makes the tests of its line fail.
+
+The right sink is that of the page `docs/testing.md`, which passes (see `test_docs.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_ext.model.offsets import Position
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.testing.source_contract import SourceContract, SourceWorld
+from tests.support.pages import python_blocks
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of the right sink's code, and the tests that have to notice."""
+
+    right: str
+    wrong: str
+    noticed_by: tuple[str, ...]
+
+
+SINK_BUGS = {
+    "does not remember the epoch": Bug(
+        'db.execute("insert or replace into epochs values (?, ?)", [epoch.application, epoch.number])',
+        "pass",
+        ("c3_crash_between", "c4_", "c6_"),
+    ),
+    "takes another sink's epoch for its own": Bug(
+        'where id = ?", [epoch.application]', 'order by epoch desc limit 1"', ("c10_two_jobs",)
+    ),
+    "does not look at the fence when it commits": Bug(
+        "self._refuse_newer(db, epoch.incarnation)", "pass", ("c7_", "c11_")
+    ),
+    "does not look whose the uid is": Bug("if owner and owner[0] != claim.job_id:", "if False:", ("c10_the_same_uid",)),
+    "shows rows before the epoch is there": Bug(
+        '            db.execute("insert or replace into epochs',
+        '            db.execute("commit")\n'
+        '            reach("sqlite.torn")\n'
+        '            db.execute("begin immediate")\n'
+        '            db.execute("insert or replace into epochs',
+        ("c2_crash_at_every_step",),
+    ),
+    "loses a row of many": Bug("for row in rows]", "for row in rows][:99_999]", ("c9_a_huge",)),
+}
+
+
+@pytest.mark.parametrize("what", SINK_BUGS)
+def test_a_sink_that(what: str, tmp_path: Path) -> None:
+    bug = SINK_BUGS[what]
+    sink, adapter, _ = python_blocks("testing")
+    assert bug.right in sink
+    (tmp_path / "sqlite_sink.py").write_text(sink.replace(bug.right, bug.wrong), encoding="utf-8")
+    if "sqlite.torn" in bug.wrong:
+        adapter = adapter.replace("stages = False", 'points = ("sqlite.torn",)\n    stages = False')
+    (tmp_path / "test_sqlite_sink.py").write_text(adapter, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", " or ".join(bug.noticed_by), "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    failed = re.findall(r"^FAILED \S+::test_(\w+)", done.stdout, re.MULTILINE)
+    for line in bug.noticed_by:
+        assert any(name.startswith(line) for name in failed), f"{line} has not noticed: {done.stdout[-2000:]}"
+
+
+class Options(SourceOptions):
+    bug: str = ""
+
+
+COUNTS = {"a": 3, "b": 17, "c": 8}
+_reads = 0
+
+
+class Counters(ChannelSource):
+    """Channels of numbers, right but for the bug that it is given."""
+
+    options_type = Options
+    options: Options
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._taken: dict[str, int] = {}
+
+    @classmethod
+    def name(cls) -> str:
+        return "counters"
+
+    def schema(self) -> str:
+        return "channel string, n bigint"
+
+    def discover(self) -> list[Channel]:
+        return [Channel(name) for name in ("a", "a", "b") if self.options.bug == "ids twice"] or list(
+            map(Channel, COUNTS)
+        )
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+        if self.options.bug == "takes away":
+            start = max(start, self._taken.get(channel.id, 0))
+        end = min(COUNTS[channel.id], start + (limit.rows or 100) + (self.options.bug == "past its limit"))
+        self._taken[channel.id] = end
+        at = (end,) if self.options.bug == "positions of tuples" else end
+        return Advance(at, finished=end == COUNTS[channel.id], rows=end - start)
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        global _reads
+        _reads += self.options.bug == "other rows each time"
+        numbers = range(start + 1, end) if self.options.bug == "first row lost" else range(start, end)
+        yield pa.RecordBatch.from_pydict(
+            {"channel": [channel.id] * len(numbers), "n": [n + 1000 * _reads for n in numbers]},
+        )
+
+
+class CountersWorld(SourceWorld):
+    def __init__(self, bug: str) -> None:
+        self.bug = bug
+
+    def source(self, **options: str) -> ChannelSource:
+        return Counters({"uid": "in", "bug": self.bug, **options})
+
+    def expected(self) -> list[dict[str, Any]]:
+        return [{"channel": name, "n": n} for name, count in COUNTS.items() for n in range(count)]
+
+
+class TestRight(SourceContract):
+    """Without a bug all is well."""
+
+    @pytest.fixture
+    def world(self) -> SourceWorld:
+        return CountersWorld("")
+
+
+@pytest.mark.parametrize(
+    "bug",
+    ["takes away", "past its limit", "positions of tuples", "other rows each time", "first row lost", "ids twice"],
+)
+def test_a_source_with_a_bug_is_noticed(bug: str) -> None:
+    with pytest.raises((AssertionError, TypeError)):
+        SourceContract().test_a_planner_that_dies_at_every_step_loses_nothing(CountersWorld(bug))
