@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, JobRow, Row
+from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow, Row
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.spark_log import SparkLog
 from tests.support import operators
@@ -63,6 +63,7 @@ class History:
     finished: tuple[FinishedRow, ...] = ()
     epochs: tuple[EpochRow, ...] = ()
     states: tuple[ExecutionStateRow, ...] = ()
+    incidents: tuple[IncidentRow, ...] = ()
     logs: Mapping[str, QueryLog] = field(default_factory=dict)
     """By query uid; a query whose checkpoint is not there any more has none."""
     state_rows: Mapping[str, int] = field(default_factory=dict)
@@ -94,6 +95,7 @@ class History:
             finished=rows(FinishedRow),
             epochs=rows(EpochRow),
             states=rows(ExecutionStateRow),
+            incidents=rows(IncidentRow),
             logs={path.parent.name: QueryLog.read(path) for path in sorted((state / "queries").glob("*/checkpoint"))},
             **given,
         )

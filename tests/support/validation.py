@@ -42,7 +42,8 @@ def validated_jobs(test: pytest.Item) -> Iterator[None]:
     for state in dict.fromkeys(job.state_directory for job in started):
         if "://" not in state and Path(state, "ledger").is_dir():
             found = validate([job for job in started if job.state_directory == state], test)
-            assert found == [], f"the history of the job in {state}"
+            if found:
+                pytest.fail("\n".join([f"the history of the job in {state} is not valid:", *found]), pytrace=False)
 
 
 def validate(jobs: list[Job], test: pytest.Item) -> list[str]:
