@@ -76,7 +76,7 @@ def query_result(run: QueryRun) -> QueryResult:
         finished_before=run.had_finished,
         epochs=run.figures.epochs,
         last_epoch=run.committed if run.committed >= 0 else None,
-        last_epoch_ms=run.figures.last_epoch_ms,
+        last_epoch_ms=run.figures.last_epoch_ms or None,
         rows=run.figures.input_rows,
         state_rows=run.figures.state_rows,
         sources=tuple(

@@ -49,6 +49,10 @@ def test_a_query_before_its_first_epoch() -> None:
     )
 
 
+def test_an_epoch_whose_figures_have_not_come_has_no_duration() -> None:
+    assert snapshot(run("q", committed=0, figures=figures(1))).query("q").last_epoch_ms is None
+
+
 def test_a_snapshot_has_what_a_result_has_and_more() -> None:
     found = finished_job()
     assert (found.job, found.state_directory, found.incarnation, found.lineage) == ("flights", "out/state", 3, 2)
