@@ -31,8 +31,8 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from tests.processes import Tree
-from tests.waiting import until
+from tests.support.processes import Tree
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
