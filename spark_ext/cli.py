@@ -1,6 +1,6 @@
-"""The command line: `spark-ext run FILE`, and a look into a job's state directory without Spark.
+"""The command line: `spark-ext run FILE`, and commands that read a job's state directory without Spark.
 
-Exit codes: 0 it worked (for `run`: the job has FINISHED), 1 the job FAILED, 2 the command was refused, 3 the job was
+Exit codes: 0 success (for `run`: the job has FINISHED), 1 the job FAILED, 2 the command was refused, 3 the job was
 stopped before its end.
 """
 
@@ -23,7 +23,7 @@ FAILED, REFUSED, STOPPED = 1, 2, 3
 
 app = typer.Typer(
     name="spark-ext",
-    help="Jobs of Spark streaming queries that end by themselves: run one, or look at one.",
+    help="Run and inspect jobs of Spark streaming queries.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,18 +38,18 @@ Storage = Annotated[
 
 
 def main() -> None:
-    """Entry point: shows an error of spark-ext as its message, without a traceback."""
+    """Entry point. An error of spark-ext is shown as its message, without a traceback."""
     try:
         app()
     except JobFailedError as failure:
-        _complain(failure)
+        _print_error(failure)
         raise SystemExit(FAILED) from None
     except SparkExtError as problem:
-        _complain(problem)
+        _print_error(problem)
         raise SystemExit(REFUSED) from None
 
 
-def _complain(problem: SparkExtError) -> None:
+def _print_error(problem: SparkExtError) -> None:
     Console(stderr=True).print(str(problem), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -70,22 +70,24 @@ def _common(
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="A Python file or notebook script that defines the function.")],
-    function: Annotated[str, typer.Option(help="Its name: it takes a SparkSession and returns a Job.")] = "job",
-    master: Annotated[str | None, typer.Option(help="A Spark master; else $SPARK_MASTER, else local[*].")] = None,
-    progress: Annotated[bool, typer.Option(help="Show the live line on standard error.")] = True,
+    file: Annotated[Path, typer.Argument(help="A Python file, or a notebook exported as one, that defines the job.")],
+    function: Annotated[
+        str, typer.Option(help="The function in it that takes a SparkSession and returns a Job.")
+    ] = "job",
+    master: Annotated[str | None, typer.Option(help="A Spark master. Default: $SPARK_MASTER, or local[*].")] = None,
+    progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run the job that a file defines, to its end.
+    """Run the job that a file defines until it ends.
 
-    Ctrl-C stops it in order; running it again goes on. A job that has finished reads nothing.
+    Ctrl-C stops it in order; run it again to resume. A job that has finished reads nothing.
     """
     from spark_ext.script import check_file, load_function, make_job
     from spark_ext.spark.jvm import silence
     from spark_ext.spark.sessions import session
 
     check_file(file)
-    # Before the file: what defines a user function with its type in words needs a session, as in a notebook.
+    # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
     spark = session(file.stem, master=master)
     silence(spark)
     made = make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
@@ -100,7 +102,7 @@ def run(
 
 @app.command()
 def status(state: State, as_json: Json = False, storage: Storage = None) -> None:
-    """Show where a job stands: state, queries, incidents and timeline."""
+    """Show a job's state, queries, newest incidents and timeline."""
     from spark_ext.views.status import read_status
 
     found = read_status(state, _options(storage))
@@ -114,7 +116,7 @@ def status(state: State, as_json: Json = False, storage: Storage = None) -> None
 
 @app.command()
 def finished(state: State, as_json: Json = False, storage: Storage = None) -> None:
-    """List the finished flags: which channels, sources and queries have ended, and in which epoch."""
+    """List the finished flags: which channels, sources and queries have finished, and by which epoch."""
     from spark_ext.ledger.schema import FinishedRow
 
     columns = ("kind", "query", "source", "channel", "epoch", "lineage", "incarnation", "drained", "at")
@@ -127,7 +129,7 @@ def finished(state: State, as_json: Json = False, storage: Storage = None) -> No
 def epochs(
     state: State,
     query: Annotated[str | None, typer.Option(help="Only this query's uid.")] = None,
-    last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N of each query; 0: all.")] = 0,
+    last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N of each query; 0 for all.")] = 0,
     as_json: Json = False,
     storage: Storage = None,
 ) -> None:
@@ -140,7 +142,7 @@ def epochs(
     if query is not None:
         if query not in uids:
             raise ConfigurationError(
-                f"the ledger has no epoch of a query '{query}'",
+                f"the ledger has no epoch of query '{query}'",
                 operator=f"query '{query}'",
                 kept="nothing was changed",
                 do=f"use one of: {', '.join(uids) or 'none yet: no epoch has been committed'}",
@@ -161,7 +163,7 @@ def _options(storage: list[str] | None) -> dict[str, str]:
 
 
 def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A table's rows, each once: a writer that was killed in the act may have left one twice."""
+    """A table's rows, each once: a writer that was killed while writing may have left one twice."""
     from spark_ext.views.status import open_ledger, rows_of
 
     rows = rows_of(open_ledger(state, _options(storage)), row_type, *columns)

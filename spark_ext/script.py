@@ -1,4 +1,4 @@
-"""A user's file that defines a job: loaded as a module, its function found and called."""
+"""A user's file that defines a job: load it as a module, find its function, and call it."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ KEPT = "nothing was started"
 
 
 def check_file(file: Path) -> ModuleSpec:
-    """Refuse what cannot be loaded, before anything is started for it.
+    """Refuse a file that cannot be loaded, before anything is started for it.
 
     Raises:
-        ConfigurationError: there is no such file, or it is no Python file.
+        ConfigurationError: there is no such file, or it is not a Python file.
     """
     who = f"file '{file}'"
     if not file.is_file():
         raise ConfigurationError(f"there is no file '{file}'", operator=who, kept=KEPT, do="correct the path")
-    # A name of its own: a file called json.py must not take the place of the module json.
+    # A prefix: a file called json.py must not replace the module json.
     spec = importlib.util.spec_from_file_location(f"spark_ext_script_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise ConfigurationError(
-            f"'{file}' is no Python file",
+            f"'{file}' is not a Python file",
             operator=who,
             kept=KEPT,
-            do="give a .py file; export a notebook as one ('Export as source file')",
+            do="use a .py file; export a notebook as one ('Export as source file')",
         )
     return spec
 
 
 def load_function(file: Path, name: str, **known: Any) -> Callable[..., Any]:
-    """Load a Python file and take a function from it.
+    """Load a Python file and return a function that it defines.
 
-    The file does not run as `__main__`, so what stands under `if __name__ == "__main__":` is passed over. Its folder is
-    put on the path, so that it can import its neighbours in the driver. Its own functions travel to the workers by
-    value, as those of a script do.
+    The file does not run as `__main__`, so code under `if __name__ == "__main__":` is skipped. Its folder is put on the
+    path, so that modules beside it can be imported in the driver. Its own functions are sent to the workers by value,
+    as those of a script are.
 
     Args:
         file: a `.py` file.
         name: the function's.
-        known: names that the file finds defined, such as a notebook's `spark`.
+        known: names that are defined before the file runs, such as a notebook's `spark`.
 
     Raises:
-        ConfigurationError: there is no such file or function. What the file itself raises goes through.
+        ConfigurationError: there is no such file or function. Errors raised by the file itself are not caught.
     """
     spec = check_file(file)
     module = importlib.util.module_from_spec(spec)
     vars(module).update(known)
-    # Known by its name before it runs: dataclasses look it up there.
+    # Before it runs: dataclasses look up their module by name.
     sys.modules[spec.name] = module
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     sys.path.insert(0, str(file.resolve().parent))
@@ -69,10 +69,10 @@ def load_function(file: Path, name: str, **known: Any) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if not callable(found):
         raise ConfigurationError(
-            f"there is no function '{name}' in it",
+            f"it has no function '{name}'",
             operator=f"file '{file}'",
             kept=KEPT,
-            do=f"define `def {name}(spark) -> Job`, or name another one with --function",
+            do=f"define `def {name}(spark) -> Job`, or name another function with --function",
         )
     made: Callable[..., Any] = found
     return made
@@ -82,7 +82,7 @@ def make_job(make: Callable[..., Any], spark: SparkSession, who: str) -> Job:
     """Call the user's function.
 
     Raises:
-        ConfigurationError: it does not return a job.
+        ConfigurationError: it does not return a job. Errors raised by the function itself are not caught.
     """
     from spark_ext.jobs.job import Job
 
@@ -92,6 +92,6 @@ def make_job(make: Callable[..., Any], spark: SparkSession, who: str) -> Job:
             f"it returned {type(made).__name__}, not a Job",
             operator=who,
             kept=KEPT,
-            do="return the job, with its queries added and not started",
+            do="return a job that has its queries and has not been started",
         )
     return made

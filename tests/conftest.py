@@ -31,11 +31,17 @@ def spark_of_process() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def spark(spark_of_process: SparkSession) -> Iterator[SparkSession]:
-    """The process's Spark session; what a test leaves running or set is undone after it."""
+def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The process's Spark session; what a test leaves running or set is undone after it.
+
+    The history of every job that the test has started is validated, see `tests.support.validators`.
+    """
+    from tests.support.validation import validated_jobs
+
     session = spark_of_process
     before = dict(session.conf.getAll)
-    yield session
+    with validated_jobs(request.node):
+        yield session
     for query in session.streams.active:
         query.stop()
     for table in session.catalog.listTables():

@@ -1,4 +1,4 @@
-"""The command line as a process: what it prints, its exit codes, and that looking needs no Spark."""
+"""The command line as a process: what it prints, its exit codes, and that it reads a job's state without Spark."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from spark_ext.ledger.schema import (
     FinishedRow,
     IncidentRow,
 )
+from spark_ext.model.lifecycle import State
+from spark_ext.views.progress_line import line
+from spark_ext.views.snapshot import SourceSnapshot
 from spark_ext.views.status import read_status
 from spark_ext.views.status_view import show_rows
 from tests.support import pages
@@ -90,7 +93,7 @@ def write(state: Path) -> LedgerWriter:
             state_row("live", "RUNNING", 0),
             state_row("daily", "FINISHED", 3),
             *(epoch_row("daily", number, 100) for number in range(3)),
-            epoch_row("daily", 2, 100),  # left twice by a writer that was killed
+            epoch_row("daily", 2, 100),  # written twice, by a writer that was killed
             epoch_row("live", 0, None),
             flag("channel", "files", "2013-01.parquet", 1),
             flag("channel", "files", "2013-02.parquet", 2),
@@ -152,18 +155,31 @@ def test_status_as_json(state: Path) -> None:
     assert (live["finished"], live["epochs"], live["rows"]) == (False, 1, 0)
     assert found["incidents"][0]["what"] == "the [network] was slow"
     assert found["timeline"][0]["outcome"] == ""
+    assert list(found) == [
+        "job",
+        "state_directory",
+        "state",
+        "incarnation",
+        "lineage",
+        "driver",
+        "alive",
+        "lost",
+        "queries",
+        "incidents",
+        "timeline",
+    ]
 
 
 def test_status_for_people(state: Path) -> None:
     done = spark_ext("status", state)
     assert done.returncode == 0, done.stderr
-    assert "flights RUNNING, running" in done.stdout
+    assert "flights RUNNING, driver running" in done.stdout
     assert "files: 2" in done.stdout
     assert "the [network] was slow (restart 1)" in done.stdout
     assert "incarnation 1" in done.stdout
 
 
-def test_a_driver_that_is_gone_is_told_from_one_that_ended(tmp_path: Path) -> None:
+def test_a_lost_driver_is_distinguished_from_one_that_ended(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from tests.test_cli import write\n"
         "writer = write(Path(sys.argv[1]))\n"
@@ -175,17 +191,45 @@ def test_a_driver_that_is_gone_is_told_from_one_that_ended(tmp_path: Path) -> No
     ended, lost = read_status(str(tmp_path / "end")), read_status(str(tmp_path / "die"))
     assert (ended.alive, ended.lost, ended.timeline.spans[0].outcome) == (False, False, "CANCELED")
     assert (lost.alive, lost.lost, lost.timeline.spans[0].outcome) == (False, True, "lost")
-    assert "RUNNING when its driver was lost" in spark_ext("status", tmp_path / "die").stdout
+    assert (
+        "RUNNING when its driver was lost; start the job again to resume it"
+        in spark_ext("status", tmp_path / "die").stdout
+    )
 
 
-def test_what_a_reset_gave_up_does_not_count(tmp_path: Path) -> None:
+def test_status_is_a_snapshot(tmp_path: Path) -> None:
+    writer = write(tmp_path / "state")
+    found = read_status(str(tmp_path / "state"))
+    assert (found.rows, found.epochs, found.finished, found.ended, found.error) == (300, 4, False, None, "")
+    daily = found.query("daily")
+    assert daily.sources == (SourceSnapshot(uid="files", finished=True, channels_finished=2, channels_running=None),)
+    assert (daily.last_epoch_ms, daily.state_rows) == (5, None)
+    assert line(found).plain.splitlines()[1] == (
+        "  daily FINISHED  epoch 2  300 rows  5 ms/epoch  channels: 2 finished  end of input"
+    )
+    writer.append([state_row("live", "FAILED", 4, "no space left"), state_row("", "FAILED", 4)])
+    writer.end("FAILED")
+    found = read_status(str(tmp_path / "state"))
+    assert (found.state, found.error) == (State.FAILED, "no space left")
+    assert found.started is not None and found.ended is not None
+    assert found.seconds == (found.ended - found.started).total_seconds()
+
+
+def test_a_state_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "state").append([state_row("live", "PAUSED", 4)])
+    done = spark_ext("status", tmp_path / "state")
+    assert done.returncode == 2
+    assert "the ledger has the state 'PAUSED', which this release does not know" in done.stderr
+
+
+def test_rows_from_before_a_reset_do_not_count(tmp_path: Path) -> None:
     writer = write(tmp_path / "state")
     assert writer.new_lineage("daily", "again") == 2
     found = read_status(str(tmp_path / "state")).query("daily")
-    assert (found.state, found.finished, found.epochs, dict(found.channels_finished)) == ("CREATED", False, 0, {})
+    assert (found.state, found.finished, found.epochs, found.channels_finished) == ("CREATED", False, 0, {})
     writer.append([epoch_row("daily", 0, 7, lineage=2), flag("channel", "files", "2013-01.parquet", 1, lineage=2)])
     found = read_status(str(tmp_path / "state")).query("daily")
-    assert (found.epochs, found.rows, dict(found.channels_finished)) == (1, 7, {"files": 1})
+    assert (found.epochs, found.rows, found.channels_finished) == (1, 7, {"files": 1})
     assert read_status(str(tmp_path / "state")).query("live").epochs == 1
 
 
@@ -217,17 +261,17 @@ def test_an_unknown_query_is_refused_with_the_known_ones(state: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "finished", "epochs"])
-def test_a_directory_of_no_job_is_refused_and_left_alone(tmp_path: Path, command: str) -> None:
+def test_a_directory_without_a_job_is_refused_and_not_changed(tmp_path: Path, command: str) -> None:
     (tmp_path / "something").write_text("else")
     for place in (tmp_path, tmp_path / "missing"):
         done = spark_ext(command, place)
         assert done.returncode == 2
-        assert "is no job's state directory" in done.stderr
+        assert "is not the state directory of a job" in done.stderr
         assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["something"]
 
 
-def test_looking_needs_no_spark(state: Path) -> None:
+def test_a_state_directory_is_read_without_spark(state: Path) -> None:
     code = (
         "import sys\nfrom spark_ext.cli import app\n"
         "for command in ('status', 'finished', 'epochs'): app([command, sys.argv[1]], standalone_mode=False)\n"
@@ -280,7 +324,7 @@ def wrong(spark):
     return "a job"
 
 
-def untold(spark):
+def raising(spark):
     raise RuntimeError("user code")
 
 
@@ -332,7 +376,7 @@ def test_the_file_of_the_page_runs_as_printed(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path / "out" / "late" / "flights").to_pyarrow_table().to_pylist() == [{"dep_delay": 61.0}]
 
 
-def test_a_failed_job_is_told_without_a_traceback(script: Path) -> None:
+def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
     done = run(script, "--function", "failing", "--no-progress")
     assert done.returncode == 1
     assert "b.parquet" in done.stderr
@@ -345,10 +389,10 @@ def test_a_failed_job_is_told_without_a_traceback(script: Path) -> None:
     [
         ("missing.py", "there is no file 'missing.py'"),
         ("data", "there is no file 'data'"),
-        ("notes.txt", "'notes.txt' is no Python file"),
+        ("notes.txt", "'notes.txt' is not a Python file"),
     ],
 )
-def test_what_is_no_python_file_is_refused_before_spark_starts(script: Path, file: str, said: str) -> None:
+def test_a_file_that_is_not_python_is_refused_before_spark_starts(script: Path, file: str, said: str) -> None:
     (script.parent / "notes.txt").write_text("notes")
     done = spark_ext("run", file, cwd=script.parent, JAVA_HOME="/nowhere")
     assert done.returncode == 2
@@ -361,17 +405,17 @@ def test_what_is_no_python_file_is_refused_before_spark_starts(script: Path, fil
     [
         ("missing", 2, "define `def missing(spark) -> Job`"),
         ("wrong", 2, "it returned str, not a Job"),
-        ("untold", 1, "RuntimeError: user code"),
+        ("raising", 1, "RuntimeError: user code"),
     ],
 )
-def test_a_file_that_gives_no_job(script: Path, function: str, code: int, said: str) -> None:
+def test_a_file_that_does_not_define_a_job(script: Path, function: str, code: int, said: str) -> None:
     done = run(script, "--function", function)
     assert done.returncode == code
     assert said in done.stderr
-    assert ("Traceback" in done.stderr) == (function == "untold")
+    assert ("Traceback" in done.stderr) == (function == "raising")
 
 
-def test_a_pipe_loses_nothing_of_a_wide_table() -> None:
+def test_a_wide_table_is_not_cut_off_in_a_pipe() -> None:
     out = io.StringIO()
     channel = "/".join(f"part-{n}" for n in range(40))
     show_rows([{"kind": "channel", "channel": channel}], ("kind", "channel"), Console(file=out, width=80))

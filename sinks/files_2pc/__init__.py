@@ -1,1 +1,7 @@
-"""The sink `files_2pc`: files in a folder, and the log that says which of them are committed."""
+"""The sink `files_2pc`: files in a folder, and the log that says which of them are committed.
+
+Readers that are not Spark use `read` and `committed_files`.
+"""
+
+from spark_ext.sinks.files_2pc.sink import committed_files as committed_files
+from spark_ext.sinks.files_2pc.sink import read as read

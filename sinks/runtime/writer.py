@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.errors import CommitError, StateError
 from spark_ext.failpoints import reach
-from spark_ext.model.offsets import is_channel_offset
+from spark_ext.model.query_offsets import final_epochs
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import registry
@@ -137,7 +137,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         if self._registration is None:
             return False
         logged = SparkLog(self._registration.checkpoint).offsets(epoch)
-        return logged is not None and any(is_channel_offset(raw) and raw.get("final", 0) > 0 for raw in logged.sources)
+        return logged is not None and final_epochs(logged) > 0
 
 
 class _Counted:

@@ -151,8 +151,7 @@ class FinalCheckpoint:
 
     def _final_so_far(self) -> int:
         assert self._run.offsets is not None
-        offsets = query_offsets.source_offsets(self._run.offsets)
-        return max((offset.final for offset in offsets.values()), default=0)
+        return query_offsets.final_epochs(self._run.offsets)
 
     def _not_finalized(self) -> str | None:
         """The first operator that still has something to do, in words."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.result import JobResult, job_result
+from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.listeners.job_listener import JobListener
@@ -30,6 +31,9 @@ from spark_ext.queries.run import QueryRun
 from spark_ext.queries.spec import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
 from spark_ext.settings import JobSettings
 from spark_ext.spark.spark_log import local_path
+from spark_ext.views.display import job_html
+from spark_ext.views.progress_line import show
+from spark_ext.views.snapshot import JobSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +132,7 @@ class Job:
         once; the next start cleans up.
 
         Args:
-            progress: show a live line with rows, epochs, lag and state on standard error.
+            progress: show a live line on standard error: state, time, epochs, rows and channels.
 
         Raises:
             JobFailedError: a query has failed for good.
@@ -137,9 +141,7 @@ class Job:
         self.start()
         with _stop_on_interrupt(self):
             if progress:
-                from spark_ext.views.progress_line import show
-
-                show(self)
+                show(self.snapshot, self.wait)
             self._coordinator_or_raise().join()
         return self.await_termination()
 
@@ -203,7 +205,7 @@ class Job:
             if self._result is None:
                 self._remove_listener()
                 assert self._context is not None
-                self._result = job_result(self.name, coordinator, self._context, self._started)
+                self._result = job_result(self.snapshot())
                 try:
                     self._context.outbox.end(self._result.state.value)
                 except SparkExtError as problem:
@@ -289,21 +291,26 @@ class Job:
         """Wait for the end for so long; returns whether it has come."""
         return self._coordinator_or_raise().join(seconds)
 
+    def snapshot(self) -> JobSnapshot:
+        """What the job looks like now: states, epochs, rows, sources. Does not wait for anything."""
+        if self._result is not None:
+            return self._result
+        if self._coordinator is None or self._context is None:
+            return unstarted_snapshot(self.name, self.state_directory, (spec.uid for spec in self._specs))
+        return job_snapshot(self.state_directory, self._started, self._context, self._coordinator)
+
     @property
     def ledger(self) -> LedgerFrames:
         """The job's tables as DataFrames: `job.ledger.finished()`, `.epochs()`, `.checkpoints()`, `.incidents()`."""
         return self._ledger.frames(self._spark)
 
     def __repr__(self) -> str:
-        queries = ", ".join(f"{run.spec.uid} {run.state.value}" for run in self.runs) or ", ".join(
-            spec.uid for spec in self._specs
-        )
-        return f"<Job {self.name} {self.state.value}: {queries}>"
+        snapshot = self.snapshot()
+        queries = ", ".join(f"{query.uid} {query.state.value}" for query in snapshot.queries)
+        return f"<Job {self.name} {snapshot.state.value}: {queries}>"
 
     def _repr_html_(self) -> str:
-        from spark_ext.views.display import job_html
-
-        return job_html(self)
+        return job_html(self.snapshot())
 
     def _coordinator_or_raise(self) -> Coordinator:
         if self._coordinator is None:

@@ -6,15 +6,20 @@ Older versions stay readable; a test keeps one file of each. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from spark_ext.errors import StateError
+from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.offsets import SourceOffset
 
-VERSION = 1
-"""Version that is written."""
+VERSION = 2
+"""Version that is written.
+
+* 1: its offsets have no kind.
+* 2: its offsets have their kind, as in version 2 of an offset.
+"""
 
 
 class Finish(str, Enum):
@@ -22,7 +27,7 @@ class Finish(str, Enum):
 
     NONE = "none"
     PARTLY = "partly"
-    """Some channels have finished: they are not read again, the others go on."""
+    """Some channels have finished: they are not read again, the others continue."""
     FULLY = "fully"
     """All have, under this incarnation."""
     ON_RESTORE = "on_restore"
@@ -36,7 +41,7 @@ class SourceMetadata:
     format: str
     options: Mapping[str, str]
     """Secrets masked."""
-    offset: Mapping[str, Any] | None
+    offset: SourceOffset | None
     """Its offset at the cut; None before its first epoch."""
     finish: Finish = Finish.NONE
     sequence: int = 0
@@ -63,7 +68,7 @@ class QueryMetadata:
     finished: bool = False
     sources: Mapping[str, SourceMetadata] = field(default_factory=dict)
     sinks: Mapping[str, SinkMetadata] = field(default_factory=dict)
-    ends: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ends: Mapping[str, EndOffset] = field(default_factory=dict)
     """Offsets of the end-of-input markers."""
 
 
@@ -78,7 +83,13 @@ class CheckpointMetadata:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form of the version that is written."""
-        return {"version": VERSION, **asdict(self)}
+        return {
+            "version": VERSION,
+            "job": self.job,
+            "lineage": self.lineage,
+            "incarnation": self.incarnation,
+            "queries": {uid: _query_json(query) for uid, query in self.queries.items()},
+        }
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> CheckpointMetadata:
@@ -86,8 +97,9 @@ class CheckpointMetadata:
 
         Raises:
             StateError: it is of a newer version.
+            OffsetError: an offset in it is.
         """
-        if raw.get("version") != VERSION:
+        if raw.get("version") not in range(1, VERSION + 1):
             raise StateError(
                 f"checkpoint metadata of version {raw.get('version')!r} is not known; "
                 f"this release reads versions 1 to {VERSION}",
@@ -117,17 +129,37 @@ def finish_of(offset: SourceOffset | None, *, started: bool = True) -> Finish:
     return Finish.FULLY if offset.ended else Finish.PARTLY
 
 
+def _query_json(query: QueryMetadata) -> dict[str, Any]:
+    return {
+        "query_id": query.query_id,
+        "epoch": query.epoch,
+        "finished": query.finished,
+        "sources": {
+            uid: {
+                "format": source.format,
+                "options": dict(source.options),
+                "offset": None if source.offset is None else source.offset.to_json(),
+                "finish": source.finish.value,
+                "sequence": source.sequence,
+            }
+            for uid, source in query.sources.items()
+        },
+        "sinks": {uid: {"format": sink.format, "options": dict(sink.options)} for uid, sink in query.sinks.items()},
+        "ends": {uid: end.to_json() for uid, end in query.ends.items()},
+    }
+
+
 def _query(raw: Mapping[str, Any]) -> QueryMetadata:
     return QueryMetadata(
         raw["query_id"],
         raw["epoch"],
         raw["finished"],
-        {
-            uid: SourceMetadata(
-                part["format"], part["options"], part["offset"], Finish(part["finish"]), part["sequence"]
-            )
-            for uid, part in raw["sources"].items()
-        },
+        {uid: _source(part) for uid, part in raw["sources"].items()},
         {uid: SinkMetadata(part["format"], part["options"]) for uid, part in raw["sinks"].items()},
-        raw["ends"],
+        {uid: EndOffset.from_json(part) for uid, part in raw["ends"].items()},
     )
+
+
+def _source(raw: Mapping[str, Any]) -> SourceMetadata:
+    offset = None if raw["offset"] is None else SourceOffset.from_json(raw["offset"])
+    return SourceMetadata(raw["format"], raw["options"], offset, Finish(raw["finish"]), raw["sequence"])

@@ -22,15 +22,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from spark_ext.errors import ConfigurationError, OffsetError
+from spark_ext.errors import ConfigurationError
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Json
+from spark_ext.model.offsets import VERSION, Json, OffsetKind, check, kind_of
 
 FORMAT: Final = "end_of_input"
 """Format name of the source."""
-
-VERSION: Final = 1
-"""Version of the offset's JSON form."""
 
 UNKNOWN: Final = "?"
 """Stands in `watches` for a source without a uid: nobody can tell when it ends, so the marker never comes."""
@@ -67,40 +64,32 @@ class EndOffset:
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form."""
-        return {"version": VERSION, "uid": self.uid, "marker": self.marker, "flushed": self.flushed}
+        return {
+            "version": VERSION,
+            "kind": OffsetKind.END_OF_INPUT.value,
+            "uid": self.uid,
+            "marker": self.marker,
+            "flushed": self.flushed,
+        }
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Json], uid: str) -> EndOffset:
-        """Read an offset back.
+    def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> EndOffset:
+        """Read an offset of any version that was ever written.
+
+        Args:
+            raw: the JSON form.
+            uid: the source that was given the offset; Spark matches sources by position, so a swap shows here.
 
         Raises:
-            OffsetError: it is another source's or of a newer version; Spark matches sources by position.
+            OffsetError: it belongs to another source, has a newer version, or marks no end of input.
         """
-        if not is_end_of_input_offset(raw) or raw["uid"] != uid:
-            raise OffsetError(
-                f"the checkpoint holds an offset of source '{raw.get('uid')}' in the place of this one",
-                operator=f"end of input '{uid}'",
-                kept="the checkpoint and all output are as they were; nothing was read",
-                do="keep a query's sources and watermarks in the order in which they were first started",
-            )
-        if raw["version"] != VERSION:
-            raise OffsetError(
-                f"offset version {raw['version']!r} is not known; this release reads versions 1 to {VERSION}",
-                operator=f"end of input '{uid}'",
-                kept="the checkpoint is as it was",
-                do="run the release of spark-ext that wrote this checkpoint, or a newer one",
-            )
-        return cls(uid, raw["marker"], raw["flushed"])
+        check(raw, OffsetKind.END_OF_INPUT, uid, f"end of input '{raw.get('uid') if uid is None else uid}'")
+        return cls(raw["uid"], raw["marker"], raw["flushed"])
 
 
 def is_end_of_input_offset(raw: Json) -> bool:
     """Whether a line of Spark's offset log was written by an `end_of_input` source."""
-    return isinstance(raw, dict) and {"version", "uid", "marker", "flushed"} <= raw.keys()
-
-
-def is_flushed(raw: Json) -> bool:
-    """Whether the state behind this watermark is empty once the epoch that holds this offset is committed."""
-    return is_end_of_input_offset(raw) and raw["flushed"] is True
+    return kind_of(raw) is OffsetKind.END_OF_INPUT
 
 
 def marker_uid(watches: Sequence[str]) -> str:
@@ -120,7 +109,7 @@ def marker_uid(watches: Sequence[str]) -> str:
 
 def all_ended(committed: LoggedOffsets, watches: Sequence[str]) -> bool:
     """Whether all watched sources have ended in a committed epoch; False when one is unknown, or none is watched."""
-    ended = {raw["uid"] for raw in committed.sources if isinstance(raw, dict) and raw.get("ended") and "uid" in raw}
+    ended = {raw["uid"] for raw in committed.sources if kind_of(raw) is OffsetKind.CHANNELS and raw.get("ended")}
     return bool(watches) and ended.issuperset(watches)
 
 

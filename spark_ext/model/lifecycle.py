@@ -22,6 +22,9 @@ class State(str, Enum):
     FAILED = "FAILED"
     CANCELED = "CANCELED"
 
+    def __str__(self) -> str:
+        return self.value
+
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen."""

@@ -13,12 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, TypeAlias
 
 from spark_ext.errors import OffsetError
 
-VERSION = 1
-"""Version of the JSON form. Older ones stay readable."""
+VERSION = 2
+"""Version of the JSON form that is written, of every kind of offset.
+
+* 1: no `kind`; the keys tell the kinds apart.
+* 2: `kind`, one of `OffsetKind`.
+"""
+
+
+class OffsetKind(str, Enum):
+    """Which of our sources wrote an offset."""
+
+    CHANNELS = "channels"
+    """A channel source: `SourceOffset`."""
+    END_OF_INPUT = "end_of_input"
+    """The marker of a watermark: `spark_ext.model.end_of_input.EndOffset`."""
+
 
 Json: TypeAlias = Any
 """A value that survives JSON: None, bool, int, float, str, or a list or dict of these."""
@@ -91,7 +106,12 @@ class SourceOffset:
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form; fields at their defaults are left out."""
-        out: dict[str, Json] = {"version": VERSION, "uid": self.uid, "lineage": self.lineage}
+        out: dict[str, Json] = {
+            "version": VERSION,
+            "kind": OffsetKind.CHANNELS.value,
+            "uid": self.uid,
+            "lineage": self.lineage,
+        }
         if self.running:
             out["running"] = {name: _running_json(state) for name, state in self.running.items()}
         if self.finished:
@@ -108,30 +128,16 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json], uid: str | None = None) -> SourceOffset:
-        """Read an offset back.
+        """Read an offset of any version that was ever written.
 
         Args:
-            raw: the JSON form, of this or an older version.
+            raw: the JSON form.
             uid: the source that was given the offset; Spark matches sources by position, so a swap shows here.
 
         Raises:
-            OffsetError: it is another source's, of a newer version, or no offset of ours.
+            OffsetError: it belongs to another source, has a newer version, or was not written by a channel source.
         """
-        if uid is not None and raw.get("uid") != uid:
-            raise OffsetError(
-                f"the checkpoint holds an offset of source '{raw.get('uid')}' in the place of this one",
-                operator=f"source '{uid}'",
-                kept="the checkpoint and all output are as they were; nothing was read",
-                do="keep a query's sources in the order in which they were first started, under their own uids",
-            )
-        version = raw.get("version")
-        if version != VERSION:
-            raise OffsetError(
-                f"offset version {version!r} is not known; this release reads versions 1 to {VERSION}",
-                operator=f"source '{raw.get('uid', uid)}'",
-                kept="the checkpoint is as it was",
-                do="run the release of spark-ext that wrote this checkpoint, or a newer one",
-            )
+        check(raw, OffsetKind.CHANNELS, uid, f"source '{raw.get('uid') if uid is None else uid}'")
         return cls(
             uid=raw["uid"],
             lineage=raw.get("lineage", 0),
@@ -158,9 +164,45 @@ class SourceOffset:
         )
 
 
-def is_channel_offset(raw: Json) -> bool:
-    """Whether a line of Spark's offset log was written by a channel source."""
-    return isinstance(raw, dict) and "version" in raw and "uid" in raw and "lineage" in raw
+def kind_of(raw: Json) -> OffsetKind | None:
+    """Which kind of our offsets a line of Spark's offset log holds; None for a line of one of Spark's own sources."""
+    if not isinstance(raw, dict) or not {"version", "uid"} <= raw.keys():
+        return None
+    if "kind" in raw:
+        return next((kind for kind in OffsetKind if kind.value == raw["kind"]), None)
+    if "lineage" in raw:
+        return OffsetKind.CHANNELS
+    return OffsetKind.END_OF_INPUT if {"marker", "flushed"} <= raw.keys() else None
+
+
+def check(raw: Mapping[str, Json], kind: OffsetKind, uid: str | None, who: str) -> None:
+    """Refuse an offset that is not this source's, or not of a version that this release reads.
+
+    Args:
+        raw: the JSON form.
+        kind: the kind that the reader of the offset writes.
+        uid: of the reader; None: any.
+        who: the reader, for messages.
+
+    Raises:
+        OffsetError: it belongs to another source or another kind of source, or has an unknown version.
+    """
+    version = raw.get("version")
+    if version not in range(1, VERSION + 1):
+        raise OffsetError(
+            f"offset version {version!r} is not known; this release reads versions 1 to {VERSION}",
+            operator=who,
+            kept="the checkpoint and all output are as they were; nothing was read",
+            do="run the release of spark-ext that wrote this checkpoint, or a newer one",
+        )
+    if kind_of(raw) is not kind or (uid is not None and raw["uid"] != uid):
+        raise OffsetError(
+            f"the checkpoint holds an offset of source '{raw.get('uid')}' in the place of this one",
+            operator=who,
+            kept="the checkpoint and all output are as they were; nothing was read",
+            do="keep a query's sources and watermarks in the order in which they were first started, under their own "
+            "uids",
+        )
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:

@@ -1,21 +1,22 @@
-"""All offsets of one epoch of a query: has its input ended, which finishes are new. Pure."""
+"""All offsets of one epoch of a query, typed: has its input ended, which finishes are new. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spark_ext.model.end_of_input import is_end_of_input_offset, is_flushed
+from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Finished, SourceOffset, is_channel_offset
+from spark_ext.model.offsets import Finished, Json, OffsetKind, SourceOffset, kind_of
 
 
 def source_offsets(logged: LoggedOffsets) -> dict[str, SourceOffset]:
     """The channel sources' offsets in an epoch, by uid."""
-    return {
-        raw["uid"]: SourceOffset.from_json(raw)
-        for raw in logged.sources
-        if is_channel_offset(raw) and not is_end_of_input_offset(raw)
-    }
+    return {raw["uid"]: SourceOffset.from_json(raw) for raw in logged.sources if kind_of(raw) is OffsetKind.CHANNELS}
+
+
+def end_offsets(logged: LoggedOffsets) -> dict[str, EndOffset]:
+    """The offsets of the end-of-input markers in an epoch, by uid."""
+    return {raw["uid"]: EndOffset.from_json(raw) for raw in logged.sources if kind_of(raw) is OffsetKind.END_OF_INPUT}
 
 
 def input_ended(logged: LoggedOffsets, sources: Iterable[str]) -> bool:
@@ -24,16 +25,23 @@ def input_ended(logged: LoggedOffsets, sources: Iterable[str]) -> bool:
     return all(uid in offsets and offsets[uid].ended for uid in sources)
 
 
+def final_epochs(logged: LoggedOffsets) -> int:
+    """How many epochs had been added after the last row, for operators that were not finalized."""
+    return max((offset.final for offset in source_offsets(logged).values()), default=0)
+
+
 def same_input(one: LoggedOffsets, other: LoggedOffsets) -> bool:
-    """Whether two epochs stand at the same place of all input; each run emits its own markers of the end."""
-    places = ([raw for raw in logged.sources if not is_end_of_input_offset(raw)] for logged in (one, other))
-    return next(places) == next(places)
+    """Whether two epochs stand at the same place in all input, whichever release wrote them.
+
+    Markers do not count, as each run emits its own.
+    """
+    return _input(one) == _input(other)
 
 
 def flushed(logged: LoggedOffsets, ends: Iterable[str]) -> bool:
     """Whether the end of input has passed all watermarks, and the epoch after it has emptied the state."""
-    seen = {raw["uid"]: raw for raw in logged.sources if is_end_of_input_offset(raw)}
-    return all(uid in seen and is_flushed(seen[uid]) for uid in ends)
+    seen = end_offsets(logged)
+    return all(uid in seen and seen[uid].flushed for uid in ends)
 
 
 def new_finishes(offset: SourceOffset, flagged: int) -> tuple[Finished, ...]:
@@ -44,3 +52,11 @@ def new_finishes(offset: SourceOffset, flagged: int) -> tuple[Finished, ...]:
             key=lambda finish: finish.sequence,
         )
     )
+
+
+def _input(logged: LoggedOffsets) -> list[SourceOffset | Json]:
+    return [
+        SourceOffset.from_json(raw) if kind_of(raw) is OffsetKind.CHANNELS else raw
+        for raw in logged.sources
+        if kind_of(raw) is not OffsetKind.END_OF_INPUT
+    ]

@@ -84,19 +84,19 @@ def query_metadata(
         restored: whether it had finished before this incarnation.
     """
     offsets = query_offsets.source_offsets(logged) if logged else {}
-    raw = {item["uid"]: item for item in (logged.sources if logged else ()) if isinstance(item, dict) and "uid" in item}
+    passed = query_offsets.end_offsets(logged) if logged else {}
     sources = {}
     for source in spec.sources:
         offset = offsets.get(source.uid)
         sources[source.uid] = SourceMetadata(
             source.format,
             source.public_options(),
-            None if offset is None else offset.to_json(),
+            offset,
             Finish.ON_RESTORE if restored else finish_of(offset),
             0 if offset is None else offset.sequence,
         )
     sinks = {spec.sink.uid: SinkMetadata(spec.sink.format, spec.sink.public_options())} if spec.sink else {}
-    ends = {end.uid: raw[end.uid] for end in spec.ends if end.uid in raw}
+    ends = {end.uid: passed[end.uid] for end in spec.ends if end.uid in passed}
     return QueryMetadata(query_id, epoch, finished, sources, sinks, ends)
 
 

@@ -1,22 +1,58 @@
-"""How a job looks in a notebook."""
+"""A job as text, for the end of a run, and as HTML, for a notebook."""
 
 from __future__ import annotations
 
-import html
-from typing import TYPE_CHECKING
+from html import escape
 
-if TYPE_CHECKING:
-    from spark_ext.jobs.job import Job
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+from spark_ext.views.style import count
+
+_COLUMNS = ("query", "state", "epochs", "rows", "last epoch", "rows in state", "reason")
 
 
-def job_html(job: Job) -> str:
-    """A job as a small table: one row per query."""
-    rows = "".join(
-        f"<tr><td>{html.escape(run.spec.uid)}</td><td>{run.state.value}</td><td>{run.committed}</td>"
-        f"<td>{run.figures.input_rows:,}</td><td>{html.escape(run.reason)}</td></tr>"
-        for run in job.runs
+def job_text(snapshot: JobSnapshot) -> str:
+    """A line about the job, one about each query, and the error of a job that failed."""
+    lines = [
+        f"job '{snapshot.job}' {snapshot.state.value}: {_read(snapshot)}, {snapshot.seconds:.1f} s, "
+        f"incarnation {snapshot.incarnation}"
+    ]
+    for query in snapshot.queries:
+        past = " in an earlier run" if query.finished_before else ""
+        lines.append(f"  {query.uid}: {query.state.value}{past}, {_read(query)}")
+    if snapshot.error:
+        lines.append(snapshot.error)
+    return "\n".join(lines)
+
+
+def job_html(snapshot: JobSnapshot) -> str:
+    """A line about the job, and a table with one row per query."""
+    about = [f"<b>{escape(snapshot.job)}</b> {snapshot.state.value}"]
+    if snapshot.incarnation:
+        about += [
+            count(snapshot.rows, "row"),
+            count(snapshot.epochs, "epoch"),
+            f"{snapshot.seconds:.1f} s",
+            f"incarnation {snapshot.incarnation}",
+        ]
+    about.append(f"state in {escape(snapshot.state_directory)}")
+    head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
+    rows = "".join(f"<tr>{_cells(query)}</tr>" for query in snapshot.queries)
+    error = f"<pre>{escape(snapshot.error)}</pre>" if snapshot.error else ""
+    return f"{' &middot; '.join(about)}<table><tr>{head}</tr>{rows}</table>{error}"
+
+
+def _cells(query: QuerySnapshot) -> str:
+    values = (
+        query.uid,
+        query.state.value,
+        f"{query.epochs:,}",
+        f"{query.rows:,}",
+        "" if query.last_epoch is None else str(query.last_epoch),
+        "" if query.state_rows is None else f"{query.state_rows:,}",
+        query.reason,
     )
-    return (
-        f"<b>{html.escape(job.name)}</b> {job.state.value} &middot; state in {html.escape(job.state_directory)}"
-        f"<table><tr><th>query</th><th>state</th><th>epoch</th><th>rows</th><th>why</th></tr>{rows}</table>"
-    )
+    return "".join(f"<td>{escape(value)}</td>" for value in values)
+
+
+def _read(of: JobSnapshot | QuerySnapshot) -> str:
+    return f"{count(of.rows, 'row')} in {count(of.epochs, 'epoch')}"

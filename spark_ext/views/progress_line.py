@@ -1,76 +1,141 @@
-"""The live line of a running job, on standard error: state, epochs, rows, lag. Display only."""
+"""The live line of a running job, on standard error: state, time, epochs, rows and channels. Display only."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from textwrap import shorten
+from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from spark_ext.model.lifecycle import State
-from spark_ext.model.query_offsets import source_offsets
-
-if TYPE_CHECKING:
-    from spark_ext.jobs.job import Job
-    from spark_ext.queries.run import QueryRun
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+from spark_ext.views.style import clock, colour, count
 
 LIVE_EVERY = 0.25
-"""Refresh on a terminal, s."""
+"""Interval between updates on a terminal, s."""
 
 LOG_EVERY = 5.0
-"""One line so often where there is no terminal, s."""
+"""Interval between lines where there is no terminal, s."""
 
-_COLOURS = {State.RUNNING: "green", State.FINISHED: "bold green", State.FAILED: "bold red", State.RESTARTING: "yellow"}
+REASON_WIDTH = 100
+"""Characters of a reason that are shown."""
 
 
-def show(job: Job, console: Console | None = None) -> None:
-    """Show a running job until it has ended."""
+def show(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console: Console | None = None) -> None:
+    """Show a running job until it has ended.
+
+    Args:
+        take: takes a snapshot of the job.
+        wait: waits for the job's end for at most so many seconds; returns whether it has ended.
+        console: where to; None: standard error.
+    """
     console = console or Console(stderr=True)
-    since = time.monotonic()
     if console.is_terminal:
-        with Live(line(job, 0), console=console, refresh_per_second=4, transient=False) as live:
-            while not job.wait(LIVE_EVERY):
-                live.update(line(job, time.monotonic() - since))
-            live.update(line(job, time.monotonic() - since))
+        _show_live(take, wait, console)
         return
-    while not job.wait(LOG_EVERY):
-        console.print(line(job, time.monotonic() - since), soft_wrap=True)
-    console.print(line(job, time.monotonic() - since), soft_wrap=True)
+    while not wait(LOG_EVERY):
+        console.print(line(take()), soft_wrap=True)
+    console.print(line(take()), soft_wrap=True)
 
 
-def line(job: Job, seconds: float) -> Text:
-    """One line for the job, and one for each query when there are several."""
-    runs = job.runs
-    rows = sum(run.figures.input_rows for run in runs)
-    epochs = sum(run.figures.epochs for run in runs)
-    rate = rows / seconds if seconds > 0 else 0.0
-    out = Text()
-    out.append(f"{job.name} ")
-    out.append(job.state.value, style=_COLOURS.get(job.state, "cyan"))
-    out.append(f"  {epochs} epochs  {rows:,} rows  {rate:,.0f} rows/s  {int(seconds) // 60}:{int(seconds) % 60:02d}")
-    if len(runs) > 1:
-        for run in runs:
-            out.append(f"\n  {run.spec.uid} ")
-            out.append(run.state.value, style=_COLOURS.get(run.state, "cyan"))
-            out.append(f"  {_query(run)}")
-    elif runs:
-        out.append(f"  {_channels(run=runs[0])}")
+def _show_live(take: Callable[[], JobSnapshot], wait: Callable[[float], bool], console: Console) -> None:
+    before = (sys.stdout, sys.stderr)
+    # What goes into a pipe or file stays there: only output to the terminal is printed above the live line.
+    live = Live(line(take()), console=console, refresh_per_second=4, redirect_stdout=sys.stdout.isatty())
+    with live, _redirected_logs(tuple(zip(before, (sys.stdout, sys.stderr), strict=True))):
+        while not wait(LIVE_EVERY):
+            live.update(line(take()))
+        live.update(line(take()))
+
+
+@contextmanager
+def _redirected_logs(streams: Sequence[tuple[TextIO, TextIO]]) -> Iterator[None]:
+    """Let the root logger's handlers write to the streams that rich puts in place of the standard ones.
+
+    A handler keeps the stream that it was made with; what it writes there tears the live line.
+
+    Args:
+        streams: each stream, and the one that now stands in for it.
+    """
+    moved = []
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler):
+            for old, new in streams:
+                if handler.stream is old is not new:
+                    handler.setStream(new)
+                    moved.append((handler, old))
+                    break
+    try:
+        yield
+    finally:
+        for handler, old in moved:
+            handler.setStream(old)
+
+
+def line(snapshot: JobSnapshot) -> Text:
+    """One line about the job, and one about each query when there are several."""
+    out = _state(snapshot.job, snapshot.state)
+    out.append(f"  {clock(snapshot.seconds)}")
+    if snapshot.epochs or snapshot.rows:
+        rate = snapshot.rows / snapshot.seconds if snapshot.seconds > 0 else 0.0
+        out.append(f"  {count(snapshot.epochs, 'epoch')}  {count(snapshot.rows, 'row')}  {rate:,.0f} rows/s")
+    if len(snapshot.queries) == 1:
+        (query,) = snapshot.queries
+        out.append(_joined(_activity(query), _channels(query)))
+        return out
+    for query in snapshot.queries:
+        out.append("\n  ").append_text(_state(query.uid, query.state))
+        out.append(_joined(_figures(query), _activity(query), _channels(query)))
     return out
 
 
-def _query(run: QueryRun) -> str:
-    figures = run.figures
-    return f"epoch {run.committed}  {figures.input_rows:,} rows  {figures.last_epoch_ms} ms/epoch  {_channels(run)}"
+def _state(name: str, state: State) -> Text:
+    return Text(f"{name} ").append(state.value, style=colour(state.value).terminal)
 
 
-def _channels(run: QueryRun) -> str:
-    """How many channels have finished, and how many are being read."""
-    if run.offsets is None:
+def _joined(*parts: str) -> str:
+    return "".join(f"  {part}" for part in parts if part)
+
+
+def _figures(query: QuerySnapshot) -> str:
+    if not query.epochs and not query.rows:
         return ""
-    offsets = source_offsets(run.offsets).values()
-    finished = sum(offset.sequence for offset in offsets)
-    running = sum(len(offset.running) for offset in offsets)
-    ended = "  end of input" if offsets and all(offset.ended for offset in offsets) else ""
-    return f"channels: {finished} finished, {running} running{ended}"
+    number = "" if query.last_epoch is None else f"epoch {query.last_epoch}"
+    pace = "" if query.last_epoch_ms is None else f"{query.last_epoch_ms:,} ms/epoch"
+    return _joined(number, count(query.rows, "row"), pace).strip()
+
+
+def _activity(query: QuerySnapshot) -> str:
+    """What the query is doing, where its figures do not say."""
+    if query.state is State.CREATED:
+        return "waiting to start"
+    if query.state is State.RUNNING:
+        if query.epochs:
+            return ""
+        if query.last_epoch is None:
+            return "waiting for the first epoch"
+        return f"resumed after epoch {query.last_epoch}, waiting for the next epoch"
+    if query.state is State.FINISHING:
+        return "taking the final checkpoint"
+    if query.finished_before:
+        return "finished in an earlier run"
+    first, _, _ = query.reason.partition("\n")
+    return shorten(first, REASON_WIDTH, placeholder=" ...")
+
+
+def _channels(query: QuerySnapshot) -> str:
+    """How many channels have finished, and how many are being read."""
+    if not query.sources:
+        return ""
+    finished = sum(query.channels_finished.values())
+    counts = f"channels: {finished:,} finished"
+    running = [source.channels_running for source in query.sources if source.channels_running is not None]
+    if running:
+        counts += f", {sum(running):,} running"
+    return counts + ("  end of input" if all(source.finished for source in query.sources) else "")

@@ -1,4 +1,4 @@
-"""How the command line shows a job's status and the rows of its tables."""
+"""The display of a job's status and of its tables' rows on the command line."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from spark_ext.views.style import colour
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from spark_ext.views.status import JobStatus
 
 PIPE_WIDTH = 160
-"""Characters in a line where there is no terminal to say how many it has."""
+"""Characters in a line where the output is not a terminal."""
 
 _NUMBERS = frozenset({"epoch", "input_rows", "duration_ms", "lineage", "incarnation"})
 
 
 def show_status(status: JobStatus, console: Console) -> None:
-    """The job in a line, its queries as a table, its newest incidents, its timeline."""
+    """Print a line about the job, a table of its queries, its newest incidents, and its timeline."""
     if not console.is_terminal:
         console.width = max(console.width, PIPE_WIDTH)
     console.print(
@@ -30,11 +32,17 @@ def show_status(status: JobStatus, console: Console) -> None:
         sep="  ",
         soft_wrap=True,
     )
-    table = Table("query", "state", "epoch", "epochs", "rows", "channels finished", "why")
+    table = Table("query", "state", "epoch", "epochs", "rows", "channels finished", "reason")
     for query in status.queries:
-        channels = "\n".join(f"{source}: {count}" for source, count in sorted(query.channels_finished.items()))
-        epoch = "" if query.last_epoch is None else str(query.last_epoch)
-        table.add_row(query.uid, query.state, epoch, str(query.epochs), f"{query.rows:,}", channels, Text(query.reason))
+        table.add_row(
+            query.uid,
+            Text(query.state.value, style=colour(query.state.value).terminal),
+            "" if query.last_epoch is None else str(query.last_epoch),
+            f"{query.epochs:,}",
+            f"{query.rows:,}",
+            "\n".join(f"{source}: {number:,}" for source, number in query.channels_finished.items()),
+            Text(query.reason),
+        )
     console.print(table)
     for incident in status.incidents:
         console.print(
@@ -45,19 +53,19 @@ def show_status(status: JobStatus, console: Console) -> None:
 
 def _state(status: JobStatus) -> str:
     if status.lost:
-        return f"{status.state} when its driver was lost; start it again to go on"
-    return f"{status.state}{', running' if status.alive else ''}"
+        return f"{status.state.value} when its driver was lost; start the job again to resume it"
+    return f"{status.state.value}{', driver running' if status.alive else ''}"
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], console: Console) -> None:
-    """Rows as a table; full width when not on a terminal, so that a pipe loses nothing."""
+    """Print rows as a table: at full width unless on a terminal, so that nothing is cut off in a pipe or file."""
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column in _NUMBERS else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(_text(row[column])) for column in columns))
     if not console.is_terminal:
-        # A measure is never wider than what it is asked for.
+        # rich measures no wider than the width that it is given.
         wanted = console.measure(table, options=console.options.update(width=100_000)).maximum
         console.width = max(console.width, wanted)
     console.print(table)

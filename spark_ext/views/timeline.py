@@ -1,9 +1,9 @@
 """A job's timeline: what each query did when, over all incarnations, made from the ledger's rows alone.
 
-    timeline(ledger rows) -> Timeline -> a rich renderable, a notebook's HTML, or plain values
+    timeline(ledger rows) -> Timeline -> plain values, or through `timeline_view` a terminal's or notebook's display
 
-Pure: no clock, no Spark, no files. A stretch in which no driver ran although the one before had not ended in order
-is shown as DOWN; the ledger has no row for it, since nobody was there to write one.
+Pure: no clock, no Spark, no files. The time between an incarnation that ended without recording its end and the next
+one is DOWN; no row of the ledger says so, because no driver was running to write it.
 """
 
 from __future__ import annotations
@@ -13,43 +13,40 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from spark_ext.views.timeline_view import RichTimeline
+from typing import Any
 
 JOB = ""
 """The operator of rows that are about the job as a whole."""
 
 DOWN = "DOWN"
-"""No driver: the incarnation before was lost, the next had not begun."""
+"""No driver was running: the previous incarnation was lost, the next had not been started."""
 
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
-"""States in which nothing more happens."""
+"""States that are never left within an incarnation."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """One operator in one state without a break."""
+    """A period in which one operator was in one state."""
 
     operator: str
     """The query's uid; empty: the job."""
     state: str
     since: datetime
     until: datetime | None
-    """None: it lasts. For a state that ends the operator: the same as `since`."""
+    """None: it has not ended. For a state that is never left: the same as `since`."""
     reason: str = ""
 
     def seconds(self, now: datetime) -> float:
-        """How long it has lasted."""
+        """Its length, s; one that has not ended is measured until `now`."""
         return ((self.until or now) - self.since).total_seconds()
 
 
 @dataclass(frozen=True)
 class Final:
-    """A query's final checkpoint: when each of its steps was recorded, in their order."""
+    """A query's final checkpoint: when each of its steps was recorded, in order."""
 
     query: str
     epoch: int | None
@@ -63,14 +60,14 @@ class Span:
     number: int
     since: datetime
     until: datetime | None
-    """None: it runs."""
+    """None: it is running."""
     outcome: str
-    """How it ended, in the ledger's words; `lost`: without a word; empty: it runs."""
+    """How it ended, as the ledger records it; `lost`: its end is not recorded; empty: it is running."""
     intervals: tuple[Interval, ...]
     epochs: Mapping[str, int]
     """Committed, by query."""
     rows: Mapping[str, int]
-    """Read, by query, as far as Spark told."""
+    """Read, by query; epochs for which Spark reported no figures count as 0."""
     finals: tuple[Final, ...] = ()
 
     @property
@@ -85,14 +82,14 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All incarnations of a job in their order, and the breaks between them."""
+    """All incarnations of a job in order, and the downtime between them."""
 
     spans: tuple[Span, ...]
     downs: tuple[Interval, ...] = ()
-    """Stretches without a driver that nobody had asked for."""
+    """Periods without a driver that follow a lost incarnation; none follow one that ended in order."""
 
     def seconds(self, now: datetime) -> dict[tuple[str, str], float]:
-        """Cumulative time by (operator, state), over all incarnations; DOWN counts for the job."""
+        """Cumulative time by (operator, state), s, over all incarnations; DOWN counts for the job."""
         total: dict[tuple[str, str], float] = defaultdict(float)
         for interval in (*(part for span in self.spans for part in span.intervals), *self.downs):
             total[interval.operator, interval.state] += interval.seconds(now)
@@ -109,16 +106,6 @@ class Timeline:
             if down.until is not None and down.until == span.since
         )
 
-    def __rich__(self) -> RichTimeline:
-        from spark_ext.views.timeline_view import RichTimeline
-
-        return RichTimeline(self)
-
-    def _repr_html_(self) -> str:
-        from spark_ext.views.timeline_view import to_html
-
-        return to_html(self)
-
 
 def timeline(
     states: Iterable[Row],
@@ -128,15 +115,15 @@ def timeline(
     *,
     alive: frozenset[int] = frozenset(),
 ) -> Timeline:
-    """Make a timeline of the ledger's rows, which may come in any order.
+    """Make a timeline from the ledger's rows, which may be in any order.
 
     Args:
         states: rows of `execution_states`.
         jobs: rows of `jobs`.
         epochs: rows of `epochs`.
         checkpoints: rows of `checkpoints`.
-        alive: incarnations whose driver is known to run. One that has no end on record and is not among them was lost,
-            and is taken to have lasted until its last row of any kind.
+        alive: incarnations whose driver is known to be running. Any other whose end is not recorded was lost, and is
+            taken to have lasted until its last row of any kind.
     """
     started, ended = _starts_and_ends(jobs)
     by_run: dict[int, list[Row]] = defaultdict(list)
@@ -190,7 +177,7 @@ def _intervals(rows: Iterable[Row], end: datetime | None) -> tuple[Interval, ...
     by_operator: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["since"]):
         own = by_operator[row["operator"]]
-        # A row may be there twice, when its writer was killed in the act.
+        # A row may be there twice, if its writer was killed while writing it.
         if not own or (own[-1]["state"], own[-1]["since"]) != (row["state"], row["since"]):
             own.append(row)
     found = []
@@ -221,7 +208,7 @@ def _finals(checkpoints: Iterable[Row]) -> tuple[Final, ...]:
         Final(
             query,
             rows[0]["epoch"],
-            # By status: the first time counts.
+            # By status: the earliest row counts.
             tuple({row["status"]: (row["status"], row["at"]) for row in sorted(rows, key=_at, reverse=True)}.values())[
                 ::-1
             ],

@@ -1,4 +1,4 @@
-"""How a timeline looks: coloured bars in a terminal, and the same as HTML in a notebook."""
+"""The display of a timeline: coloured bars in a terminal, and the same as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from spark_ext.views.timeline import DOWN, ENDED, JOB, Final, Interval, Span, Timeline
+from spark_ext.views.style import colour, count, duration
+from spark_ext.views.timeline import ENDED, JOB, Final, Interval, Span, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,24 +19,21 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
 WIDTH = 48
-"""Characters of a bar, where there is room."""
+"""Characters of a bar on a wide terminal; a narrow one gets a quarter of its width."""
 
-_COLOURS = {
-    "CREATED": ("bright_black", "#9aa0a6"),
-    "RESTORING": ("cyan", "#4ecdc4"),
-    "RUNNING": ("green", "#34a853"),
-    "FINISHING": ("blue", "#4285f4"),
-    "RESTARTING": ("yellow", "#fbbc04"),
-    "FAILING": ("red", "#ea4335"),
-    "FINISHED": ("bold green", "#188038"),
-    "FAILED": ("bold red", "#c5221f"),
-    "CANCELED": ("magenta", "#a142f4"),
-    DOWN: ("bold red", "#202124"),
-}
+
+class DisplayTimeline(Timeline):
+    """A timeline that shows itself: with `rich.print`, and as the value of a notebook's cell."""
+
+    def __rich__(self) -> RichTimeline:
+        return RichTimeline(self)
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
 
 class RichTimeline:
-    """A timeline for `rich.print`. Intervals that last are shown until `now`."""
+    """A timeline for `rich.print`. Intervals that have not ended are shown until `now`."""
 
     def __init__(self, timeline: Timeline, now: datetime | None = None) -> None:
         self._timeline = timeline
@@ -45,7 +43,7 @@ class RichTimeline:
         for span in self._timeline.spans:
             for down in self._timeline.downs:
                 if down.until == span.since:
-                    yield Text(f"DOWN {_duration(down.seconds(self._now))}: {down.reason}", style="bold red")
+                    yield Text(f"DOWN {duration(down.seconds(self._now))}: {down.reason}", style="bold red")
             width = max(10, min(WIDTH, options.max_width // 4))
             yield Group(
                 Text(headline(span, self._now), style="bold"),
@@ -67,9 +65,8 @@ class RichTimeline:
 def headline(span: Span, now: datetime) -> str:
     """One line about an incarnation."""
     lasted = ((span.until or now) - span.since).total_seconds()
-    return (
-        f"incarnation {span.number}  {span.since:%Y-%m-%d %H:%M:%S} UTC  {_duration(lasted)}  {span.outcome or 'runs'}"
-    )
+    started = f"{span.since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"incarnation {span.number}  {started}  {duration(lasted)}  {span.outcome or 'running'}"
 
 
 def final_words(final: Final) -> str:
@@ -83,23 +80,23 @@ def final_words(final: Final) -> str:
 
 
 def bar(span: Span, operator: str, now: datetime, width: int = WIDTH) -> Text:
-    """One operator's states over an incarnation's time, each character in the colour of what held there longest."""
+    """One operator's states over an incarnation's time; where several share a character, the last one shows."""
     cells = [(" ", "")] * width
     for interval in span.of(operator):
-        left, right = _share(span, interval, now)
+        left, right = _extent(span, interval, now)
         first = min(width - 1, int(left * width))
         last = max(first + 1, round(right * width))
         mark = "▌" if interval.state in ENDED else "━"
         for cell in range(first, min(width, last)):
-            cells[cell] = (mark, _COLOURS.get(interval.state, ("white", ""))[0])
+            cells[cell] = (mark, colour(interval.state).terminal)
     out = Text()
     for mark, style in cells:
         out.append(mark, style=style or None)
     return out
 
 
-def _share(span: Span, interval: Interval, now: datetime) -> tuple[float, float]:
-    """Where an interval lies in its incarnation, as shares of its length."""
+def _extent(span: Span, interval: Interval, now: datetime) -> tuple[float, float]:
+    """Where an interval begins and ends in its incarnation, as fractions of its length."""
     whole = max(1e-6, ((span.until or now) - span.since).total_seconds())
     left = (interval.since - span.since).total_seconds() / whole
     right = ((interval.until or now) - span.since).total_seconds() / whole
@@ -110,31 +107,21 @@ def _states(span: Span, operator: str, now: datetime) -> str:
     parts = []
     for interval in span.of(operator):
         parts.append(
-            interval.state if interval.state in ENDED else f"{interval.state} {_duration(interval.seconds(now))}"
+            interval.state if interval.state in ENDED else f"{interval.state} {duration(interval.seconds(now))}"
         )
     words = " → ".join(parts)
     if operator != JOB and operator in span.epochs:
-        words += f"  ({span.epochs[operator]} epochs, {span.rows.get(operator, 0):,} rows)"
+        words += f"  ({count(span.epochs[operator], 'epoch')}, {count(span.rows.get(operator, 0), 'row')})"
     return words
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d} min"
-
-
 def to_html(timeline: Timeline, now: datetime | None = None) -> str:
-    """A timeline as HTML that needs no style sheet and no script."""
+    """A timeline as HTML, without style sheet or script."""
     now = now or datetime.now(timezone.utc)
     out = []
     for span in timeline.spans:
         out += [
-            f"<div>DOWN {_duration(down.seconds(now))}: {html.escape(down.reason)}</div>"
+            f"<div>DOWN {duration(down.seconds(now))}: {html.escape(down.reason)}</div>"
             for down in timeline.downs
             if down.until == span.since
         ]
@@ -152,10 +139,9 @@ def to_html(timeline: Timeline, now: datetime | None = None) -> str:
 
 
 def _block(span: Span, interval: Interval, now: datetime) -> str:
-    left, right = _share(span, interval, now)
+    left, right = _extent(span, interval, now)
     title = html.escape(f"{interval.state} since {interval.since:%H:%M:%S.%f} UTC. {interval.reason}", quote=True)
-    colour = _COLOURS.get(interval.state, ("", "#888"))[1]
     return (
-        f"<div title='{title}' style='position:absolute;top:0;height:14px;background:{colour};"
+        f"<div title='{title}' style='position:absolute;top:0;height:14px;background:{colour(interval.state).html};"
         f"left:{min(99.5, left * 100):.2f}%;width:{max(0.5, (right - left) * 100):.2f}%'></div>"
     )

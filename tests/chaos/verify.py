@@ -14,8 +14,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from spark_ext.datafiles.writer import owner_of
-from spark_ext.ledger import Ledger
 from spark_ext.model.lifecycle import FinalStep
+from tests.support import validators
+from tests.support.history import History
 
 
 class Content:
@@ -89,34 +90,15 @@ def leftovers(name: str, path: Path, uid: str, *, late_tasks: bool) -> list[str]
 
 
 def ledger_problems(state: Path, queries: tuple[str, ...], starts: int) -> list[str]:
-    """What is wrong with a finished job's ledger, as any reader sees it."""
-    ledger = Ledger(str(state))
-    out = []
-    numbers = [row.incarnation for row in ledger.jobs() if row.event == "started"]
-    if sorted(numbers) != list(range(1, len(numbers) + 1)) or len(numbers) > starts:
+    """What is wrong with the history of a job that should have finished, as any reader of its state sees it."""
+    history = History.read(state)
+    out = [f"ledger: {problem}" for problem in validators.problems(history)]
+    numbers = {row.incarnation for row in history.jobs if row.event == "started"}
+    if len(numbers) > starts:
         out.append(f"ledger: incarnations {sorted(numbers)} after {starts} starts")
     for query in queries:
-        finals = [row for row in ledger.checkpoints(query) if row.kind == "final"]
-        # Four steps, in their order, each once, all of one checkpoint: a crash repeats none that was recorded.
-        if [row.status for row in finals] != [step.value for step in FinalStep]:
-            out.append(f"ledger: the final checkpoint of '{query}' has {[row.status for row in finals]}")
-        if len({row.checkpoint_id for row in finals}) > 1:
-            out.append(f"ledger: '{query}' has several final checkpoints")
-    flags = Counter((row.kind, row.query, row.source, row.channel, row.lineage) for row in ledger.finished_flags())
-    repeated = [key for key, count in flags.items() if count > 1]
-    if repeated:
-        out.append(f"ledger: {len(repeated)} flags repeated, such as {repeated[0]}")
-    if {row.query for row in ledger.finished_flags() if row.kind == "query"} != set(queries):
-        out.append(f"ledger: not every query of {queries} is flagged as finished")
-    epochs = [(row.query, row.lineage, row.epoch) for row in ledger_epochs(ledger)]
-    twice = [key for key, count in Counter(epochs).items() if count > 1]
-    if twice:
-        out.append(f"ledger: {len(twice)} epochs recorded twice, such as {twice[0]}")
+        if len(history.finals(query)) != len(FinalStep):
+            out.append(f"ledger: the final checkpoint of '{query}' has {len(history.finals(query))} steps")
+    if set(history.finished_queries) != set(queries):
+        out.append(f"ledger: of {queries} only {history.finished_queries} are flagged as finished")
     return out
-
-
-def ledger_epochs(ledger: Ledger) -> list[object]:
-    """All rows of the ledger's history of epochs."""
-    from spark_ext.ledger.schema import EpochRow
-
-    return list(ledger.table(EpochRow).rows())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,66 +12,104 @@ import spark_ext as sx
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
 from spark_ext.jobs.job import Job
+from spark_ext.jobs.result import JobResult
 from spark_ext.ledger import Ledger
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.spark_log import SparkLog
+from tests.support.history import History
 from tests.support.jobs import Lab, expected
 from tests.support.killable import kill, mixed, running
 from tests.support.waiting import until
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def test_f1_final_checkpoint_comes_at_once(lab: Lab) -> None:
+
+@dataclass(frozen=True)
+class Ended:
+    """A small job run to its end with intervals of an hour, and then run again."""
+
+    lab: Lab
+    first: JobResult
+    history: History
+    """After the first run."""
+    second: JobResult
+
+
+@pytest.fixture(scope="module")
+def ended(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    lab = Lab(spark_of_process, tmp_path_factory.mktemp("ended"))
+
+    def run() -> JobResult:
+        return lab.run(lab.source(counts="50,70"), interval="1 hour", checkpoint_interval="1 hour")
+
+    first, history = run(), lab.history()
+    return Ended(lab, first, history, run())
+
+
+def test_f1_final_checkpoint_comes_at_once(ended: Ended) -> None:
     """All finished: the final checkpoint comes at once, whatever the interval: no test may run for an hour."""
-    job = lab.job(lab.source(counts="1000"), interval="1 hour", checkpoint_interval="1 hour")
-    assert job.run(progress=False).finished
-    finals = job.ledger.checkpoints().where("kind = 'final'").orderBy("at").collect()
-    assert [row["status"] for row in finals] == ["COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED"]
-    assert lab.numbers() == expected(1000)
+    assert ended.first.finished
+    assert [row.status for row in ended.history.finals("q")] == ["COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED"]
+    assert ended.lab.numbers() == expected(50, 70)
+
+
+def test_f4_after_finish_only_checkpoints_and_no_rows(ended: Ended) -> None:
+    """A second run reads nothing, commits nothing, and does not even look for channels."""
+    assert ended.second.finished
+    assert ended.second.query("q").finished_before
+    assert ended.second.rows == 0
+    assert tuple(ended.lab.events()) == ended.history.events
+
+
+def test_f7_finished_flag_is_true_after_the_end(ended: Ended) -> None:
+    """In the ledger and in the job's result."""
+    assert ended.first.query("q").finished
+    assert sorted(row.kind for row in ended.history.finished) == ["channel", "channel", "query", "source"]
+
+
+def test_no_checkpoint_is_recorded_after_the_job_has_ended(ended: Ended) -> None:
+    """Nothing is recorded later: the second run finds the rows that the first one's end left."""
+    assert ended.lab.history().checkpoints == ended.history.checkpoints
+
+
+def test_f10_source_learns_that_its_last_epoch_is_committed(ended: Ended) -> None:
+    """The acknowledgement of the very last rows, which Spark never gives, comes after they are visible."""
+    (acknowledged,) = ended.history.of("in", "committed")
+    assert acknowledged["final"]
+    assert acknowledged["positions"] == {"0": 50, "1": 70}
+    order = [event["event"] for event in ended.history.events]
+    assert order.index("commit") < order.index("committed") < order.index("close")
 
 
 def test_f3_only_a_checkpoint_that_started_after_finish_is_final(lab: Lab) -> None:
-    """Periodic checkpoints come before the end and never count as final; the final one has the last epoch."""
+    """Periodic checkpoints come before the end, and flag nothing; the final one has the last epoch."""
     gate = lab.folder / "gate"
-    job = lab.job(lab.source(counts="40", max_rows_per_epoch=20, gate=gate), checkpoint_interval="100 ms").start()
-    until(lambda: job.ledger.checkpoints().where("kind = 'periodic'").count() > 0, "a periodic checkpoint")
-    assert job.ledger.checkpoints().where("kind = 'final'").count() == 0
-    assert job.ledger.finished().where("kind = 'query'").count() == 0
+    source: dict[str, Any] = {"counts": "40", "max_rows_per_epoch": 20, "gate": gate}
+    half = lab.job(lab.source(**source), checkpoint_interval="100 ms").start()
+    until(lambda: lab.history().checkpoints, "a periodic checkpoint")
+    stopped, before = half.stop(), lab.history()
+    assert not stopped.finished and not stopped.query("q").finished
+    assert {row.kind for row in before.checkpoints} == {"periodic"}
+    assert before.finished == ()
     gate.touch()
-    result = job.await_termination(60)
-    final = job.ledger.checkpoints().where("kind = 'final' and status = 'COMPLETED'").collect()
-    assert [row["epoch"] for row in final] == [result.query("q").last_epoch]
+    result = lab.run(lab.source(**source))
+    assert result.finished
+    assert {row.epoch for row in lab.history().finals("q")} == {result.query("q").last_epoch}
 
 
 def test_f3_a_later_checkpoint_may_serve(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The final checkpoint cannot be recorded: nothing is finished. The next run's is, with no row read."""
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "final.before_completed=raise")
-    first = lab.job(lab.source(counts="30"))
     with pytest.raises(JobFailedError, match="a step of the final checkpoint failed"):
-        first.run(progress=False)
-    assert first.ledger.checkpoints().where("kind = 'final'").count() == 0
-    assert first.ledger.finished().where("kind = 'query'").count() == 0
-    read = lab.events("read")
-    second = lab.job(lab.source(counts="30"))
-    assert second.run(progress=False).finished
-    final = second.ledger.checkpoints().where("kind = 'final'").orderBy("at").collect()
-    assert [row["status"] for row in final] == ["COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED"]
-    assert {row["incarnation"] for row in final} == {2}
-    assert lab.events("read") == read
+        lab.run(lab.source(counts="30"))
+    failed = lab.history()
+    assert failed.finals("q") == [] and failed.finished_queries == ()
+    assert lab.run(lab.source(counts="30")).finished
+    assert {row.incarnation for row in lab.history().finals("q")} == {2}
+    assert lab.events("read") == failed.of("in", "read")
     assert lab.numbers() == expected(30)
-
-
-def test_f4_after_finish_only_checkpoints_and_no_rows(lab: Lab) -> None:
-    """After the last data epoch nothing is read or committed; a second run reads nothing at all."""
-    first = lab.job(lab.source(counts="50,70")).run(progress=False)
-    assert first.finished
-    before = len(lab.events("read")), len(lab.events("commit")), len(lab.events("discover"))
-    second = lab.job(lab.source(counts="50,70")).run(progress=False)
-    assert second.finished
-    assert second.rows == 0
-    assert second.query("q").finished_before
-    assert (len(lab.events("read")), len(lab.events("commit")), len(lab.events("discover"))) == before
-    assert lab.numbers() == expected(50, 70)
 
 
 def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: Lab) -> None:
@@ -99,24 +138,6 @@ def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: Lab) -> None:
     assert lab.numbers("added") == expected(30), "a drain that is over does not end what was added later"
 
 
-def test_f7_finished_flag_is_false_before_and_true_after(lab: Lab) -> None:
-    """In the ledger and in the job's result."""
-    gate = lab.folder / "gate"
-    job = lab.job(lab.source(counts="40", max_rows_per_epoch=20, gate=gate)).start()
-    until(lambda: lab.rows(), "the first epoch")
-    assert job.ledger.finished().count() == 0
-    stopped = job.stop()
-    assert not stopped.finished
-    assert not stopped.query("q").finished
-    gate.touch()
-    again = lab.job(lab.source(counts="40", max_rows_per_epoch=20, gate=gate))
-    result = again.run(progress=False)
-    assert result.finished
-    assert result.query("q").finished
-    kinds = sorted(row["kind"] for row in again.ledger.finished().collect())
-    assert kinds == ["channel", "query", "source"]
-
-
 def test_f9_operators_that_require_finalization_are_waited_for(lab: Lab) -> None:
     """One that needs three more epochs gets exactly three, each marked final; others are not asked."""
     job = lab.job(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=3)
@@ -130,45 +151,27 @@ def test_f9_operators_that_require_finalization_are_waited_for(lab: Lab) -> None
 
 def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_goes_on(lab: Lab) -> None:
     """Never FINISHED nor closed; and resumed."""
-    job = lab.job(
-        lab.source(counts="100"), sink="patient_folder", sink_finalize_after=10_000, finalization_timeout="3 s"
-    )
-    with pytest.raises(JobFailedError, match="not finalized") as failure:
-        job.run(progress=False)
-    assert "goes on waiting" in str(failure.value)
-    assert lab.events("close", "final_checkpoint") == []
-    assert job.ledger.finished().where("kind = 'query'").count() == 0
-    assert job.ledger.incidents().where("what like '%not finalized%'").count() >= 1
-
-    made = sum(event["final"] for event in lab.events("commit"))
-    again = lab.job(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=made + 2)
-    assert again.run(progress=False).finished
-    assert sum(event["final"] for event in lab.events("commit") if not event["repeat"]) == made + 2
+    with pytest.raises(JobFailedError, match="not finalized"):
+        lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=10_000, finalization_timeout="3 s")
+    left = lab.history()
+    assert left.of("q-out", "close", "final_checkpoint") == [] and left.finished_queries == ()
+    assert any("not finalized" in incident.what for incident in left.incidents)
+    given = sum(event["final"] for event in left.of("q-out", "commit"))
+    assert lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=given + 2).finished
+    finals = [event for event in lab.events("commit") if event["final"] and not event["repeat"]]
+    assert len(finals) == given + 2
     assert lab.numbers() == expected(100)
 
 
-def test_f10_source_learns_that_its_last_epoch_is_committed(lab: Lab) -> None:
-    """The acknowledgement of the very last rows, which Spark never gives, comes after they are visible."""
-    assert lab.job(lab.source(counts="100,30", max_rows_per_epoch=50)).run(progress=False).finished
-    final = [event for event in lab.events("committed") if event["final"]]
-    assert len(final) == 1
-    assert final[0]["positions"].items() <= {"0": 100, "1": 30}.items()
-    assert final[0]["positions"]["0"] == 100
-    order = [event["event"] for event in lab.events("commit", "committed", "final_checkpoint", "close")]
-    assert order[-4:] == ["committed", "final_checkpoint", "close", "close"]
-
-
 def test_f13_a_failed_query_emits_no_end_of_input(lab: Lab) -> None:
-    """A query stopped by an exception."""
-    job = lab.job(lab.source(counts="100", max_rows_per_epoch=20, fail_at=50), restart_attempts=1)
+    """A query stopped by an exception; without the fault the next run continues to the end."""
+    source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20}
     with pytest.raises(JobFailedError, match="row 50 cannot be read") as failure:
-        job.run(progress=False)
+        lab.run(lab.source(**source, fail_at=50), restart_attempts=1)
     assert "query 'q'" in str(failure.value)
     assert lab.events("end_of_input", "final_checkpoint", "close") == []
     assert lab.numbers() == expected(40)
-    assert job.ledger.finished().where("kind != 'channel'").count() == 0
-    mended = lab.job(lab.source(counts="100", max_rows_per_epoch=20)).run(progress=False)
-    assert mended.finished
+    assert lab.run(lab.source(**source)).finished
     assert lab.numbers() == expected(100)
 
 
@@ -210,15 +213,6 @@ def test_f15_a_mixed_job_goes_on_after_a_bounded_source_has_finished(lab: Lab) -
     live = len(lab.numbers()) - 10_000
     assert live > 0
     assert sorted(n for _, n in lab.numbers()) == sorted([*range(10_000), *range(live)])
-
-
-def test_periodic_checkpoints_stop_with_the_job(lab: Lab) -> None:
-    """After the end nothing more is written."""
-    job = lab.job(lab.source(counts="10"), checkpoint_interval="50 ms")
-    job.run(progress=False)
-    before = job.ledger.checkpoints().count()
-    time.sleep(0.3)  # several intervals: what is asserted is that nothing happens
-    assert job.ledger.checkpoints().count() == before
 
 
 def test_a_query_of_sparks_own_source_has_finished_when_a_further_run_finds_nothing(lab: Lab) -> None:

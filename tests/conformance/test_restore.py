@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
@@ -45,7 +46,7 @@ def test_r1_a_source_that_finished_before_is_not_read_again(lab: Lab) -> None:
 
 def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: Lab) -> None:
     """It finished in an epoch that the sink has committed and Spark has not: read again, once in the output."""
-    source = {"counts": "100", "max_rows_per_epoch": 60}
+    source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 60}
     first = lab.job(lab.source(**source), sink_lost_epoch=1, restart_attempts=0)
     with pytest.raises(JobFailedError, match="between the sink's commit and Spark's"):
         first.run(progress=False)
@@ -112,7 +113,7 @@ def _confirmed(log: SparkLog) -> int:
 def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_finished(lab: Lab) -> None:
     """No periodic checkpoint was ever taken."""
     gate = lab.folder / "gate"
-    source = {"counts": "5,400", "readers": 2, "max_rows_per_epoch": 20, "gate": gate}
+    source: dict[str, Any] = {"counts": "5,400", "readers": 2, "max_rows_per_epoch": 20, "gate": gate}
     first = lab.job(lab.source(**source), checkpoint_interval="1 hour").start()
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
     first.stop()

@@ -43,7 +43,7 @@ WRITTEN_OTHERWISE = {"transactional_id", "headers", "starting", "ending"}
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_page_has_its_parts(name: str) -> None:
-    for part in ("Options", "What is guaranteed", "What is not"):
+    for part in ("Options", "What is guaranteed", "Not guaranteed"):
         assert pages.section(name, part).strip()
     assert re.search(r"\btypes?\b", pages.read(name), re.IGNORECASE)
     assert pages.python_blocks(name)

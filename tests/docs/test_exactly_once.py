@@ -11,7 +11,7 @@ from spark_ext.spark import formats
 from tests.chaos.outlets import OUTLETS
 from tests.support import pages
 
-MECHANISM, TRIED = pages.read("exactly-once").split("## Tried")
+MECHANISM, TRIED = pages.read("exactly-once").split("## Kill tests")
 
 SINKS = [found.name() for found in formats.load() if issubclass(found, TwoPhaseCommitSink)]
 

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
 from spark_ext.errors import OffsetError
-from spark_ext.model.offsets import VERSION, Finished, Range, Running, SourceOffset, is_channel_offset, ranges
+from spark_ext.model.end_of_input import EndOffset
+from spark_ext.model.offsets import VERSION, Finished, OffsetKind, Range, Running, SourceOffset, kind_of, ranges
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+EVERYTHING = SourceOffset(
+    "flights",
+    lineage=3,
+    running={"2013-03.csv": Running(1200, {"size": 99}, 0, True), "2013-02.csv": Running([7, "k"])},
+    finished=(Finished(2, "2013-01.csv", 27004, {"size": 70}, 0, True), Finished(3, "2012-12.csv", 5)),
+    confirmed=1,
+    sequence=3,
+    ended=True,
+    drained=True,
+    control=4,
+    final=2,
+    stage={"number": 1, "offsets": {"0": 17}},
+)
+"""An offset with a value in every field."""
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5))
 values = st.recursive(
@@ -55,11 +75,11 @@ def offsets(draw: st.DrawFn) -> SourceOffset:
 def test_an_offset_survives_sparks_log(offset: SourceOffset) -> None:
     raw = json.loads(json.dumps(offset.to_json()))
     assert SourceOffset.from_json(raw, offset.uid) == offset
-    assert is_channel_offset(raw)
+    assert kind_of(raw) is OffsetKind.CHANNELS
 
 
 def test_the_initial_offset_is_as_short_as_can_be() -> None:
-    assert SourceOffset("s").to_json() == {"version": VERSION, "uid": "s", "lineage": 0}
+    assert SourceOffset("s").to_json() == {"version": VERSION, "kind": "channels", "uid": "s", "lineage": 0}
 
 
 def test_an_offset_of_another_source_is_refused_by_both_names() -> None:
@@ -75,9 +95,50 @@ def test_an_unknown_version_is_refused(version: object) -> None:
         SourceOffset.from_json({"version": version, "uid": "s", "lineage": 0}, "s")
 
 
-@pytest.mark.parametrize("raw", [None, 3, "x", [], {}, {"version": 1, "uid": "s"}, {"logOffset": 3}])
-def test_lines_of_other_sources_are_told_apart(raw: object) -> None:
-    assert not is_channel_offset(raw)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None,
+        3,
+        "x",
+        [],
+        {},
+        {"version": 1, "uid": "s"},
+        {"logOffset": 3},
+        {"kind": "channels"},
+        {"version": 2, "uid": "s", "lineage": 0, "kind": "another"},
+    ],
+)
+def test_a_line_of_one_of_sparks_own_sources_has_no_kind(raw: object) -> None:
+    assert kind_of(raw) is None
+
+
+def golden(version: int) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((GOLDEN / f"offsets-v{version}.json").read_text())
+    return loaded
+
+
+def test_the_newest_version_is_written_as_in_its_golden_file() -> None:
+    """A change of the written form needs a new version, and a golden file of its own."""
+    assert VERSION == 2
+    assert EVERYTHING.to_json() == golden(VERSION)["channels"]
+    assert EndOffset("flights~end", 3, True).to_json() == golden(VERSION)["end_of_input"]
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_each_version_ever_written_is_read_and_keeps_its_kind(version: int) -> None:
+    channels, end = golden(version)["channels"], golden(version)["end_of_input"]
+    assert (kind_of(channels), kind_of(end)) == (OffsetKind.CHANNELS, OffsetKind.END_OF_INPUT)
+    assert SourceOffset.from_json(channels, "flights") == EVERYTHING
+    assert EndOffset.from_json(end, "flights~end") == EndOffset("flights~end", 3, True)
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_an_offset_of_another_kind_is_refused_in_every_version(version: int) -> None:
+    with pytest.raises(OffsetError, match="in the place of this one"):
+        SourceOffset.from_json(golden(version)["end_of_input"])
+    with pytest.raises(OffsetError, match="in the place of this one"):
+        EndOffset.from_json(golden(version)["channels"])
 
 
 @given(offsets(), st.integers(0, 12))

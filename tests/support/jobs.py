@@ -10,11 +10,13 @@ from pyspark import cloudpickle
 
 import spark_ext as sx
 from tests.support import operators
+from tests.support.history import History
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_ext.jobs.job import Job
+    from spark_ext.jobs.result import JobResult
 
 
 def register(spark: SparkSession) -> None:
@@ -51,6 +53,14 @@ class Lab:
         job = sx.Job(self.spark, "lab", state=self.folder / "state", **_without(settings, "sink_"))
         self.add(job, frame, sink=sink, query=query, out=out, **settings)
         return job
+
+    def run(self, frame: DataFrame, **settings: Any) -> JobResult:
+        """Run a job of one query to its end; arguments as of `job`."""
+        return self.job(frame, **settings).run(progress=False)
+
+    def history(self) -> History:
+        """All that the job has left so far."""
+        return History.read(self.folder / "state", [self.log])
 
     def add(self, job: Job, frame: DataFrame, *, sink: str = "folder", query: str, out: str, **settings: Any) -> None:
         """Add a query that writes to a folder of its own."""

@@ -162,6 +162,8 @@ class Folder(TwoPhaseCommitSink):
             epoch=epoch.number,
             final=epoch.final,
             incarnation=epoch.incarnation,
+            lineage=epoch.lineage,
+            query_id=epoch.query_id,
             repeat=target.exists(),
         )
         if target.exists():

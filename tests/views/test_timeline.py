@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from spark_ext.views.timeline import DOWN, ENDED, Interval, Timeline, timeline
-from spark_ext.views.timeline_view import RichTimeline, bar, to_html
+from spark_ext.views.timeline_view import DisplayTimeline, RichTimeline, bar, to_html
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
@@ -59,7 +59,7 @@ def step(query: str, status: str, seconds: float, incarnation: int = 1, kind: st
 
 
 def crash_and_finish() -> Timeline:
-    """Incarnation 1 is lost 5 s in, with its last word an epoch at 4 s; 2 begins at 9 s and finishes."""
+    """Incarnation 1 is lost 5 s in, and its last row is an epoch at 4 s; 2 begins at 9 s and finishes."""
     return timeline(
         [
             state("", "RUNNING", 1),
@@ -173,7 +173,17 @@ def test_terminal_shows_states_downtime_and_steps() -> None:
     assert "DOWN 5.0 s: incarnation 1 was lost" in text
     assert "RUNNING 1.0 s → RESTARTING 1.0 s → RUNNING 2.0 s → FINISHING 1.0 s → FINISHED" in text
     assert "after epoch 7: COMPLETED, CLOSED +400 ms" in text
-    assert "(1 epochs, 30 rows)" in text
+    assert "(1 epoch, 30 rows)" in text
+
+
+def test_a_timeline_displays_itself() -> None:
+    found = crash_and_finish()
+    shown = DisplayTimeline(found.spans, found.downs)
+    out = io.StringIO()
+    Console(file=out, width=200).print(shown)
+    assert "DOWN 5.0 s: incarnation 1 was lost" in out.getvalue()
+    assert shown._repr_html_() == to_html(found)
+    assert shown.to_json() == found.to_json()
 
 
 def test_a_narrow_terminal_loses_nothing() -> None:

@@ -1,0 +1,91 @@
+"""A snapshot of a job in this process, from its queries under supervision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from spark_ext.jobs.result import QueryResult, SourceResult
+from spark_ext.model.lifecycle import State
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+
+
+def job_snapshot(state_directory: str, started: datetime, context: JobContext, coordinator: Coordinator) -> JobSnapshot:
+    """A started job, as it is now.
+
+    Args:
+        state_directory: as the user knows it.
+        started: when this incarnation was started.
+        context: the job's.
+        coordinator: of this incarnation.
+    """
+    # Before the queries, whose states lead to the job's: they are then never behind it.
+    state, failure = coordinator.state, coordinator.failure
+    return JobSnapshot(
+        job=context.job,
+        state_directory=state_directory,
+        state=state,
+        incarnation=context.incarnation.number,
+        lineage=context.incarnation.lineage,
+        started=started,
+        ended=None,
+        at=datetime.now(timezone.utc),
+        queries=tuple(query_result(run) for run in coordinator.runs),
+        error="" if failure is None else str(failure),
+    )
+
+
+def unstarted_snapshot(job: str, state_directory: str, uids: Iterable[str]) -> JobSnapshot:
+    """A job that has not been started; its state directory is not read.
+
+    Args:
+        job: its name.
+        state_directory: as the user knows it.
+        uids: its queries'.
+    """
+    return JobSnapshot(
+        job=job,
+        state_directory=state_directory,
+        state=State.CREATED,
+        incarnation=0,
+        lineage=0,
+        started=None,
+        ended=None,
+        at=datetime.now(timezone.utc),
+        queries=tuple(QuerySnapshot(uid=uid, state=State.CREATED, state_rows=None) for uid in uids),
+    )
+
+
+def query_result(run: QueryRun) -> QueryResult:
+    """A query under supervision, as it is now."""
+    # Read once: the coordinator's thread may replace them at any time.
+    state, logged = run.state, run.offsets
+    offsets = {} if logged is None else source_offsets(logged)
+    return QueryResult(
+        uid=run.spec.uid,
+        state=state,
+        reason=run.reason,
+        finished=state is State.FINISHED,
+        finished_before=run.had_finished,
+        epochs=run.figures.epochs,
+        last_epoch=run.committed if run.committed >= 0 else None,
+        last_epoch_ms=run.figures.last_epoch_ms or None,
+        rows=run.figures.input_rows,
+        state_rows=run.figures.state_rows,
+        sources=tuple(
+            SourceResult(
+                uid=uid,
+                finished=offset.ended,
+                channels_finished=offset.sequence,
+                channels_running=len(offset.running),
+            )
+            for uid, offset in offsets.items()
+        ),
+    )

@@ -1,0 +1,113 @@
+"""What a job looks like at one moment: what the live line, the notebook display, results and `status` all show.
+
+A running job takes a snapshot of its queries; `read_status` makes one from the ledger. Pure values: no clock, no Spark,
+no files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from spark_ext.model.lifecycle import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSnapshot:
+    """A source of a query."""
+
+    uid: str
+    finished: bool
+    """Whether it will deliver no more rows."""
+    channels_finished: int
+    """Over all runs."""
+    channels_running: int | None
+    """None: unknown. The ledger does not record it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuerySnapshot:
+    """A query of a job."""
+
+    uid: str
+    state: State
+    reason: str = ""
+    """Why it entered this state; may be empty."""
+    since: datetime | None = None
+    """When it entered this state; None: unknown."""
+    finished: bool = False
+    """Whether its final checkpoint is complete: a further run starts nothing of it and reads nothing."""
+    finished_before: bool = False
+    """Whether it had finished in an earlier run."""
+    epochs: int = 0
+    """Committed in this run; read from a ledger: in all runs whose history it still keeps."""
+    last_epoch: int | None = None
+    """Number of the newest committed epoch, over all runs; None: there is none."""
+    last_epoch_ms: int | None = None
+    """Duration of the newest epoch, ms; None: unknown."""
+    committed_at: datetime | None = None
+    """When the newest epoch was committed; None: unknown."""
+    rows: int = 0
+    """Rows read, in the same runs as `epochs`, as Spark counts them: the marker of each end of input and the rows of a
+    repeated epoch are included."""
+    state_rows: int | None
+    """Rows in the state stores; None: unknown. The ledger does not record it."""
+    sources: tuple[SourceSnapshot, ...] = ()
+    """Its channel sources. A ledger knows those of which a channel has finished."""
+
+    @property
+    def channels_finished(self) -> dict[str, int]:
+        """Finished channels by source, over all runs."""
+        return {source.uid: source.channels_finished for source in self.sources}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSnapshot:
+    """A job."""
+
+    job: str
+    state_directory: str
+    state: State
+    incarnation: int
+    """Number of the start, from 1; 0: it has not been started."""
+    lineage: int
+    started: datetime | None
+    """When this incarnation was started; None: it has not been."""
+    ended: datetime | None
+    """When this incarnation ended; None: it has not, or the end is not recorded."""
+    at: datetime
+    """When the snapshot was taken."""
+    queries: tuple[QuerySnapshot, ...]
+    error: str = ""
+    """Why the job failed; empty otherwise."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all queries have finished."""
+        return self.state is State.FINISHED
+
+    @property
+    def rows(self) -> int:
+        """Rows read by all queries; see `QuerySnapshot.rows`."""
+        return sum(query.rows for query in self.queries)
+
+    @property
+    def epochs(self) -> int:
+        """Epochs committed by all queries; see `QuerySnapshot.epochs`."""
+        return sum(query.epochs for query in self.queries)
+
+    @property
+    def seconds(self) -> float:
+        """How long this incarnation has run, s."""
+        return 0.0 if self.started is None else ((self.ended or self.at) - self.started).total_seconds()
+
+    def query(self, uid: str) -> QuerySnapshot:
+        """One query.
+
+        Raises:
+            KeyError: the job has no such query.
+        """
+        for query in self.queries:
+            if query.uid == uid:
+                return query
+        raise KeyError(f"job '{self.job}' has no query '{uid}'; it has {[query.uid for query in self.queries]}")

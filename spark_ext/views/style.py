@@ -1,0 +1,56 @@
+"""Colours and formats that the views share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Colour(NamedTuple):
+    """A state's colour."""
+
+    terminal: str
+    """A style of rich."""
+    html: str
+
+
+OTHER = Colour("white", "#888")
+"""For a state that has no colour of its own."""
+
+COLOURS = {
+    "CREATED": Colour("bright_black", "#9aa0a6"),
+    "RESTORING": Colour("cyan", "#4ecdc4"),
+    "RUNNING": Colour("green", "#34a853"),
+    "FINISHING": Colour("blue", "#4285f4"),
+    "RESTARTING": Colour("yellow", "#fbbc04"),
+    "FAILING": Colour("red", "#ea4335"),
+    "FINISHED": Colour("bold green", "#188038"),
+    "FAILED": Colour("bold red", "#c5221f"),
+    "CANCELED": Colour("magenta", "#a142f4"),
+    "DOWN": Colour("bold red", "#202124"),
+}
+
+
+def colour(state: str) -> Colour:
+    """The colour of a state, by its name."""
+    return COLOURS.get(state, OTHER)
+
+
+def count(number: int, noun: str) -> str:
+    """A number and what it counts: `1 epoch`, `2,000 rows`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """How long something lasted: `120 ms`, `3.5 s`, `1:02 min`, `1:00:05`."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return clock(seconds) if seconds >= 3600 else f"{clock(seconds)} min"
+
+
+def clock(seconds: float) -> str:
+    """Elapsed time: `0:05`, `1:00:05`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,116 @@
+"""Snapshots and results of a job in this process, from stand-ins for its supervised queries: no Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+from spark_ext.jobs.result import JobResult, job_result
+from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
+from spark_ext.model.lifecycle import State
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import Finished, Running, SourceOffset
+from spark_ext.views.snapshot import JobSnapshot
+from tests.support.snapshots import T0
+
+
+def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
+    given = {"reason": "", "had_finished": False, "committed": -1, "offsets": None, "figures": figures(), **values}
+    return SimpleNamespace(spec=SimpleNamespace(uid=uid), state=state, **given)
+
+
+def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0) -> Any:
+    return SimpleNamespace(epochs=epochs, input_rows=rows, state_rows=state_rows, last_epoch_ms=ms)
+
+
+def snapshot(*runs: Any, state: State = State.RUNNING, failure: Exception | None = None) -> JobSnapshot:
+    context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
+    coordinator = SimpleNamespace(state=state, failure=failure, runs=runs)
+    return job_snapshot("out/state", T0, cast(Any, context), cast(Any, coordinator))
+
+
+def finished_job() -> JobSnapshot:
+    read = SourceOffset("files", running={"c": Running(7)}, finished=(Finished(2, "b", 5),), sequence=2, ended=True)
+    logged = LoggedOffsets(4, {}, (read.to_json(), {"logOffset": 0}, None))
+    done = run("daily", State.FINISHED, committed=4, offsets=logged, figures=figures(5, 1000, 2, 250), reason="drained")
+    return snapshot(done, run("hourly", State.FINISHED, had_finished=True), state=State.FINISHED)
+
+
+def test_a_query_before_its_first_epoch() -> None:
+    found = snapshot(run("q")).query("q")
+    assert (found.state, found.last_epoch, found.epochs, found.finished, found.sources) == (
+        State.RUNNING,
+        None,
+        0,
+        False,
+        (),
+    )
+
+
+def test_an_epoch_whose_figures_have_not_come_has_no_duration() -> None:
+    assert snapshot(run("q", committed=0, figures=figures(1))).query("q").last_epoch_ms is None
+
+
+def test_a_snapshot_has_what_a_result_has_and_more() -> None:
+    found = finished_job()
+    assert (found.job, found.state_directory, found.incarnation, found.lineage) == ("flights", "out/state", 3, 2)
+    assert (found.started, found.ended, found.error) == (T0, None, "")
+    assert found.query("daily").last_epoch_ms == 250
+    assert found.at > T0
+
+
+def test_why_a_job_failed() -> None:
+    assert snapshot(run("q", State.FAILED), state=State.FAILED, failure=OSError("no space")).error == "no space"
+
+
+def test_a_job_that_was_not_started_shows_its_queries() -> None:
+    found = unstarted_snapshot("flights", "out/state", ["a", "b"])
+    assert (found.state, found.incarnation, found.started, found.seconds) == (State.CREATED, 0, None, 0)
+    assert [(query.uid, query.state) for query in found.queries] == [("a", State.CREATED), ("b", State.CREATED)]
+
+
+def test_the_result_is_the_last_snapshot() -> None:
+    last = finished_job()
+    result = job_result(last)
+    assert isinstance(result, JobResult)
+    assert (result.rows, result.epochs, result.finished) == (1000, 5, True)
+    assert (result.ended, result.seconds) == (last.at, (last.at - T0) / timedelta(seconds=1))
+    assert result.query("daily").sources[0].channels_running + result.query("daily").state_rows == 3
+    assert str(result).startswith("job 'flights' FINISHED: 1,000 rows in 5 epochs, ")
+    assert "<td>daily</td>" in result._repr_html_()
+
+
+def test_json_of_a_result() -> None:
+    last = finished_job()
+    plain = job_result(last).to_json()
+    assert json.loads(json.dumps(plain)) == plain
+    assert list(plain) == [
+        "job",
+        "state",
+        "incarnation",
+        "lineage",
+        "started",
+        "ended",
+        "queries",
+        "error",
+        "finished",
+        "rows",
+        "epochs",
+    ]
+    assert (plain["state"], plain["started"], plain["ended"]) == ("FINISHED", T0.isoformat(), last.at.isoformat())
+    daily, hourly = plain["queries"]
+    assert daily == {
+        "uid": "daily",
+        "state": "FINISHED",
+        "finished": True,
+        "finished_before": False,
+        "epochs": 5,
+        "last_epoch": 4,
+        "rows": 1000,
+        "state_rows": 2,
+        "sources": [{"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1}],
+        "reason": "drained",
+    }
+    assert (hourly["finished_before"], hourly["last_epoch"], hourly["sources"]) == (True, None, [])

@@ -1,0 +1,129 @@
+"""What a job has left behind, read once: its operators' event log, its ledger, and Spark's logs of its queries.
+
+The validators in `tests.support.validators` are functions over it. A `History` is a value: tests of the validators
+build one by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow, Row
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.spark.spark_log import SparkLog
+from tests.support import operators
+
+
+@dataclass(frozen=True)
+class QueryLog:
+    """Spark's write-ahead log of one query, as far as Spark has kept it."""
+
+    query_id: str | None
+    planned: Mapping[int, LoggedOffsets]
+    """`offsets/N`, by N."""
+    committed: frozenset[int]
+    """Every N with a `commits/N`."""
+
+    @property
+    def newest(self) -> int:
+        """The newest committed epoch; -1 when there is none."""
+        return max(self.committed, default=-1)
+
+    @property
+    def at_the_end(self) -> LoggedOffsets | None:
+        """The offsets of the newest committed epoch."""
+        return self.planned.get(self.newest)
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> QueryLog:
+        """Read a checkpoint directory."""
+        log = SparkLog(str(checkpoint))
+        numbers = [int(file.name) for file in (checkpoint / "offsets").glob("*") if file.name.isdigit()]
+        planned = {number: log.offsets(number) for number in numbers}
+        commits = [int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdigit()]
+        return cls(
+            log.query_id(),
+            {number: offsets for number, offsets in sorted(planned.items()) if offsets is not None},
+            frozenset(commits),
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that validators look at."""
+
+    events: tuple[Mapping[str, Any], ...] = ()
+    """The event log of the operators in `tests.support.operators`, in order; empty for other operators."""
+    jobs: tuple[JobRow, ...] = ()
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    finished: tuple[FinishedRow, ...] = ()
+    epochs: tuple[EpochRow, ...] = ()
+    states: tuple[ExecutionStateRow, ...] = ()
+    incidents: tuple[IncidentRow, ...] = ()
+    logs: Mapping[str, QueryLog] = field(default_factory=dict)
+    """By query uid; a query whose checkpoint is not there any more has none."""
+    state_rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows left in the state stores of the queries that the last run has seen to their end, by uid."""
+
+    @classmethod
+    def read(cls, state: Path, event_logs: Iterable[str | Path] = (), **given: Any) -> History:
+        """Read a state directory and event logs.
+
+        Args:
+            state: the job's state directory, on a local path.
+            event_logs: of its operators.
+            given: further fields, such as `state_rows`.
+        """
+        ledger = Ledger(str(state))
+
+        def rows(row_type: type[Row]) -> tuple[Any, ...]:
+            # A row that was written again after a failure stands there twice and counts once.
+            found: list[Row] = []
+            for row in ledger.table(row_type).rows():
+                if row not in found[-200:]:
+                    found.append(row)
+            return tuple(found)
+
+        return cls(
+            events=tuple(event for log in dict.fromkeys(map(str, event_logs)) for event in operators.events(log)),
+            jobs=rows(JobRow),
+            checkpoints=rows(CheckpointRow),
+            finished=rows(FinishedRow),
+            epochs=rows(EpochRow),
+            states=rows(ExecutionStateRow),
+            incidents=rows(IncidentRow),
+            logs={path.parent.name: QueryLog.read(path) for path in sorted((state / "queries").glob("*/checkpoint"))},
+            **given,
+        )
+
+    def of(self, uid: str, *names: str) -> list[Mapping[str, Any]]:
+        """An operator's events, in order; only those of the given names, when there are any."""
+        return [event for event in self.events if event["uid"] == uid and (not names or event["event"] in names)]
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """Operators that have written events."""
+        return tuple(dict.fromkeys(event["uid"] for event in self.events))
+
+    def lineage(self, query: str) -> int:
+        """The query's present lineage."""
+        return max((row.lineage for row in self.jobs if row.event == "reset" and row.query in ("", query)), default=1)
+
+    def finals(self, query: str) -> list[CheckpointRow]:
+        """The steps of the query's final checkpoint in its present lineage, oldest first."""
+        steps = [
+            row
+            for row in self.checkpoints
+            if row.kind == "final" and row.query == query and row.lineage == self.lineage(query)
+        ]
+        return sorted(steps, key=lambda row: row.at)
+
+    @property
+    def finished_queries(self) -> tuple[str, ...]:
+        """Queries whose finished flag stands in their present lineage."""
+        flags = (row for row in self.finished if row.kind == "query")
+        return tuple(dict.fromkeys(row.query for row in flags if row.lineage == self.lineage(row.query)))

@@ -1,0 +1,252 @@
+"""The validators find nothing wrong with a good history, and each names its own fault in a bad one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, JobRow
+from spark_ext.model.end_of_input import EndOffset
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import Finished, Running, SourceOffset
+from tests.support import validators
+from tests.support.history import History, QueryLog
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def event(name: str, uid: str, pid: int = 1, **fields: Any) -> dict[str, Any]:
+    return {"event": name, "uid": uid, "pid": pid, **fields}
+
+
+def job(event: str, seconds: float, incarnation: int = 1, reason: str = "", **fields: Any) -> JobRow:
+    row = JobRow(
+        job="lab", job_id="j", incarnation=incarnation, lineage=1, query="", event=event, at=at(seconds), host="h",
+        driver_pid=1, driver_started=0.0, jvm_pid=None, application_id="", reason=reason,
+    )  # fmt: skip
+    return replace(row, **fields)
+
+
+def step(status: str, seconds: float, **fields: Any) -> CheckpointRow:
+    row = CheckpointRow(
+        checkpoint_id=7, kind="final", query="q", epoch=2, status=status, lineage=1, incarnation=1, metadata=None,
+        at=at(seconds), reason="",
+    )  # fmt: skip
+    return replace(row, **fields)
+
+
+def flag(kind: str, seconds: float, **fields: Any) -> FinishedRow:
+    row = FinishedRow(
+        kind=kind, query="q", source="" if kind == "query" else "in", channel="", sequence=0, epoch=2, lineage=1,
+        incarnation=1, position=None, drained=False, at=at(seconds),
+    )  # fmt: skip
+    return replace(row, **fields)
+
+
+def epoch(number: int, **fields: Any) -> EpochRow:
+    row = EpochRow(
+        query="q", query_id="id", epoch=number, lineage=1, incarnation=1, input_rows=10, committed_at=at(number),
+        duration_ms=5, offsets=None,
+    )  # fmt: skip
+    return replace(row, **fields)
+
+
+def state(state: str, seconds: float, incarnation: int = 1) -> ExecutionStateRow:
+    return ExecutionStateRow(operator="q", state=state, since=at(seconds), incarnation=incarnation, reason="")
+
+
+def logged(number: int, offset: SourceOffset, marker: int = 0, flushed: bool = False) -> LoggedOffsets:
+    return LoggedOffsets(number, {}, (offset.to_json(), EndOffset("in~end", marker, flushed).to_json()))
+
+
+ONE = SourceOffset("in", 1, running={"a": Running(20)}, finished=(Finished(1, "b", 5),), sequence=1)
+TWO = SourceOffset("in", 1, finished=(Finished(2, "a", 40),), confirmed=1, sequence=2, ended=True)
+
+GOOD = History(
+    events=(
+        event("claim", "out", incarnation=1),
+        event("open", "in"),
+        event("open", "out"),
+        event("read", "in", pid=2, channel="a", start=0, end=20),
+        event("commit", "out", pid=3, epoch=0, incarnation=1, repeat=False, final=False),
+        event("committed", "in", pid=4, final=False),
+        event("read", "in", pid=2, channel="a", start=20, end=40),
+        event("commit", "out", pid=3, epoch=1, incarnation=1, repeat=False, final=False),
+        event("commit", "out", pid=3, epoch=1, incarnation=1, repeat=True, final=False),
+        event("end_of_input", "in"),
+        event("end_of_input", "out"),
+        event("committed", "in", final=True),
+        event("final_checkpoint", "out", epoch=2),
+        event("close", "in"),
+        event("close", "out"),
+    ),
+    jobs=(job("started", 0), job("ended", 9, reason="FINISHED")),
+    checkpoints=(step("COMPLETED", 4), step("FLAGGED", 5), step("ACKNOWLEDGED", 6), step("CLOSED", 7)),
+    finished=(
+        flag("channel", 1, channel="b", sequence=1, epoch=0),
+        flag("channel", 5, channel="a", sequence=2, epoch=1),
+        flag("source", 5),
+        flag("query", 5),
+    ),
+    epochs=(epoch(0), epoch(1), epoch(2)),
+    states=(state("RUNNING", 1), state("FINISHING", 3), state("FINISHED", 8)),
+    logs={
+        "q": QueryLog("id", {0: logged(0, ONE), 1: logged(1, TWO, 1), 2: logged(2, TWO, 1, True)}, frozenset({0, 1, 2}))
+    },
+    state_rows={"q": 0},
+)
+"""One query, killed nowhere: two channels, three epochs, a replay that the sink recognised, all final steps."""
+
+
+def test_nothing_is_wrong_with_a_good_history() -> None:
+    assert validators.problems(GOOD) == []
+
+
+def test_nothing_is_wrong_with_a_history_that_has_just_begun() -> None:
+    assert validators.problems(History()) == []
+    assert validators.problems(replace(GOOD, checkpoints=(), finished=GOOD.finished[:1], jobs=GOOD.jobs[:1])) == []
+
+
+def without(history: History, name: str, uid: str = "out") -> tuple[Any, ...]:
+    return tuple(one for one in history.events if (one["event"], one["uid"]) != (name, uid))
+
+
+def with_log(**fields: Any) -> History:
+    return replace(GOOD, logs={"q": replace(GOOD.logs["q"], **fields)})
+
+
+PLANNED = GOOD.logs["q"].planned
+BAD: dict[str, tuple[History, Callable[[History], list[str]], str]] = {
+    "a row after the end of input": (
+        replace(GOOD, events=(*GOOD.events[:10], event("read", "in", pid=2, channel="a", start=40, end=41))),
+        validators.end_of_input_once_and_last,
+        r"'in' read a \[40, 41\) after its end of input",
+    ),
+    "two ends of input": (
+        replace(GOOD, events=(*GOOD.events[:11], *GOOD.events[9:11])),
+        validators.end_of_input_once_and_last,
+        "2 ends of input",
+    ),
+    "a flag of an epoch that is not committed": (
+        replace(GOOD, finished=(*GOOD.finished, flag("channel", 6, channel="c", sequence=3, epoch=3))),
+        validators.flags_follow_commits,
+        "'c' is flagged at epoch 3, and 'q' has committed 2",
+    ),
+    "a flag that was dropped": (
+        replace(GOOD, finished=GOOD.finished[1:]),
+        validators.flags_follow_commits,
+        r"flags of 'in' in 'q' are numbered \[2\]",
+    ),
+    "a query flagged before its final checkpoint": (
+        replace(GOOD, checkpoints=()),
+        validators.flags_follow_commits,
+        "'q' is flagged without a final checkpoint",
+    ),
+    "a commit without a claim": (
+        replace(GOOD, events=without(GOOD, "claim")),
+        validators.claim_before_every_write,
+        "epoch 0 of incarnation 1, which had not claimed",
+    ),
+    "a commit after a newer claim": (
+        replace(GOOD, events=(GOOD.events[0], event("claim", "out", incarnation=2), *GOOD.events[1:])),
+        validators.claim_before_every_write,
+        "epoch 0 of incarnation 1 after 2 had claimed",
+    ),
+    "end of input before open": (
+        replace(GOOD, events=(event("end_of_input", "out"), event("close", "out"), event("end_of_input", "out"))),
+        validators.hooks_in_order,
+        "end_of_input came after a later hook",
+    ),
+    "a commit after close": (
+        replace(GOOD, events=(*GOOD.events, event("commit", "out", epoch=3, incarnation=1, repeat=False, final=False))),
+        validators.hooks_in_order,
+        "'out': commit after close",
+    ),
+    "a state after the end": (
+        replace(GOOD, states=(*GOOD.states, state("RUNNING", 9))),
+        validators.legal_states,
+        "from FINISHED to RUNNING",
+    ),
+    "a query that runs in a job that has ended": (
+        replace(GOOD, states=GOOD.states[:1]),
+        validators.legal_states,
+        "'q' is RUNNING although incarnation 1 has ended",
+    ),
+    "an epoch recorded twice": (
+        replace(GOOD, epochs=(*GOOD.epochs, epoch(1, incarnation=2))),
+        validators.no_epoch_twice,
+        "epoch 1 of 'q' is recorded 2 times",
+    ),
+    "an epoch missing": (
+        replace(GOOD, epochs=(epoch(0), epoch(2))),
+        validators.no_epoch_twice,
+        r"epochs \[1\] of 'q' are missing",
+    ),
+    "an epoch made visible twice": (
+        replace(GOOD, events=(*GOOD.events[:5], *GOOD.events[4:])),
+        validators.no_epoch_twice,
+        "'out' made epoch 0 visible 2 times",
+    ),
+    "finished with an uncommitted epoch": (
+        with_log(planned={**PLANNED, 3: logged(3, TWO, 1, True)}),
+        validators.finished_means_committed,
+        "its epoch 3 is planned but not committed",
+    ),
+    "finished although a source has not ended": (
+        with_log(planned={**PLANNED, 2: logged(2, ONE, 1, True)}),
+        validators.finished_means_committed,
+        "'in' has not ended",
+    ),
+    "finished although a marker has not passed": (
+        with_log(planned={**PLANNED, 2: logged(2, TWO, 1, False)}),
+        validators.finished_means_committed,
+        "a marker of its end of input has not passed",
+    ),
+    "a step recorded twice": (
+        replace(GOOD, checkpoints=(GOOD.checkpoints[0], step("COMPLETED", 4.5), *GOOD.checkpoints[1:])),
+        validators.final_checkpoint_in_order,
+        "COMPLETED', 'COMPLETED",
+    ),
+    "two final checkpoints": (
+        replace(GOOD, checkpoints=(*GOOD.checkpoints[:3], step("CLOSED", 7, checkpoint_id=8))),
+        validators.final_checkpoint_in_order,
+        "several final checkpoints",
+    ),
+    "state left": (replace(GOOD, state_rows={"q": 3}), validators.no_state_left, "3 rows are left"),
+    "an incarnation missing": (
+        replace(GOOD, jobs=(job("started", 0), job("started", 1, 3))),
+        validators.incarnations_grow_by_one,
+        r"\[1, 3\] have started",
+    ),
+    "an offset that went back": (
+        with_log(planned={0: logged(0, TWO), 1: logged(1, ONE)}),
+        validators.offsets_only_grow,
+        "'in' in 'q' went back between epochs 0 and 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_history_is_named(fault: str) -> None:
+    history, validator, named = BAD[fault]
+    assert len(validator(history)) >= 1
+    with pytest.raises(AssertionError, match=named):
+        raise AssertionError(validator(history))
+    assert any(problem.startswith(validator.__name__) for problem in validators.problems(history))
+
+
+def test_each_validator_has_a_bad_history() -> None:
+    assert {validator for _, validator, _ in BAD.values()} == set(validators.VALIDATORS)
+
+
+def test_a_validator_can_be_left_out() -> None:
+    history = replace(GOOD, state_rows={"q": 3})
+    assert validators.problems(history, without=(validators.no_state_left,)) == []

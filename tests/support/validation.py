@@ -1,0 +1,61 @@
+"""Runs the lifecycle validators over every job that a test has started in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import validators
+from tests.support.history import History
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.job import Job
+
+
+@contextmanager
+def validated_jobs(test: pytest.Item) -> Iterator[None]:
+    """Note each job that starts; at the end stop those that still run, and validate what each state directory holds.
+
+    Args:
+        test: names validators that do not hold in it by the marker `without_validators`.
+    """
+    from spark_ext.jobs.job import Job
+
+    started: list[Job] = []
+    start = Job.start
+
+    def noted(job: Job) -> Job:
+        started.append(job)
+        return start(job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "start", noted)
+        yield
+    for job in started:
+        if job.runs and not job.done:
+            with suppress(TimeoutError):
+                job.stop()
+    for state in dict.fromkeys(job.state_directory for job in started):
+        if "://" not in state and Path(state, "ledger").is_dir():
+            found = validate([job for job in started if job.state_directory == state], test)
+            if found:
+                pytest.fail("\n".join([f"the history of the job in {state} is not valid:", *found]), pytrace=False)
+
+
+def validate(jobs: list[Job], test: pytest.Item) -> list[str]:
+    """What is wrong with the history of the jobs of one state directory."""
+    logs = {
+        operator.options["log"]
+        for job in jobs
+        for spec in job._specs
+        for operator in spec.operators
+        if operator.options.get("log")
+    }
+    rows = {run.spec.uid: run.figures.state_rows for run in jobs[-1].runs if not run.had_finished}
+    history = History.read(Path(jobs[0].state_directory), sorted(logs), state_rows=rows)
+    marker = test.get_closest_marker("without_validators")
+    return validators.problems(history, without=marker.args if marker is not None else ())

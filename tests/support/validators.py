@@ -1,0 +1,253 @@
+"""Lifecycle validators: what must hold of any job's history, whatever was killed on the way.
+
+Each validator is a pure function from a `History` to what is wrong with it, in words; nothing wrong is an empty list.
+`problems` runs all of them. The fixture `spark` does so after every test that has started a job, and chaos after each
+round, so a test states only what is particular to it.
+
+The idea is that of the lifecycle tests of Apache Flink: the job writes an event log, and validators read it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any, Final
+
+from spark_ext.model import query_offsets
+from spark_ext.model.end_of_input import is_end_of_input_offset
+from spark_ext.model.offsets import OffsetKind, kind_of
+from tests.support.history import History
+
+Problems = list[str]
+
+LEGAL: Final[dict[str, frozenset[str]]] = {
+    "CREATED": frozenset({"RESTORING", "RUNNING", "FINISHING", "FINISHED", "FAILING", "FAILED", "CANCELED"}),
+    "RESTORING": frozenset({"RUNNING", "FINISHING", "FAILING", "FAILED", "CANCELED"}),
+    "RUNNING": frozenset({"RESTARTING", "FINISHING", "FINISHED", "FAILING", "FAILED", "CANCELED"}),
+    "RESTARTING": frozenset({"RUNNING", "FINISHING", "FAILING", "FAILED", "CANCELED"}),
+    "FINISHING": frozenset({"FINISHED", "RESTARTING", "FAILING", "FAILED", "CANCELED"}),
+    "FAILING": frozenset({"FAILED"}),
+    "FINISHED": frozenset(),
+    "FAILED": frozenset(),
+    "CANCELED": frozenset(),
+}
+"""What may follow a state of one query within one incarnation. Written down here again, so that it checks the code."""
+
+FINAL_STEPS: Final = ("COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED")
+
+HOOKS: Final = {"open": 0, "end_of_input": 1, "committed": 2, "final_checkpoint": 2, "close": 3}
+"""Hooks of an operator's life, by rank: within one process a hook is never followed by one of a lower rank."""
+
+
+def end_of_input_once_and_last(history: History) -> Problems:
+    """One end of input per source and start at most, after its last row; no row is read after it."""
+    out = []
+    for uid in history.uids:
+        ended = False
+        for event in history.of(uid, "open", "read", "end_of_input"):
+            if event["event"] == "end_of_input":
+                ended = True
+            elif event["event"] == "read" and ended:
+                out.append(f"'{uid}' read {event['channel']} [{event['start']}, {event['end']}) after its end of input")
+        starts = Counter(event["pid"] for event in history.of(uid, "end_of_input"))
+        # A start in the same process may announce the end again, when the step after it was not recorded.
+        limit = max(1, len([row for row in history.jobs if row.event == "started"]))
+        out += [f"'{uid}': {count} ends of input in one process" for count in starts.values() if count > limit]
+    return out
+
+
+def flags_follow_commits(history: History) -> Problems:
+    """A flag's epoch is committed; a channel's flags are numbered without gaps; a query's follow its checkpoint."""
+    out = []
+    sequences: dict[tuple[str, str, int], list[int]] = {}
+    for flag in history.finished:
+        if flag.lineage != history.lineage(flag.query):
+            continue
+        log = history.logs.get(flag.query)
+        if log is not None and flag.epoch > log.newest:
+            out.append(
+                f"{flag.kind} '{flag.channel or flag.source or flag.query}' is flagged at epoch {flag.epoch}, "
+                f"and '{flag.query}' has committed {log.newest}"
+            )
+        if flag.kind == "channel":
+            sequences.setdefault((flag.query, flag.source, flag.lineage), []).append(flag.sequence)
+        elif not any(row.status == "COMPLETED" and row.at <= flag.at for row in history.finals(flag.query)):
+            out.append(f"{flag.kind} '{flag.source or flag.query}' is flagged without a final checkpoint before it")
+    for (query, source, _), numbers in sequences.items():
+        if sorted(numbers) != list(range(1, len(numbers) + 1)):
+            out.append(f"flags of '{source}' in '{query}' are numbered {sorted(numbers)}")
+    return out
+
+
+def claim_before_every_write(history: History) -> Problems:
+    """An incarnation commits to a target only after it has claimed it, and not after a newer one has."""
+    out = []
+    for uid in history.uids:
+        claims: list[int] = []
+        for event in history.of(uid, "claim", "commit"):
+            number = event["incarnation"]
+            if event["event"] == "claim":
+                claims.append(number)
+            elif number and number not in claims:
+                out.append(f"'{uid}': epoch {event['epoch']} of incarnation {number}, which had not claimed the target")
+            elif number and number < max(claims):
+                out.append(f"'{uid}': epoch {event['epoch']} of incarnation {number} after {max(claims)} had claimed")
+    return out
+
+
+def hooks_in_order(history: History) -> Problems:
+    """Open, end of input, acknowledgement, close: in this order, and nothing of an operator after its close."""
+    out = []
+    for uid in history.uids:
+        rank: dict[tuple[int, int], int] = {}
+        opened = 0
+        for event in history.of(uid, *HOOKS):
+            name = event["event"]
+            if name == "committed" and not event["final"]:
+                continue
+            opened += name == "open"
+            start = (event["pid"], opened)
+            if HOOKS[name] < rank.get(start, 0):
+                out.append(f"'{uid}': {name} came after a later hook of the same start")
+            rank[start] = max(rank.get(start, 0), HOOKS[name])
+        closed = False
+        for event in history.of(uid):
+            if closed and event["event"] in ("read", "commit", "open", "end_of_input"):
+                out.append(f"'{uid}': {event['event']} after close")
+            closed = closed or event["event"] == "close"
+    return out
+
+
+def legal_states(history: History) -> Problems:
+    """Within an incarnation each query's states follow one another as `LEGAL` allows, and end in one that is final."""
+    out = []
+    runs: dict[tuple[int, str], list[str]] = {}
+    for row in sorted(history.states, key=lambda row: row.since):
+        if row.operator:
+            runs.setdefault((row.incarnation, row.operator), []).append(row.state)
+    for (incarnation, query), states in runs.items():
+        for before, after in pairwise(("CREATED", *states)):
+            if after != before and after not in LEGAL[before]:
+                out.append(f"'{query}' went from {before} to {after} in incarnation {incarnation}")
+    ended = {row.incarnation for row in history.jobs if row.event == "ended" and row.reason in ("FINISHED", "CANCELED")}
+    for (incarnation, query), states in runs.items():
+        if incarnation in ended and states[-1] not in ("FINISHED", "FAILED", "CANCELED"):
+            out.append(f"'{query}' is {states[-1]} although incarnation {incarnation} has ended")
+    return out
+
+
+def no_epoch_twice(history: History) -> Problems:
+    """Each epoch has one row with one content; a sink makes it visible once; numbers have no gaps."""
+    out = []
+    rows = Counter((row.query, row.query_id, row.lineage, row.epoch) for row in history.epochs)
+    out += [f"epoch {key[3]} of '{key[0]}' is recorded {count} times" for key, count in rows.items() if count > 1]
+    by_query: dict[tuple[str, str, int], set[int]] = {}
+    for query, query_id, lineage, epoch in rows:
+        by_query.setdefault((query, query_id, lineage), set()).add(epoch)
+    for (query, _, _), numbers in by_query.items():
+        if numbers != set(range(max(numbers) + 1)):
+            missing = sorted(set(range(max(numbers) + 1)) - numbers)
+            out.append(f"epochs {missing[:5]} of '{query}' are missing in the ledger")
+    first = Counter(
+        (event["uid"], event.get("lineage", 0), event.get("query_id", ""), event["epoch"])
+        for event in history.events
+        if event["event"] == "commit" and not event["repeat"]
+    )
+    out += [f"'{key[0]}' made epoch {key[3]} visible {count} times" for key, count in first.items() if count > 1]
+    return out
+
+
+def finished_means_committed(history: History) -> Problems:
+    """A finished query has committed all that it planned, its sources have ended, and every marker has passed."""
+    out = []
+    for query in history.finished_queries:
+        log = history.logs.get(query)
+        if log is None or log.at_the_end is None:
+            continue
+        ours = query_offsets.source_offsets(log.at_the_end)
+        drained = any(row.drained for row in history.finished if row.query == query and row.kind == "query")
+        # Spark's own sources cannot see a drain: what was planned when it came is not part of the job.
+        natives = [raw for raw in log.at_the_end.sources if kind_of(raw) is None]
+        newest = max(log.planned, default=-1)
+        if newest > log.newest and not (drained or natives):
+            out.append(f"'{query}' is finished, and its epoch {newest} is planned but not committed")
+        out += [f"'{query}' is finished, and '{uid}' has not ended" for uid, one in ours.items() if not one.ended]
+        ends = [raw["uid"] for raw in log.at_the_end.sources if is_end_of_input_offset(raw)]
+        if not natives and not query_offsets.flushed(log.at_the_end, ends):
+            out.append(f"'{query}' is finished, and a marker of its end of input has not passed")
+    return out
+
+
+def final_checkpoint_in_order(history: History) -> Problems:
+    """The steps of a final checkpoint are recorded in their order, each once, all of one checkpoint."""
+    out = []
+    for query in dict.fromkeys(row.query for row in history.checkpoints if row.kind == "final"):
+        steps = history.finals(query)
+        statuses = tuple(row.status for row in steps)
+        if statuses != FINAL_STEPS[: len(statuses)]:
+            out.append(f"the final checkpoint of '{query}' has the steps {statuses}")
+        if len({row.checkpoint_id for row in steps}) > 1:
+            out.append(f"'{query}' has several final checkpoints in one lineage")
+    return out
+
+
+def no_state_left(history: History) -> Problems:
+    """A query that has finished holds no row in its state stores."""
+    return [
+        f"'{query}' is finished, and {rows} rows are left in its state"
+        for query, rows in history.state_rows.items()
+        if rows and query in history.finished_queries
+    ]
+
+
+def incarnations_grow_by_one(history: History) -> Problems:
+    """Each start has a number of its own, from 1 without gaps; each ends at most once."""
+    started = sorted(row.incarnation for row in history.jobs if row.event == "started")
+    out = [] if started == list(range(1, len(started) + 1)) else [f"incarnations {started} have started"]
+    ended = Counter(row.incarnation for row in history.jobs if row.event == "ended")
+    return out + [f"incarnation {number} ended {count} times" for number, count in ended.items() if count > 1]
+
+
+def offsets_only_grow(history: History) -> Problems:
+    """From epoch to epoch no source forgets a finish, confirms less, or goes back behind its end."""
+    out = []
+    for query, log in history.logs.items():
+        for one, two in pairwise(log.planned.values()):
+            before, after = query_offsets.source_offsets(one), query_offsets.source_offsets(two)
+            for uid in before.keys() & after.keys():
+                b, a = before[uid], after[uid]
+                if a.sequence < b.sequence or a.confirmed < b.confirmed or a.control < b.control:
+                    out.append(f"'{uid}' in '{query}' went back between epochs {one.epoch} and {two.epoch}")
+                elif b.ended and (not a.ended or a.sequence != b.sequence):
+                    out.append(f"'{uid}' in '{query}' read on after its end, in epoch {two.epoch}")
+        kinds = [[kind_of(raw) for raw in logged.sources] for logged in log.planned.values()]
+        if any(OffsetKind.CHANNELS in one and len(one) != len(kinds[-1]) for one in kinds):
+            out.append(f"'{query}' has epochs with different numbers of sources")
+    return out
+
+
+VALIDATORS: Final[tuple[Callable[[History], Problems], ...]] = (
+    end_of_input_once_and_last,
+    flags_follow_commits,
+    claim_before_every_write,
+    hooks_in_order,
+    legal_states,
+    no_epoch_twice,
+    finished_means_committed,
+    final_checkpoint_in_order,
+    no_state_left,
+    incarnations_grow_by_one,
+    offsets_only_grow,
+)
+
+
+def problems(history: History, *, without: Iterable[Callable[[History], Problems]] = ()) -> Problems:
+    """All that is wrong with a history.
+
+    Args:
+        history: of one job.
+        without: validators that a test has reason to leave out.
+    """
+    chosen: list[Any] = [validator for validator in VALIDATORS if validator not in tuple(without)]
+    return [f"{validator.__name__}: {problem}" for validator in chosen for problem in validator(history)]

@@ -1,0 +1,47 @@
+"""A job as text and as HTML."""
+
+from __future__ import annotations
+
+from spark_ext.model.lifecycle import State
+from spark_ext.views.display import job_html, job_text
+from tests.support.snapshots import job, query
+
+
+def test_text() -> None:
+    found = job(
+        query("a", State.FINISHED, rows=1200, epochs=1),
+        query("b", State.FINISHED, finished_before=True),
+        state=State.FINISHED,
+        seconds=2.5,
+    )
+    assert job_text(found).splitlines() == [
+        "job 'flights' FINISHED: 1,200 rows in 1 epoch, 2.5 s, incarnation 2",
+        "  a: FINISHED, 1,200 rows in 1 epoch",
+        "  b: FINISHED in an earlier run, 0 rows in 0 epochs",
+    ]
+
+
+def test_text_of_a_failed_job_ends_with_the_error() -> None:
+    assert job_text(job(state=State.FAILED, error="no space left")).splitlines()[-1] == "no space left"
+
+
+def test_html_has_a_row_for_each_query() -> None:
+    page = job_html(job(query("a", rows=1200, epochs=3, last_epoch=8, state_rows=70), query("b", State.CREATED)))
+    assert page.startswith(
+        "<b>flights</b> RUNNING &middot; 1,200 rows &middot; 3 epochs &middot; 10.0 s &middot; incarnation 2"
+        " &middot; state in out/state<table>"
+    )
+    assert "<td>a</td><td>RUNNING</td><td>3</td><td>1,200</td><td>8</td><td>70</td><td></td>" in page
+    assert "<td>b</td><td>CREATED</td><td>0</td><td>0</td><td></td><td></td><td></td>" in page
+
+
+def test_html_of_a_job_that_was_not_started_has_no_figures() -> None:
+    page = job_html(job(query("a", State.CREATED), state=State.CREATED, incarnation=0, started=None))
+    assert page.startswith("<b>flights</b> CREATED &middot; state in out/state<table>")
+
+
+def test_html_escapes_what_users_wrote() -> None:
+    bad = "<script>&"
+    page = job_html(job(query(bad, State.FAILED, reason=bad), job=bad, state_directory=bad, error=bad))
+    assert bad not in page
+    assert page.count("&lt;script&gt;&amp;") == 5

@@ -1,0 +1,136 @@
+"""The live line says what a job is doing, also while it has no figures yet; nothing else on the terminal tears it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from spark_ext.model.lifecycle import State
+from spark_ext.views.progress_line import line, show
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+from spark_ext.views.style import clock, count, duration
+from tests.support.snapshots import job, query, source
+
+
+def test_one_query() -> None:
+    sources = (source("files", 3, 1), source("more", 1, 1))
+    found = job(query("q", rows=1000, epochs=4, last_epoch=8, last_epoch_ms=250, sources=sources), seconds=65)
+    assert line(found).plain == (
+        "flights RUNNING  1:05  4 epochs  1,000 rows  15 rows/s  channels: 4 finished, 2 running"
+    )
+
+
+def test_several_queries_have_a_line_each() -> None:
+    found = job(
+        query("a", rows=10, epochs=1, last_epoch=7, last_epoch_ms=1250, sources=(source("s", 2, ended=True),)),
+        query("b"),
+    )
+    assert line(found).plain.splitlines() == [
+        "flights RUNNING  0:10  1 epoch  10 rows  1 rows/s",
+        "  a RUNNING  epoch 7  10 rows  1,250 ms/epoch  channels: 2 finished, 0 running  end of input",
+        "  b RUNNING  waiting for the first epoch",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (query("q", State.CREATED), "waiting to start"),
+        (query("q"), "waiting for the first epoch"),
+        (query("q", last_epoch=41), "resumed after epoch 41, waiting for the next epoch"),
+        (query("q", State.FINISHING), "taking the final checkpoint"),
+        (query("q", State.FINISHED, finished_before=True), "finished in an earlier run"),
+        (query("q", State.CANCELED, reason="stopped"), "stopped"),
+        (query("q", State.RESTARTING, reason="no route to host\n  at line 7"), "no route to host"),
+    ],
+)
+def test_without_figures_the_line_says_what_the_query_is_doing(found: QuerySnapshot, said: str) -> None:
+    assert line(job(found, state=found.state)).plain == f"flights {found.state.value}  0:10  {said}"
+    beside = line(job(found, query("other"), state=found.state)).plain.splitlines()
+    assert beside[:2] == [f"flights {found.state.value}  0:10", f"  q {found.state.value}  {said}"]
+
+
+def test_a_long_reason_is_cut() -> None:
+    found = line(job(query("q", State.RESTARTING, reason="word " * 100), state=State.RESTARTING)).plain
+    assert len(found) < 140
+    assert found.endswith("word ...")
+
+
+def test_channels_that_only_a_ledger_knows_are_not_called_zero() -> None:
+    assert line(job(query("q", sources=(source("s", 2, None),)))).plain.endswith("channels: 2 finished")
+
+
+def test_a_rate_needs_time() -> None:
+    assert "5 rows  0 rows/s" in line(job(query("q", rows=5, epochs=1), seconds=0)).plain
+
+
+def snapshots(*, times: int) -> tuple[list[JobSnapshot], Iterator[bool]]:
+    """A job that has one more row with each snapshot, and ends after so many waits."""
+    return (
+        [job(query("q", rows=number, epochs=1)) for number in range(times + 2)],
+        iter([False] * times + [True]),
+    )
+
+
+def test_without_a_terminal_there_is_a_line_for_each_wait_and_one_for_the_end() -> None:
+    out = io.StringIO()
+    taken, ends = snapshots(times=2)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        return next(ends)
+
+    show(lambda: taken[len(waited) - 1], wait, Console(file=out, width=40))
+    assert [text.split("  ")[3] for text in out.getvalue().splitlines()] == ["0 rows", "1 row", "2 rows"]
+    assert waited == [5.0] * 3
+
+
+def test_a_log_line_is_printed_above_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, torn = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", torn)
+    handler = logging.StreamHandler()
+    elsewhere = logging.StreamHandler(file := io.StringIO())
+    logger = logging.getLogger()
+    taken, ends = snapshots(times=1)
+
+    def wait(seconds: float) -> bool:
+        logging.getLogger("spark_ext.job").warning("the broker was slow")
+        return next(ends)
+
+    for one in (handler, elsewhere):
+        logger.addHandler(one)
+    try:
+        show(lambda: taken[0], wait, Console(file=out, force_terminal=True, width=120))
+    finally:
+        for one in (handler, elsewhere):
+            logger.removeHandler(one)
+    assert out.getvalue().count("the broker was slow\n") == 2
+    assert torn.getvalue() == ""
+    assert file.getvalue() == "the broker was slow\n" * 2, "a handler that writes to a file is left alone"
+    assert handler.stream is torn is sys.stderr
+
+
+def test_what_goes_into_a_pipe_is_not_taken_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, pipe = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    _, ends = snapshots(times=1)
+
+    def wait(seconds: float) -> bool:
+        print("a row of the user's")
+        return next(ends)
+
+    show(lambda: job(query("q")), wait, Console(file=out, force_terminal=True, width=120))
+    assert pipe.getvalue() == "a row of the user's\n" * 2
+    assert "a row" not in out.getvalue()
+
+
+def test_numbers_and_times() -> None:
+    assert [count(number, "epoch") for number in (0, 1, 1000)] == ["0 epochs", "1 epoch", "1,000 epochs"]
+    assert [clock(seconds) for seconds in (0, 59.4, 59.6, 3605)] == ["0:00", "0:59", "1:00", "1:00:05"]
+    assert [duration(seconds) for seconds in (0.12, 3.46, 62, 3605)] == ["120 ms", "3.5 s", "1:02 min", "1:00:05"]
