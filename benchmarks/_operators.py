@@ -125,7 +125,7 @@ def register(spark: SparkSession) -> None:
     """Make both known to a session."""
     import benchmarks._operators as here
 
-    cloudpickle.register_pickle_by_value(here)  # type: ignore[no-untyped-call]
+    cloudpickle.register_pickle_by_value(here)
     sx.register(spark, Steps, Nothing)
 
 

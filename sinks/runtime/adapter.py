@@ -46,13 +46,13 @@ class SinkAdapter(DataSource):
 
 
 @cache
-def data_source(kind: type[TwoPhaseCommitSink]) -> type[DataSource]:
+def data_source(kind: type[TwoPhaseCommitSink]) -> type[SinkAdapter]:
     """The data source that wraps a class of sinks."""
     described = {"contract": kind, "__module__": __name__, "__doc__": kind.__doc__}
     return type(f"SinkAdapter({kind.__name__})", (SinkAdapter,), described)
 
 
-def _wrapped(sink: TwoPhaseCommitSink) -> DataSource:
+def _wrapped(sink: TwoPhaseCommitSink) -> SinkAdapter:
     """An adapter that has arrived in another process."""
     kind = data_source(type(sink))
     made = kind.__new__(kind)

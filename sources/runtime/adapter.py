@@ -51,13 +51,13 @@ class SourceAdapter(DataSource):
 
 
 @cache
-def data_source(kind: type[ChannelSource]) -> type[DataSource]:
+def data_source(kind: type[ChannelSource]) -> type[SourceAdapter]:
     """The data source that wraps a class of sources."""
     described = {"contract": kind, "__module__": __name__, "__doc__": kind.__doc__}
     return type(f"SourceAdapter({kind.__name__})", (SourceAdapter,), described)
 
 
-def _wrapped(source: ChannelSource) -> DataSource:
+def _wrapped(source: ChannelSource) -> SourceAdapter:
     """An adapter that has arrived in another process."""
     kind = data_source(type(source))
     made = kind.__new__(kind)

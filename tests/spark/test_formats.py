@@ -17,9 +17,11 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import ConfigurationError
 from spark_ext.queries import operators
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.runtime.adapter import SinkAdapter
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.datagen import DataGen
 from spark_ext.sources.hybrid.source import Hybrid
+from spark_ext.sources.runtime.adapter import SourceAdapter
 from spark_ext.spark import formats
 
 SCHEMA = StructType().add("id", "long")
@@ -76,7 +78,8 @@ def test_a_shipped_class_is_found_under_its_own_name(name: str, place: str) -> N
 def test_a_shipped_class_is_imported_when_it_is_asked_for_and_no_other() -> None:
     code = """
         import sys
-        from spark_ext.spark import formats
+        from spark_ext.sources.runtime.adapter import SourceAdapter
+from spark_ext.spark import formats
         formats.find("files")
         print(sorted(name for name in sys.modules if name.startswith(("spark_ext.sources.", "spark_ext.sinks."))
                      and name.count(".") == 2 and name.rpartition(".")[2] not in ("contract", "runtime", "staged")))
@@ -150,7 +153,7 @@ def test_a_source_becomes_a_data_source_of_spark() -> None:
     assert made.schema() == DataGen({"uid": "a"}).schema()
     reader = sent(made.streamReader(schema=SCHEMA))
     assert isinstance(reader, DataSourceStreamReader)
-    assert type(made.source) is DataGen
+    assert isinstance(made, SourceAdapter) and type(made.source) is DataGen
     assert made.source.options.rows == 5 and made.source.declared == SCHEMA
 
 
@@ -160,7 +163,7 @@ def test_a_sink_becomes_a_data_source_of_spark() -> None:
     made = sent(adapter(options={"uid": "a", "commit_attempts": "3"}))
     assert isinstance(made, DataSource) and made.name() == "nowhere_2pc"
     assert isinstance(sent(made.streamWriter(schema=SCHEMA, overwrite=False)), DataSourceStreamArrowWriter)
-    assert type(made.sink) is Nowhere and made.sink.options.commit_attempts == 3
+    assert isinstance(made, SinkAdapter) and type(made.sink) is Nowhere and made.sink.options.commit_attempts == 3
 
 
 def test_a_data_source_of_spark_stays_what_it_is_and_anything_else_is_refused() -> None:
@@ -194,7 +197,8 @@ def test_a_class_of_main_is_sent_by_value_and_works_where_its_main_is_another() 
         import sys
         from pyspark import cloudpickle
         from spark_ext.sources.datagen import DataGen
-        from spark_ext.spark import formats
+        from spark_ext.sources.runtime.adapter import SourceAdapter
+from spark_ext.spark import formats
 
         class FromMain(DataGen):
             @classmethod

@@ -58,7 +58,7 @@ def options(path: Path, **more: str) -> dict[str, str]:
 def source(path: Path, schema: str | StructType | None = None, **more: str) -> Files:
     made = Files(options(path, **more))
     declared = columns(schema) if isinstance(schema, str) else schema
-    made.declared = declared or made.schema()  # type: ignore[assignment]
+    made.declared = declared or made.schema()
     return made
 
 
