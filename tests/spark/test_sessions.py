@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 import spark_ext as sx
-from spark_ext.errors import EnvironmentProblem
+from spark_ext.errors import ConfigurationError, EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
+from spark_ext.sources.datagen import DataGen
 from spark_ext.spark import formats, registry, sessions
 from tests.support.cluster import Cluster
 
@@ -81,7 +83,9 @@ def test_state_is_on_rocksdb_with_changelog_and_format_2(spark: SparkSession, tm
         .start()
     )
     query.awaitTermination()
-    (progress,) = query.lastProgress["stateOperators"]
+    last = query.lastProgress
+    assert last is not None
+    (progress,) = last["stateOperators"]
     assert "rocksdbChangeLogWriterCommitLatencyMs" in progress["customMetrics"]
     state = [path.name for path in (tmp_path / "state" / "0").rglob("*.*")]
     # Format 2 names the files of a version after the attempt: 1_<unique id>.changelog.
@@ -137,6 +141,20 @@ def test_register_twice_is_no_harm_and_makes_nothing(spark: SparkSession) -> Non
 def test_shipped_connectors_are_registered(spark: SparkSession, name: str) -> None:
     manager = spark._jsparkSession.sessionState().dataSourceManager()
     assert manager.dataSourceExists(name)
+
+
+def test_a_source_that_was_given_to_spark_itself_is_refused_with_what_to_do(spark: SparkSession) -> None:
+    class Given(DataGen):
+        @classmethod
+        def name(cls) -> str:
+            return "given_to_spark"
+
+    spark.dataSource.register(Given)  # type: ignore[type-var, arg-type, unused-ignore]
+    frame = spark.readStream.format("given_to_spark").options(uid="a", rows="1").load()
+    with pytest.raises(StreamingQueryException, match=r"do:   register it with spark_ext\.register\(spark, Given\)"):
+        frame.writeStream.format("noop").start().awaitTermination()
+    with pytest.raises(ConfigurationError, match="Given has the format name 'given_to_spark' and is not registered"):
+        sx.Job(spark, "given", state="unused").add("q", frame.writeStream.format("noop"))
 
 
 def test_register_refuses_spark_connect() -> None:
