@@ -149,7 +149,7 @@ def test_a_source_that_was_given_to_spark_itself_is_refused_with_what_to_do(spar
         def name(cls) -> str:
             return "given_to_spark"
 
-    spark.dataSource.register(Given)  # type: ignore[type-var, arg-type, unused-ignore]
+    spark.dataSource.register(Given)  # type: ignore[arg-type]
     frame = spark.readStream.format("given_to_spark").options(uid="a", rows="1").load()
     with pytest.raises(StreamingQueryException, match=r"do:   register it with spark_ext\.register\(spark, Given\)"):
         frame.writeStream.format("noop").start().awaitTermination()
