@@ -124,7 +124,7 @@ def register(spark: SparkSession) -> None:
     """Make both known to a session."""
     import benchmarks._operators as here
 
-    cloudpickle.register_pickle_by_value(here)  # type: ignore[no-untyped-call]
+    cloudpickle.register_pickle_by_value(here)
     for connector in (Steps, Nothing):
         spark.dataSource.register(connector)
 

@@ -80,7 +80,9 @@ def test_state_is_on_rocksdb_with_changelog_and_format_2(spark: SparkSession, tm
         .start()
     )
     query.awaitTermination()
-    (progress,) = query.lastProgress["stateOperators"]
+    last = query.lastProgress
+    assert last is not None
+    (progress,) = last["stateOperators"]
     assert "rocksdbChangeLogWriterCommitLatencyMs" in progress["customMetrics"]
     state = [path.name for path in (tmp_path / "state" / "0").rglob("*.*")]
     # Format 2 names the files of a version after the attempt: 1_<unique id>.changelog.

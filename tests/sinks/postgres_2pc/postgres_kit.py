@@ -39,7 +39,7 @@ class PostgresTarget(SinkTarget):
 
     brink = "postgres.before_commit"
     done = "postgres.committed"
-    points = ("postgres.fenced", "postgres.cleaned", "postgres.recorded")
+    points: tuple[str, ...] = ("postgres.fenced", "postgres.cleaned", "postgres.recorded")
 
     def __init__(self, database: Database, table: str = "out", **options: str) -> None:
         self.dsn, self.table = database.dsn, table
