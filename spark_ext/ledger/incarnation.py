@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from spark_ext.delta.failures import lost
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
 from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row
@@ -147,7 +146,7 @@ def _refuse_damage(ledger: Ledger, has_past: bool, who: str) -> None:
     if has_past:
         for table in ledger.tables.values():
             if table.name in ledger.NEEDED and not table.exists():
-                raise lost(table.place, "starting the job", "it was made at the first start, and is not there")
+                raise table.errors.lost("starting the job", "it was created at the first start and is missing")
         return
     place = local_path(ledger.uri)
     if place is not None and any(place.glob("queries/*/checkpoint/commits/*")):

@@ -7,7 +7,7 @@ answer here is one over sets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -25,11 +25,6 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.ledger.tables import LedgerTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.ledger.frames import LedgerFrames
 
 FOLDER = "ledger"
 """Folder of the tables in the state directory."""
@@ -165,14 +160,6 @@ class Ledger:
     def next_control_sequence(self) -> int:
         """One more than the greatest control sequence so far. Whoever takes it must be the only one to."""
         return (self._greatest(ControlEventRow, "sequence") or 0) + 1
-
-    # -- for users ----------------------------------------------------------------------------------------------------
-
-    def frames(self, spark: SparkSession) -> LedgerFrames:
-        """The tables as Spark DataFrames."""
-        from spark_ext.ledger.frames import LedgerFrames
-
-        return LedgerFrames(self, spark)
 
     def _greatest(self, row_type: type[Row], column: str) -> int | None:
         found: int | None = pc.max(self.table(row_type).read(columns=[column])[column]).as_py()

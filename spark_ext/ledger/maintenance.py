@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from spark_ext.delta.fence import Fence
+from spark_ext.delta.fenced_log import NO_HOOKS
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger.schema import (
@@ -32,7 +33,7 @@ from spark_ext.ledger.schema import (
     IncidentRow,
     Row,
 )
-from spark_ext.ledger.tables import NO_HOOKS, LedgerTable
+from spark_ext.ledger.tables import LedgerTable
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger
