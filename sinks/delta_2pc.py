@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import reach
@@ -99,7 +99,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self.place = Place.of(self.options.path, self.options.storage_options)
+        self.location = Location.of(self.options.path, self.options.storage_options)
         self._schema: StructType | None = None
 
     @classmethod
@@ -116,7 +116,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             # So that other writers of the table, and compaction, keep to it.
             properties.setdefault("delta.dataSkippingNumIndexedCols", str(self.options.indexed_columns))
         return Target(
-            self.place,
+            self.location,
             self.options.uid,
             partition_by=self.options.partition_by,
             merge_schema=self.options.merge_schema,
@@ -152,9 +152,9 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         """
         from spark_ext.schemas.parquet_types import check_input
 
-        who = f"sink '{task.sink}' (delta_2pc {self.place.uri}), epoch {task.epoch}, partition {task.partition}"
+        who = f"sink '{task.sink}' (delta_2pc {self.location.uri}), epoch {task.epoch}, partition {task.partition}"
         check_input(schema, self.options.partition_by, who)
-        files = TaskFiles(self.place, schema, self._layout, task)
+        files = TaskFiles(self.location, schema, self._layout, task)
         try:
             return files.write(batches)
         except OSError as problem:
@@ -182,9 +182,9 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         files = [file for of_task in prepared for file in of_task]
         outcome, version = self._target.commit(schema, epoch, files)
         if outcome is CommitOutcome.COMMITTED:
-            from spark_ext.delta.log_checkpoints import keep_up
+            from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
-            keep_up(self.place, version, self.options.log_checkpoint_interval)
+            checkpoint_if_due(self.location, version, self.options.log_checkpoint_interval)
         return outcome
 
     def claim(self, claim: Claim) -> None:
@@ -198,5 +198,5 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         table = self._target.claim(claim, self._schema)
         reach("delta.fenced")
         if table is not None:
-            clean(self.place, table, claim, self._target.who)
+            clean(self.location, table, claim, self._target.who)
             reach("delta.cleaned")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as spark
 
-from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles, owner_of
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
@@ -70,7 +70,7 @@ def label(lineage: int, query_id: str, number: int) -> str:
 
 
 def stage(
-    place: Place,
+    location: Location,
     schema: spark.StructType,
     batches: Iterator[pa.RecordBatch],
     task: Task,
@@ -84,7 +84,7 @@ def stage(
         StorageError: the outbox cannot be written.
     """
     rows = JsonRows(schema, who)
-    files = TaskFiles(place, SCHEMA, _LAYOUT, task)
+    files = TaskFiles(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
     lines = (line for batch in batches for line in rows.lines(batch))
     try:
@@ -114,21 +114,26 @@ class Outbox:
     """The outbox of one sink.
 
     Args:
-        place: its root.
+        location: its root.
         uid: the sink's.
         who: the sink, for messages.
     """
 
-    def __init__(self, place: Place, uid: str, who: str) -> None:
-        self.place, self._uid, self._who = place, uid, who
+    def __init__(self, location: Location, uid: str, who: str) -> None:
+        self.location, self._uid, self._who = location, uid, who
 
     @cached_property
     def _target(self) -> Target:
         from spark_ext.delta.sink_table import Target
 
-        target = Target(self.place, self._uid, partition_by=("epoch",), merge_schema=False, properties=PROPERTIES)
-        target.who = f"{self._who}, outbox {self.place.uri}"
-        return target
+        return Target(
+            self.location,
+            self._uid,
+            partition_by=("epoch",),
+            merge_schema=False,
+            properties=PROPERTIES,
+            who=f"{self._who}, outbox {self.location.uri}",
+        )
 
     def check(self) -> None:
         """Refuse a place that cannot be an outbox.
@@ -155,7 +160,7 @@ class Outbox:
         table = self._target.claim(claim, SCHEMA)
         reach("http.fenced")
         assert table is not None, "with a schema the claim makes the table"
-        clean(self.place, table, claim, self._who)
+        clean(self.location, table, claim, self._who)
         self._finish_removals(table)
 
     def _finish_removals(self, table: DeltaTable) -> None:
@@ -207,17 +212,17 @@ class Outbox:
 
         table = self._table()
         # A successor that has sent the epoch has also removed it.
-        self._target.look(table, epoch.incarnation)
+        self._target.check_fence(table, epoch.incarnation)
         names = _names(table, epoch)
         if not names:
             raise StateError(
                 f"epoch {epoch.number} was recorded for sending, but the outbox does not hold it any more",
-                operator=f"{self._who}, query id {epoch.query_id}, outbox {self.place.uri}",
+                operator=f"{self._who}, query id {epoch.query_id}, outbox {self.location.uri}",
                 kept="what the receiver has taken of it; nothing was sent twice",
                 do="see whether two queries use this uid and outbox at once, or whether files were removed by hand",
             )
         try:
-            with self.place.open(names[0]) as file:
+            with self.location.open(names[0]) as file:
                 first = next(pq.ParquetFile(file).iter_batches(batch_size=1, columns=["cut"]))
             cut = Cut.from_json(first.column(0)[0].as_py())
             yield from chunks(self._pieces(names), cut)
@@ -233,7 +238,7 @@ class Outbox:
         import pyarrow.parquet as pq
 
         for name in names:
-            with self.place.open(name) as file:
+            with self.location.open(name) as file:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines"]):
                     for row in batch.to_pylist():
                         yield Piece(row["rows"], row["lines"])
@@ -244,18 +249,17 @@ class Outbox:
         Raises:
             FencedError, StorageError: as `decide`.
         """
-        from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+        from deltalake import Transaction
 
-        from spark_ext.delta.log_checkpoints import keep_up
+        from spark_ext.delta.fenced_log import NO_HOOKS, properties
+        from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
-        marks = [Transaction(_sent(epoch), epoch.number)]
-        if epoch.incarnation:
-            marks.append(Transaction(f"fence:{self._uid}", epoch.incarnation))
+        fence = self._target.fence(epoch.incarnation)
+        carried = (Transaction(_sent(epoch), epoch.number), *(fence.transactions if fence else ()))
 
-        def attempt() -> tuple[int, list[str]]:
-            # Looked at and written through one handle: a newer incarnation in between is a conflict.
-            table = self._table()
-            self._target.look(table, epoch.incarnation)
+        def attempt(table: DeltaTable | None) -> tuple[int, list[str]]:
+            if table is None:
+                raise self._lost()
             if _is_sent(table, epoch):
                 return table.version(), []
             names = _names(table, epoch)
@@ -266,36 +270,37 @@ class Outbox:
                 schema=table.schema(),
                 partition_by=["epoch"],
                 partition_filters=[("epoch", "=", label(epoch.lineage, epoch.query_id, epoch.number))],
-                commit_properties=CommitProperties(max_commit_retries=10, app_transactions=marks),
-                post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=False, cleanup_expired_logs=False
-                ),
+                commit_properties=properties(carried),
+                post_commithook_properties=NO_HOOKS,
             )
             return table.version(), names
 
-        version, names = self._target.until_settled(attempt, f"the acknowledgement of epoch {epoch.number}")
+        version, names = self._target.settle(epoch, attempt, f"recording that epoch {epoch.number} was sent")
         reach("http.recorded")
         self._remove(names)
-        keep_up(self.place, version, LOG_CHECKPOINT_EVERY)
+        checkpoint_if_due(self.location, version, LOG_CHECKPOINT_EVERY)
 
     def _table(self) -> DeltaTable:
         table = self._target.load()
         if table is None:
-            raise StateError(
-                "the outbox has gone",
-                operator=f"{self._who}, outbox {self.place.uri}",
-                kept="what the receiver has taken",
-                do="bring the outbox back: it knows which epochs were sent",
-            )
+            raise self._lost()
         return table
+
+    def _lost(self) -> StateError:
+        return StateError(
+            "the outbox is gone",
+            operator=f"{self._who}, outbox {self.location.uri}",
+            kept="what the receiver has accepted",
+            do="restore the outbox from a backup: it knows which epochs were sent",
+        )
 
     def _remove(self, names: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
             for name in names:
-                self.place.delete(name)
-            if self.place.local is not None:
+                self.location.delete(name)
+            if self.location.local is not None:
                 for folder in {name.rpartition("/")[0] for name in names}:
-                    (self.place.local / folder).rmdir()
+                    (self.location.local / folder).rmdir()
 
 
 def _sent(epoch: Epoch) -> str:
@@ -323,7 +328,7 @@ def _task(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def placed(outbox: str, uid: str, storage_options: Mapping[str, str]) -> Place:
+def placed(outbox: str, uid: str, storage_options: Mapping[str, str]) -> Location:
     """The outbox of a sink inside the folder that the user gave, which sinks may share."""
-    folder = Place.of(outbox, storage_options)
-    return Place(f"{folder.uri.rstrip('/')}/{uid}", storage_options)
+    folder = Location.of(outbox, storage_options)
+    return Location(f"{folder.uri.rstrip('/')}/{uid}", storage_options)

@@ -22,7 +22,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """The root of a table."""
 
     uri: str
@@ -30,7 +30,7 @@ class Place:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, path: str, storage_options: Mapping[str, str]) -> Place:
+    def of(cls, path: str, storage_options: Mapping[str, str]) -> Location:
         """From what the user wrote.
 
         A relative path is made absolute at once, because executors may have another working directory.
@@ -138,10 +138,6 @@ class Place:
                 return content
         except OSError:
             return None
-
-    def has_log(self, version: int) -> bool:
-        """Whether the log's file of a version is still there; always true on an object store, where asking costs."""
-        return self.local is None or (self.local / "_delta_log" / f"{version:020}.json").exists()
 
 
 def _below(root: Path, prefix: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from spark_ext.datafiles.writer import owner_of
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.location import Location
     from spark_ext.model.commits import Claim
 
 
@@ -36,22 +36,22 @@ def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:
     return uid == claim.sink and 0 < incarnation < claim.incarnation and path.rpartition("/")[2] not in committed
 
 
-def delete_orphans(place: Place, claim: Claim, committed: Callable[[], frozenset[str]]) -> int:
+def delete_orphans(location: Location, claim: Claim, committed: Callable[[], frozenset[str]]) -> int:
     """Delete what dead incarnations have left; returns how many files.
 
     Args:
-        place: the root.
+        location: the root.
         claim: the incarnation that cleans, after its fence.
         committed: names, without folders, of files that are in use; asked for only when there is something to delete.
 
     Raises:
         OSError: the folder cannot be listed, or a file not deleted.
     """
-    candidates = [path for path in place.files() if is_orphan(path, claim, frozenset())]
+    candidates = [path for path in location.files() if is_orphan(path, claim, frozenset())]
     if not candidates:
         return 0
     kept = committed()
     orphans = [path for path in candidates if is_orphan(path, claim, kept)]
     for path in orphans:
-        place.delete(path)
+        location.delete(path)
     return len(orphans)

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -117,9 +116,9 @@ class FencedLog:
         Raises:
             SparkExtError: of `errors`, when the storage does not answer.
         """
-        if self.folder is not None:
-            return self.folder.is_dir()
         with guarded(self.errors, "looking for the table"):
+            if self.folder is not None:
+                return self.folder.is_dir()
             return DeltaTable.is_deltatable(self.uri, self._storage_options)
 
     def refresh(self) -> bool:
@@ -134,13 +133,13 @@ class FencedLog:
         with self.lock:
             if self._handle is None:
                 # A folder that is not there is the cheapest answer, for those who wait for the table.
-                if self._seen or self.folder is None or self.folder.is_dir():
+                if self._seen or self.folder is None or self.exists():
                     self.reopen()
                 return self._handle is not None
             before = self._handle.version()
             if time.monotonic() - self._opened_at > self._max_age or before - self._opened_version > self._max_advance:
                 self.reopen()
-            elif self.folder is None or self._entry(before + 1).exists():
+            elif self._has_entry(before + 1):
                 self._passed = None
                 try:
                     self._handle.update_incremental()
@@ -169,16 +168,19 @@ class FencedLog:
             self._seen = True
             self._opened_at, self._opened_version = time.monotonic(), self._handle.version()
 
-    def _entry(self, version: int) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{version:020}.json"
+    def _has_entry(self, version: int) -> bool:
+        """Whether the log has, or on an object store may have, the commit of a version."""
+        if self.folder is None:
+            return True
+        with guarded(self.errors, "looking for the log"):
+            return (self.folder / f"{version:020}.json").exists()
 
     def _notice_loss(self) -> None:
         """Open anew when the log that the handle stands on has gone: delta-rs would write into the empty folder.
 
         Local only. On an object store the question would cost a request for each commit.
         """
-        if self._handle is not None and self.folder is not None and not self._entry(self._handle.version()).exists():
+        if self._handle is not None and not self._has_entry(self._handle.version()):
             self.reopen()
 
     # -- commits ------------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class FencedLog:
         configuration: Mapping[str, str | None] | None = None,
         transactions: Sequence[Transaction] = (),
     ) -> None:
-        """Create the table. Any number of processes may try at once: the first commit is made once.
+        """Create the table. Any number of processes may try at once: it is created once.
 
         Args:
             schema: of the rows.
@@ -214,7 +216,8 @@ class FencedLog:
                     name=name,
                     configuration=configuration,
                     storage_options=self._storage_options,
-                    commit_properties=properties(transactions),
+                    # Otherwise delta-rs lets a creator who comes second replace the table, fence included, in version 1.
+                    commit_properties=properties(transactions, passes=0),
                     post_commithook_properties=NO_HOOKS,
                 )
             except FAILURES as problem:
