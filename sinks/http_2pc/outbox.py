@@ -1,9 +1,9 @@
-"""The outbox of `http_2pc`: what is to be sent is recorded first, once and for all, and only then sent.
+"""The outbox of `http_2pc`: what is to be sent is recorded first, and only then sent.
 
-A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One commit by the recipe
-of `_delta.table` decides an epoch: from then on exactly these rows, cut into exactly these requests, are the epoch,
-whoever sends them and however often. A replay that has prepared its rows anew, in whatever order, finds the decision
-and sends what was decided. The same commit carries the incarnation, so that an older one can decide nothing any more.
+A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One fenced commit (see
+`delta.fenced_log`) decides an epoch: from then on exactly these rows, divided into exactly these requests, are the
+epoch, whoever sends them and however often. A replay that has prepared its rows again, in whatever order, finds the
+decision and sends what was decided. As the commit is fenced, an older incarnation can no longer decide anything.
 Once the receiver has acknowledged all of it, a second commit removes the epoch and keeps its number.
 
 This is the pattern known as the transactional outbox.
@@ -44,7 +44,7 @@ SCHEMA = spark.StructType(
 """A row is a piece: some rows of one task, as JSON lines."""
 
 PROPERTIES = {
-    # Epochs are removed as soon as they are acknowledged: the log need not remember them for long.
+    # Epochs are removed as soon as they are acknowledged: the log does not have to keep them for long.
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
@@ -77,7 +77,7 @@ def stage(
     cut: Cut,
     who: str,
 ) -> tuple[DataFile, ...] | None:
-    """Phase one, in a task: the rows as pieces in a file of the outbox that no commit refers to yet.
+    """Phase one, in a task: write the rows as pieces to a file of the outbox that no commit refers to yet.
 
     Raises:
         DataError: a value has no JSON form.
@@ -94,7 +94,7 @@ def stage(
             f"the outbox could not be written: {problem}",
             operator=who,
             kept="nothing of this epoch was sent",
-            do="see to the storage (space, permissions); the epoch is repeated",
+            do="check the storage (space, permissions); the epoch will be retried",
         ) from problem
 
 
@@ -136,10 +136,10 @@ class Outbox:
         )
 
     def check(self) -> None:
-        """Refuse a place that cannot be an outbox.
+        """Refuse a location that cannot be an outbox.
 
         Raises:
-            ConfigurationError: there is a table of another kind.
+            ConfigurationError: it holds a table of another kind.
             StorageError: it cannot be read.
         """
         table = self._target.load()
@@ -147,7 +147,7 @@ class Outbox:
             self._target.check(table, SCHEMA)
 
     def claim(self, claim: Claim) -> None:
-        """Fence older incarnations off, then remove what they had prepared and not decided.
+        """Fence older incarnations off, then remove what they had prepared but not decided.
 
         What was decided stays: the epoch's replay sends it.
 
@@ -159,14 +159,14 @@ class Outbox:
 
         table = self._target.claim(claim, SCHEMA)
         reach("http.fenced")
-        assert table is not None, "with a schema the claim makes the table"
+        assert table is not None, "with a schema the claim creates the table"
         clean(self.location, table, claim, self._who)
         self._finish_removals(table)
 
     def _finish_removals(self, table: DeltaTable) -> None:
-        """Files of epochs that were acknowledged, whose removal a crash has prevented.
+        """Remove the files of acknowledged epochs that a crash has left.
 
-        Nobody reads them any more: who still might has just been fenced off.
+        No one reads them any more: whoever still might has just been fenced off.
         """
         from deltalake.exceptions import DeltaError
 
@@ -175,10 +175,10 @@ class Outbox:
             self._remove([name for name in removed if owner_of(name) is not None])
         except (DeltaError, OSError) as problem:
             raise StorageError(
-                f"what an earlier start has left in the outbox could not be looked at: {problem}",
+                f"the files that an earlier start left in the outbox could not be listed: {problem}",
                 operator=self._who,
-                kept="all that was decided",
-                do="see to the outbox's storage, and start again",
+                kept="everything that was decided",
+                do="check the outbox's storage, and start again",
             ) from problem
 
     def decide(self, epoch: Epoch, files: Sequence[DataFile]) -> bool:
@@ -195,17 +195,17 @@ class Outbox:
         if outcome is CommitOutcome.COMMITTED:
             reach("http.decided")
             return True
-        # A replay has prepared its rows in vain.
+        # What a replay has prepared is not needed.
         kept = _names(self._table(), epoch)
         self._remove([file.path for file in files if file.path not in kept])
         return not _is_sent(self._table(), epoch)
 
     def decided(self, epoch: Epoch) -> Iterator[Chunk]:
-        """The requests of a decided epoch, the same for everybody.
+        """The requests of a decided epoch, the same for whoever asks.
 
         Raises:
             FencedError: a newer incarnation has claimed the outbox.
-            StateError: the outbox does not hold it any more.
+            StateError: the outbox no longer holds it.
             StorageError: it cannot be read.
         """
         import pyarrow.parquet as pq
@@ -216,10 +216,10 @@ class Outbox:
         names = _names(table, epoch)
         if not names:
             raise StateError(
-                f"epoch {epoch.number} was recorded for sending, but the outbox does not hold it any more",
+                f"epoch {epoch.number} was recorded for sending, but the outbox no longer holds it",
                 operator=f"{self._who}, query id {epoch.query_id}, outbox {self.location.uri}",
-                kept="what the receiver has taken of it; nothing was sent twice",
-                do="see whether two queries use this uid and outbox at once, or whether files were removed by hand",
+                kept="what the receiver has accepted of it; nothing was sent twice",
+                do="check whether two queries use this uid and outbox at once, and whether files were deleted by hand",
             )
         try:
             with self.location.open(names[0]) as file:
@@ -230,8 +230,8 @@ class Outbox:
             raise StorageError(
                 f"the outbox could not be read: {problem}",
                 operator=self._who,
-                kept="the epoch is recorded; what the receiver has taken of it is not repeated",
-                do="see to the storage; the epoch is repeated",
+                kept="the epoch is recorded; what the receiver has accepted of it is not sent again",
+                do="check the storage; the epoch will be retried",
             ) from problem
 
     def _pieces(self, names: Sequence[str]) -> Iterator[Piece]:
@@ -244,7 +244,7 @@ class Outbox:
                         yield Piece(row["rows"], row["lines"])
 
     def settle(self, epoch: Epoch) -> None:
-        """The receiver has acknowledged all: remove the epoch and keep its number.
+        """Once the receiver has acknowledged all of it: remove the epoch and keep its number.
 
         Raises:
             FencedError, StorageError: as `decide`.
@@ -314,7 +314,7 @@ def _is_sent(table: DeltaTable, epoch: Epoch) -> bool:
 
 
 def _names(table: DeltaTable, epoch: Epoch) -> list[str]:
-    """The files of a decided epoch by their tasks' numbers: the same order for everybody."""
+    """The files of a decided epoch by their tasks' numbers: the same order for whoever asks."""
     import pyarrow as pa
 
     files = pa.table(table.get_add_actions(flatten=True).select(["path", "partition.epoch"]))
@@ -329,6 +329,6 @@ def _task(name: str) -> int:
 
 
 def placed(outbox: str, uid: str, storage_options: Mapping[str, str]) -> Location:
-    """The outbox of a sink inside the folder that the user gave, which sinks may share."""
+    """The outbox of a sink, inside the folder that the user gave and that sinks may share."""
     folder = Location.of(outbox, storage_options)
     return Location(f"{folder.uri.rstrip('/')}/{uid}", storage_options)

@@ -1,11 +1,11 @@
-"""Cleaning after dead incarnations: files that their tasks wrote and that nothing refers to.
+"""Deletes what dead incarnations have left: files that their tasks wrote and that nothing refers to.
 
 Only after the fence. Before it, an older incarnation could still commit a file that is about to be deleted, and leave a
-target that cannot be read. After it, none of its files can ever be committed, so those that are not are garbage. A task
-of a dead incarnation that is still running may write more: the next start finds it.
+target that cannot be read. After it, none of its files can be committed any more, so those that are not are garbage.
+A task of a dead incarnation that is still running may write more: the next start finds it.
 
-Not touched are: files of the claiming incarnation; of sinks outside a job (incarnation 0), which nothing fences off; of
-other uids; and what the caller says is in use.
+Not deleted are files of the claiming incarnation, of sinks outside a job (incarnation 0), which nothing fences off, and
+of other uids, and files that the caller says are in use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:
 
     Args:
         path: relative to the table's root.
-        claim: the incarnation that cleans, after its fence.
+        claim: the claiming incarnation, after its fence.
         committed: names, without folders, of all files that are in use.
     """
     owner = owner_of(path)
@@ -41,8 +41,8 @@ def delete_orphans(location: Location, claim: Claim, committed: Callable[[], fro
 
     Args:
         location: the root.
-        claim: the incarnation that cleans, after its fence.
-        committed: names, without folders, of files that are in use; asked for only when there is something to delete.
+        claim: the claiming incarnation, after its fence.
+        committed: names, without folders, of files that are in use; called only when there are candidates.
 
     Raises:
         OSError: the folder cannot be listed, or a file not deleted.

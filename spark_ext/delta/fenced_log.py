@@ -216,7 +216,7 @@ class FencedLog:
                     name=name,
                     configuration=configuration,
                     storage_options=self._storage_options,
-                    # Otherwise delta-rs lets a creator who comes second replace the table, fence included, in version 1.
+                    # Else delta-rs lets a creator that comes second replace the table, fence included, in version 1.
                     commit_properties=properties(transactions, passes=0),
                     post_commithook_properties=NO_HOOKS,
                 )

@@ -1,8 +1,8 @@
-"""Checkpoints of the table's log, and its expiry, behind the epochs: in a thread of the committing process.
+"""Checkpoints of a table's log, and the log's expiry, in a background thread of the committing process.
 
 Without checkpoints a reader replays the log from its beginning. Delta's writers make them inside a commit; here the
-commit only looks whether one is due, and a thread with a handle of its own makes it. If the process dies meanwhile, the
-next commit finds it still due, because what counts is the newest checkpoint in the table.
+commit only checks whether one is due, and a thread with a handle of its own makes it. If the process dies meanwhile,
+the next commit finds it still due, because what counts is the newest checkpoint in the table.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def newest_checkpoint(location: Location) -> int:
 
 
 def checkpoint_if_due(location: Location, version: int, every: int) -> threading.Thread | None:
-    """Start a log checkpoint if one is due and none is being made.
+    """Start a log checkpoint if one is due and none is running.
 
     Args:
         location: the table's root.
-        version: the table's, after the commit.
+        version: the table's version after the commit.
         every: versions between two checkpoints.
 
     Returns:
@@ -63,5 +63,5 @@ def _checkpoint(location: Location) -> None:
         _newest[location.uri] = table.version()
         table.cleanup_metadata()
     except Exception:
-        # Nothing depends on it but the speed of readers, and it is tried again after the next commit.
-        _LOG.warning("no checkpoint of the log of %s could be made", location.uri, exc_info=True)
+        # Only the speed of readers depends on it, and the next commit tries again.
+        _LOG.warning("the log of %s could not be checkpointed", location.uri, exc_info=True)

@@ -1,6 +1,6 @@
-"""Which files of a table its log refers to, and cleaning away those of dead incarnations that it does not.
+"""The files that a table's log refers to, and the deletion of files of dead incarnations that it does not refer to.
 
-Live files are kept, and removed ones that the log still remembers, which are vacuum's.
+Live files stay, and so do removed ones that the log still remembers: these are left to vacuum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def clean(location: Location, table: DeltaTable, claim: Claim, who: str) -> int:
     Args:
         location: the table's root.
         table: loaded after the fence was committed.
-        claim: the incarnation that cleans.
+        claim: the claiming incarnation.
         who: for messages.
 
     Raises:
@@ -45,6 +45,6 @@ def clean(location: Location, table: DeltaTable, claim: Claim, who: str) -> int:
         raise StorageError(
             f"files that an earlier incarnation left could not be deleted: {problem}",
             operator=who,
-            kept="all that was committed",
-            do=f"see to the permissions of {location.uri}",
+            kept="everything that was committed",
+            do=f"check the permissions of {location.uri}",
         ) from problem

@@ -157,7 +157,7 @@ class Target:
         """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
 
         Returns:
-            The columns that are to be added.
+            The columns to add.
 
         Raises:
             UnsupportedTableError: names the features.
@@ -171,7 +171,7 @@ class Target:
                 f"the table is partitioned by ({', '.join(found)}), the option 'partition_by' says "
                 f"({', '.join(self._partition_by)})",
                 operator=self.who,
-                kept="the table is as it was",
+                kept="the table is unchanged",
                 do=f'set .option("partition_by", "{",".join(found)}"), or write to another table',
             )
         fit = parquet_types.fit(schema, facts.schema)
@@ -183,10 +183,10 @@ class Target:
             raise ConfigurationError(
                 misfit,
                 operator=self.who,
-                kept="the table is as it was",
+                kept="the table is unchanged",
                 do='add .option("merge_schema", "true") to add new columns, or drop them in the query'
                 if fit.new
-                else "change the query so that it gives what the table has (cast, rename), or write to another table",
+                else "change the query to match the table (cast, rename), or write to another table",
             )
         if any(field.dataType.typeName() == "timestamp_ntz" for field in fit.new):
             refuse(
@@ -222,7 +222,7 @@ class Target:
         """Make the files of an epoch visible, once, unless a newer incarnation has claimed the table.
 
         Returns:
-            What was found, and the table's version then (at least).
+            What was found, and the version that the table has at least.
 
         Raises:
             FencedError: a newer incarnation has claimed the table.
@@ -272,7 +272,7 @@ class Target:
 
         Raises:
             FencedError: a newer incarnation has claimed it.
-            ConfigurationError: another job owns the epochs that the table has of this uid.
+            ConfigurationError: the table's epochs of this uid belong to another job.
         """
         log = self._log()
         fence = self.fence(claim.incarnation)

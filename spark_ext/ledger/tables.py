@@ -104,7 +104,7 @@ class LedgerTable(Generic[R]):
         if columns is not None:
             schema = pa.schema([schema.field(name) for name in columns])
         with self._log.lock:
-            self._log.refresh()
+            self.refresh()
             if self._log.handle is None:
                 return schema.empty_table()
             with guarded(self.errors, "reading the table"):
@@ -123,7 +123,7 @@ class LedgerTable(Generic[R]):
     def opened(self) -> Iterator[DeltaTable | None]:
         """The handle, at the newest version, for looking at files; None when there is no table."""
         with self._log.lock:
-            self._log.refresh()
+            self.refresh()
             with guarded(self.errors, "looking at the table"):
                 yield self._log.handle
 
@@ -136,7 +136,7 @@ class LedgerTable(Generic[R]):
             StateError, StorageError: it cannot be created.
         """
         with self._log.lock:
-            self._log.refresh()
+            self.refresh()
             if self._log.handle is None:
                 self._log.create(arrow_schema(self.row_type), name=self.name, configuration=PROPERTIES)
 

@@ -282,4 +282,4 @@ def test_a_checkpoint_that_fails_is_told_and_harms_nothing(tmp_path: Path, caplo
     thread = log_checkpoints.checkpoint_if_due(Location(str(tmp_path / "none")), 100, 100)
     assert thread is not None
     thread.join()
-    assert "no checkpoint of the log" in caplog.text
+    assert "could not be checkpointed" in caplog.text
