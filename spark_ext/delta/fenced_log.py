@@ -25,21 +25,13 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
-from tenacity import (
-    RetryCallState,
-    RetryError,
-    Retrying,
-    retry_if_exception_type,
-    retry_if_result,
-    stop_after_attempt,
-    wait_random_exponential,
-)
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spark_ext.delta.failures import FAILURES, LogErrors, guarded, log_folder
 from spark_ext.delta.fence import Guard
 
 ATTEMPTS: Final = 40
-"""How often a commit looks again, because of conflicts or because there was something to do first."""
+"""How often a commit that met others looks again."""
 
 PASSES: Final = 15
 """Commits of others without a common application id that delta-rs lets one attempt pass."""
@@ -51,8 +43,6 @@ T = TypeVar("T")
 
 Write = Callable[[DeltaTable, CommitProperties], None]
 """Makes one commit through the handle, with these properties and `NO_HOOKS`."""
-
-_backoff = wait_random_exponential(multiplier=0.02, max=0.2)
 
 
 class FencedLog:
@@ -314,8 +304,8 @@ class FencedLog:
             attempt: looks at the table and writes through the handle that it is given, which is None when there is no
                 table. Returns what was found or done, or None to be called again on the newest version.
             doing: for messages: "committing epoch 3".
-            newest: whether the first look has to be at the newest version. Without it the handle is used as it is, and
-                something newer is noticed only if it conflicts.
+            newest: whether the first look has to be at the newest version. Without it an open handle is used as it is,
+                and something newer is noticed only if it conflicts.
 
         Raises:
             SparkExtError: as `attempt` raises it; or of `errors`: the storage failed, or other writers were faster
@@ -323,33 +313,36 @@ class FencedLog:
         """
         look = newest
 
-        def once() -> T | None:
+        def once() -> T:
             nonlocal look
-            self._notice_loss()
-            if look:
-                self.refresh()
-            look = True
-            try:
-                return attempt(self._handle)
-            except CommitFailedError:
-                raise
-            except FAILURES as problem:
-                # Whether the handle is still right is not known.
-                self._handle = None
-                raise self.errors.storage(problem, doing) from problem
+            for _ in range(ATTEMPTS):
+                self._notice_loss()
+                if look or self._handle is None:
+                    self.refresh()
+                look = True
+                try:
+                    settled = attempt(self._handle)
+                except CommitFailedError:
+                    raise
+                except FAILURES as problem:
+                    # Whether the handle is still right is not known.
+                    self._handle = None
+                    raise self.errors.storage(problem, doing) from problem
+                if settled is not None:
+                    return settled
+            raise self.errors.contended(doing, ATTEMPTS)
 
         attempts = Retrying(
-            retry=retry_if_exception_type(CommitFailedError) | retry_if_result(lambda settled: settled is None),
-            wait=_wait,
+            retry=retry_if_exception_type(CommitFailedError),
+            # At random, so that writers do not meet again and again.
+            wait=wait_random_exponential(multiplier=0.02, max=0.2),
             stop=stop_after_attempt(ATTEMPTS),
         )
         with self.lock:
             try:
-                settled = attempts(once)
+                return attempts(once)
             except RetryError as problem:
                 raise self.errors.contended(doing, ATTEMPTS) from problem.last_attempt.exception()
-            assert settled is not None
-            return settled
 
     def _write(self, write: Write, table: DeltaTable | None, guard: Guard | None, passes: int) -> None:
         if table is None:
@@ -358,11 +351,6 @@ class FencedLog:
         write(table, properties(guard.transactions if guard else (), passes=passes))
         # The handle may have passed commits of others, whose ids this commit did not carry.
         self._passed = guard
-
-
-def _wait(state: RetryCallState) -> float:
-    """Wait after a conflict only, at random, so that writers do not meet again and again."""
-    return _backoff(state) if state.outcome is not None and state.outcome.failed else 0.0
 
 
 def properties(

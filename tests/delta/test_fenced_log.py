@@ -91,7 +91,6 @@ def test_a_commit_carries_its_guard_and_nothing_else_happens(path: Path, log: Fe
 
 def test_a_fence_that_comes_between_look_and_commit_is_seen(path: Path, log: FencedLog) -> None:
     successor = opened(path)
-    successor.refresh()
     write, looks = before_first(row(1), lambda: successor.commit(only_transactions, NEW, "fencing"))
     with pytest.raises(FencedError, match="incarnation 2 of the job has been started; this is incarnation 1"):
         log.commit(write, OLD, "appending")
@@ -158,15 +157,9 @@ def test_a_guard_may_hold_more_than_a_fence(path: Path, log: FencedLog) -> None:
     found = DeltaTable(path)
     assert [found.transaction_version(it) for it in ("fence:j", "start:j")] == [2, 7]
     with pytest.raises(FencedError, match="another copy"):
-        opened_and_read(path).commit(row(2), copy, "appending")
+        opened(path).commit(row(2), copy, "appending")
     log.commit(row(3), first, "appending")
     assert rows(path) == [1, 3]
-
-
-def opened_and_read(path: Path) -> FencedLog:
-    log = opened(path)
-    log.refresh()
-    return log
 
 
 def test_settling_looks_at_the_newest_version_until_an_answer_comes(path: Path, log: FencedLog) -> None:
@@ -246,7 +239,7 @@ def test_a_single_try_gives_way(path: Path, log: FencedLog) -> None:
 
 
 def test_threads_of_one_log_and_another_process_lose_no_commit(path: Path, log: FencedLog) -> None:
-    other, together = opened_and_read(path), threading.Barrier(3)
+    other, together = opened(path), threading.Barrier(3)
 
     def work(number: int) -> None:
         together.wait()
