@@ -302,7 +302,7 @@ class Job:
     @property
     def ledger(self) -> LedgerFrames:
         """The job's tables as DataFrames: `job.ledger.finished()`, `.epochs()`, `.checkpoints()`, `.incidents()`."""
-        return self._ledger.frames(self._spark)
+        return LedgerFrames(self._ledger, self._spark)
 
     def __repr__(self) -> str:
         snapshot = self.snapshot()

@@ -236,7 +236,8 @@ def test_two_drivers_on_one_job(lab: Lab) -> None:
         assert first.poll() is None, first.text()
         second = lab.job(lab.source(live="true"), takeover=True).start()
         assert first.wait(60) == 1, first.text()
-        assert "FencedError: [FENCED]" in first.text() and "the newer incarnation goes on" in first.text(), first.text()
+        said = first.text()
+        assert "FencedError: [FENCED]" in said and "the newer incarnation continues" in said, said
     before = len(lab.rows())
     until(lambda: len(lab.rows()) > before or second.done, "rows of the second driver")
     assert second.drain(60).finished

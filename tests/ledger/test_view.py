@@ -64,7 +64,7 @@ def test_flags_of_a_source_or_query_are_no_channels(writer: LedgerWriter) -> Non
 
 def test_flags_that_an_offset_counts_on_and_the_ledger_lacks_are_told(writer: LedgerWriter, tmp_path: Path) -> None:
     writer.append([flag(1), flag(2)])
-    with pytest.raises(StateError, match="the offset counts on 3 finished channels of this source, the ledger has 2"):
+    with pytest.raises(StateError, match="relies on 3 finished channels of this source, but the ledger has 2"):
         view(writer).finished_channels(3)
     with pytest.raises(StateError, match="flags were deleted"):
         SourceView(str(tmp_path / "nothing"), "s", 1).finished_channels(1)
