@@ -19,6 +19,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from spark_ext.control.events import request
 from spark_ext.errors import SparkExtError, TransientError
 from spark_ext.failpoints import reach
 from spark_ext.ledger.schema import CheckpointRow
@@ -90,7 +91,7 @@ class FinalCheckpoint:
             )
             self._record(step, metadata)
         elif step is FinalStep.FLAGGED:
-            self._run.context.outbox.write_now([*self._run.flags(), self._row(step)])
+            self._run.context.write_behind.write_now([*self._run.flags(), self._row(step)])
         elif step is FinalStep.ACKNOWLEDGED:
             self._acknowledge()
             self._record(step)
@@ -118,7 +119,7 @@ class FinalCheckpoint:
         )
 
     def _record(self, step: FinalStep, metadata: CheckpointMetadata | None = None) -> None:
-        self._run.context.outbox.write_now([self._row(step, metadata)])
+        self._run.context.write_behind.write_now([self._row(step, metadata)])
 
     def _tell_end_of_input(self) -> None:
         for source in self._run.spec.sources:
@@ -146,7 +147,7 @@ class FinalCheckpoint:
         self._run.ensure_running()
         if not under_way and self._run.spec.sources:
             self._requests = self._final_so_far() + 1
-            context.outbox.request(self._run.spec.sources[0].uid, "final_epoch", self._requests)
+            request(context.write_behind, self._run.spec.sources[0].uid, "final_epoch", self._requests)
         return False
 
     def _final_so_far(self) -> int:
@@ -194,7 +195,7 @@ class FinalCheckpoint:
                 close()
             except Exception as problem:
                 # The rows are safe and the query has stopped: this is worth telling, and no more.
-                self._run.context.outbox.incident(self._run.who, "close", f"close: {problem}", "went on")
+                self._run.context.write_behind.incident(self._run.who, "close", f"close: {problem}", "went on")
 
 
 def as_error(problem: Exception, who: str) -> SparkExtError:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint, FinalizationTimeout, as_error
+from spark_ext.control.events import acknowledge
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.failpoints import reach
 from spark_ext.ledger import maintain
@@ -41,7 +42,7 @@ class Coordinator:
 
     Args:
         context: the job's.
-        ledger: for reading; writing goes through the context's outbox.
+        ledger: for reading; writing goes through the context's `write_behind`.
         runs: the queries.
         next_checkpoint: the first checkpoint id of this incarnation.
         finals: final checkpoints that an earlier run left unfinished, by query.
@@ -127,7 +128,7 @@ class Coordinator:
             if run.state is State.FINISHING:
                 self._finish(run)
         self._settle()
-        self._context.outbox.flush_due(now)
+        self._context.write_behind.flush_due(now)
         if now - self._cut_at >= self._context.settings.checkpoint_interval / 1000:
             self._cut_at = now
             self._checkpoint()
@@ -173,7 +174,7 @@ class Coordinator:
     def _become(self, state: State) -> None:
         if state is not self.state:
             self.state = state
-            self._context.outbox.state("", state)
+            self._context.write_behind.state("", state)
 
     def _stop_all(self) -> None:
         for run in self.runs:
@@ -197,7 +198,7 @@ class Coordinator:
             self._context.incarnation.number,
             {run.spec.uid: run.metadata() for run in self.runs},
         )
-        self._context.outbox.put_soon(
+        self._context.write_behind.put_soon(
             CheckpointRow(
                 checkpoint_id=self._take_id(),
                 kind="periodic",
@@ -243,8 +244,8 @@ class Coordinator:
                 run.observe_late()
                 run.release()
             if self.state is State.FINISHED:
-                self._context.outbox.acknowledge("drain")
-            self._context.outbox.flush()
+                acknowledge(self._context.write_behind, "drain")
+            self._context.write_behind.flush()
             reach("job.ended")
         except SparkExtError as problem:
             log.warning("the last history of job '%s' was not written: %s", self._context.job, problem)

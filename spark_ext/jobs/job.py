@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.control.events import request
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.result import JobResult, job_result
@@ -205,7 +206,7 @@ class Job:
                 assert self._context is not None
                 self._result = job_result(self.name, coordinator, self._context, self._started)
                 try:
-                    self._context.outbox.end(self._result.state.value)
+                    self._context.write_behind.end(self._result.state.value)
                 except SparkExtError as problem:
                     log.warning("the end of job '%s' was not recorded: %s", self.name, problem)
             return self._result
@@ -245,7 +246,7 @@ class Job:
         coordinator = self._coordinator_or_raise()
         if not coordinator.done.is_set():
             assert self._context is not None
-            self._context.outbox.request("", "drain")
+            request(self._context.write_behind, "", "drain")
             coordinator.drain()
         return self.await_termination(timeout)
 

@@ -14,7 +14,7 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.errors import SparkExtError, StateError, from_text
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
-from spark_ext.ledger.write_behind import Outbox
+from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.model.lifecycle import FinalStep, State
 from spark_ext.queries.context import JobContext
@@ -73,7 +73,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        outbox=Outbox(writer, name),
+        write_behind=WriteBehind(writer, name),
         wake=threading.Event(),
     )
     runs: list[QueryRun] = []

@@ -216,7 +216,7 @@ class QueryRun:
         assert self.offsets is not None
         for flag in channel_flags(self.offsets, self._flagged, self._row(), datetime.now(timezone.utc)):
             self._flagged[flag.source] = flag.sequence
-            self.context.outbox.put_soon(flag)
+            self.context.write_behind.put_soon(flag)
 
     def _row(self) -> dict[str, Any]:
         """What the query's rows share."""
@@ -262,7 +262,7 @@ class QueryRun:
     def _record_epochs(self, *, everything: bool = False) -> None:
         for epoch in self.history.ready(everything=everything):
             at = self.log.committed_at(epoch.number)
-            self.context.outbox.put(
+            self.context.write_behind.put(
                 EpochRow(
                     query=self.spec.uid,
                     query_id=self.query_id or "",
@@ -312,7 +312,7 @@ class QueryRun:
         if delay is None:
             self.fail(error, {"stack": str(failure)})
             return
-        self.context.outbox.incident(
+        self.context.write_behind.incident(
             self.who, "failure", str(error), f"restart {self._failures} in {delay} ms", {"stack": str(failure)}
         )
         self._restart_at = now + delay / 1000
@@ -321,7 +321,7 @@ class QueryRun:
     def fail(self, error: SparkExtError, evidence: Any = None) -> None:
         """The query has failed for good."""
         self.error = error
-        self.context.outbox.incident(self.who, "failure", str(error), "stopped: FAILED", evidence)
+        self.context.write_behind.incident(self.who, "failure", str(error), "stopped: FAILED", evidence)
         self._become(State.FAILED, str(error))
 
     def _restart(self, now: float) -> None:
@@ -394,4 +394,4 @@ class QueryRun:
     def _become(self, state: State, reason: str = "") -> None:
         if state is not self.state:
             self.state, self.reason = state, reason
-            self.context.outbox.state(self.spec.uid, state, reason)
+            self.context.write_behind.state(self.spec.uid, state, reason)
