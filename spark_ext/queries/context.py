@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobContext:
-    """The identity of a started job, and its ways to the outside."""
+    """The identity of a started job, its settings, and where its parts write and wait."""
 
     job: str
     job_id: str
@@ -29,4 +29,4 @@ class JobContext:
     write_behind: WriteBehind
     """Rows on their way to the ledger."""
     wake: threading.Event
-    """Set when there may be something to look at."""
+    """Set to make the coordinator look at once."""

@@ -77,9 +77,8 @@ class Restarts:
         self._due_at = None
 
     def stop(self) -> None:
-        """The query is asked to stop: no restart is due any more, and a failure is no reason for one."""
+        """The query is asked to stop: from now on a failure is no reason for a restart."""
         self._stopping = True
-        self._due_at = None
 
     def drain(self) -> None:
         """The query is stopped for a drain: its input ends with the last committed epoch."""
