@@ -135,7 +135,7 @@ def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_goes_on(lab
     )
     with pytest.raises(JobFailedError, match="not finalized") as failure:
         job.run(progress=False)
-    assert "goes on waiting" in str(failure.value)
+    assert "continues to wait" in str(failure.value)
     assert lab.events("close", "final_checkpoint") == []
     assert job.ledger.finished().where("kind = 'query'").count() == 0
     assert job.ledger.incidents().where("what like '%not finalized%'").count() >= 1
