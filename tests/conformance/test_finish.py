@@ -151,8 +151,9 @@ def test_f9_operators_that_require_finalization_are_waited_for(lab: Lab) -> None
 
 def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_goes_on(lab: Lab) -> None:
     """Never FINISHED nor closed; and resumed."""
-    with pytest.raises(JobFailedError, match="not finalized"):
+    with pytest.raises(JobFailedError, match="not finalized") as failure:
         lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=10_000, finalization_timeout="3 s")
+    assert "continues to wait" in str(failure.value)
     left = lab.history()
     assert left.of("q-out", "close", "final_checkpoint") == [] and left.finished_queries == ()
     assert any("not finalized" in incident.what for incident in left.incidents)
