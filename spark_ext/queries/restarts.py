@@ -32,11 +32,6 @@ class Restarts:
         """Whether the query is being stopped for a drain."""
         return self._draining
 
-    @property
-    def failures(self) -> int:
-        """Consecutive failures: without a committed epoch in between."""
-        return self._failures.count
-
     def epoch_committed(self) -> None:
         """An epoch has been committed: the next failure is the first."""
         self._failures = Failures()
