@@ -2,7 +2,7 @@
 
 Spark's events come late (the last progress some 200 ms after the query has ended), may be dropped, and are delivered
 on one thread that must not block. So nothing is decided by them: a hint carries figures for display and history, and
-wakes whoever would have looked at the facts a moment later anyway.
+makes the coordinator look at the facts now rather than a moment later.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class JobListener(StreamingQueryListener):
 
     @property
     def _jlistener(self) -> Any:
-        # What pyspark registers with Spark; its own would convert each event in full before we see it.
+        # What pyspark registers with Spark; its own would convert each event in full first.
         if self._in_jvm is None:
             self._in_jvm = jvm.wrapped(jvm.QueryListener(self))
         return self._in_jvm
@@ -61,18 +61,18 @@ class JobListener(StreamingQueryListener):
         self._give(lambda: Hint("terminated", query_id, run_id))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """As `started`, for whoever passes pyspark's events on."""
+        """As `started`, with pyspark's event."""
         self.started(str(event.id), str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """As `progressed`."""
+        """As `progressed`, with pyspark's event."""
         self.progressed(event.progress.json)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to tell."""
+        """Not needed: an idle query has committed nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """As `terminated`."""
+        """As `terminated`, with pyspark's event."""
         self.terminated(str(event.id), str(event.runId))
 
     def _give(self, hint: Callable[[], Hint]) -> None:

@@ -2,7 +2,7 @@
 
     frame.writeStream.format("delta_2pc").option("uid", "daily").option("path", "out/daily").start()
 
-Tasks write Parquet with statistics (`_datafiles.files`); the driver commits the files by the recipe of `_delta.table`.
+Tasks write Parquet with statistics (`datafiles.writer`); the driver commits the files (`delta.sink_table`).
 See `docs/delta_2pc.md` for the guarantee and its limits.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import reach
@@ -63,22 +63,22 @@ class DeltaOptions(SinkOptions):
     """Partition columns, comma-separated; fixed when the table is created."""
 
     merge_schema: bool = False
-    """Whether columns that the table has not are added to it, as nullable ones."""
+    """Whether columns that the table lacks are added to it, as nullable columns."""
 
     compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"
-    """Of the Parquet files."""
+    """Compression of the Parquet files."""
 
     target_file_size: Bytes = 256 * 1024**2
-    """A file that has reached this size is closed and another begun."""
+    """A file that has reached this size is closed and a new one started."""
 
     row_group_rows: int = Field(default=1_000_000, gt=0)
-    """Most rows in a row group."""
+    """Maximum rows in a row group."""
 
     row_group_size: Bytes = 128 * 1024**2
-    """Most memory that a task collects before it writes a row group."""
+    """Maximum memory that a task collects before it writes a row group."""
 
     indexed_columns: int = Field(default=32, ge=-1)
-    """For how many columns there are statistics for data skipping; -1: all."""
+    """Number of leading columns with statistics for data skipping; -1: all."""
 
     log_checkpoint_interval: int = Field(default=100, gt=0)
     """Commits between two checkpoints of the table's log."""
@@ -87,8 +87,8 @@ class DeltaOptions(SinkOptions):
     """Table properties, as a JSON object; used when the table is created."""
 
     storage_options: Pairs = Field(default_factory=dict, repr=False)
-    """Options of the object store as `deltalake` names them, as a JSON object. Never shown or stored; better kept in
-    the environment of driver and executors."""
+    """Options of the object store as `deltalake` names them, as a JSON object. Never shown or stored; the environment
+    of driver and executors is a better place for secrets."""
 
 
 class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
@@ -99,7 +99,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self.place = Place.of(self.options.path, self.options.storage_options)
+        self.location = Location.of(self.options.path, self.options.storage_options)
         self._schema: StructType | None = None
 
     @classmethod
@@ -113,10 +113,10 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
         properties = dict(self.options.table_properties)
         if self.options.indexed_columns != 32:
-            # So that other writers of the table, and compaction, keep to it.
+            # So that compaction and other writers of the table do the same.
             properties.setdefault("delta.dataSkippingNumIndexedCols", str(self.options.indexed_columns))
         return Target(
-            self.place,
+            self.location,
             self.options.uid,
             partition_by=self.options.partition_by,
             merge_schema=self.options.merge_schema,
@@ -124,7 +124,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Sent to executors without the table."""
+        """Executors get the sink without the table."""
         return {key: value for key, value in self.__dict__.items() if key != "_target"}
 
     def validate(self, schema: StructType) -> None:
@@ -144,7 +144,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         self._schema = schema
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
-        """Parquet files that no reader sees.
+        """Write Parquet files that no reader sees.
 
         Raises:
             ConfigurationError: a type cannot be stored.
@@ -152,9 +152,9 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         """
         from spark_ext.schemas.parquet_types import check_input
 
-        who = f"sink '{task.sink}' (delta_2pc {self.place.uri}), epoch {task.epoch}, partition {task.partition}"
+        who = f"sink '{task.sink}' (delta_2pc {self.location.uri}), epoch {task.epoch}, partition {task.partition}"
         check_input(schema, self.options.partition_by, who)
-        files = TaskFiles(self.place, schema, self._layout, task)
+        files = TaskFiles(self.location, schema, self._layout, task)
         try:
             return files.write(batches)
         except OSError as problem:
@@ -162,7 +162,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
                 f"a data file could not be written: {problem}",
                 operator=who,
                 kept="nothing of this epoch is visible; what was committed before is untouched",
-                do="see to the storage (space, permissions); the epoch is repeated",
+                do="check the storage (space, permissions); the epoch will be retried",
             ) from problem
 
     @property
@@ -178,25 +178,25 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         )
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
-        """One commit with all files of the epoch; see the recipe in `_delta.table`."""
+        """One commit with all files of the epoch; see `delta.sink_table`."""
         files = [file for of_task in prepared for file in of_task]
         outcome, version = self._target.commit(schema, epoch, files)
         if outcome is CommitOutcome.COMMITTED:
-            from spark_ext.delta.log_checkpoints import keep_up
+            from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
-            keep_up(self.place, version, self.options.log_checkpoint_interval)
+            checkpoint_if_due(self.location, version, self.options.log_checkpoint_interval)
         return outcome
 
     def claim(self, claim: Claim) -> None:
-        """The fence first, then the files that dead incarnations have left; see `_delta.orphans`.
+        """Fence first, then delete the files that dead incarnations have left; see `delta.orphans`.
 
-        Without a table the fence needs one: it is created here if `validate` has told the schema. Otherwise nothing is
-        cleaned either, because an older incarnation could still create the table with its files.
+        The fence needs a table, which is created here if `validate` has been given the schema. Otherwise nothing is
+        deleted either, because an older incarnation could still create the table with its files.
         """
         from spark_ext.delta.orphans import clean
 
         table = self._target.claim(claim, self._schema)
         reach("delta.fenced")
         if table is not None:
-            clean(self.place, table, claim, self._target.who)
+            clean(self.location, table, claim, self._target.who)
             reach("delta.cleaned")

@@ -26,7 +26,7 @@ NUMBERS = StructType([StructField("n", LongType())])
 
 def task(fn: Callable[[Row], Any], **changes: Any) -> _AsyncMap:
     given: dict[str, Any] = {"concurrency": 8, "ordered": True, "timeout": None, "who": "async_map of fn", **changes}
-    return _AsyncMap(fn, NUMBERS, given.pop("target", NUMBERS), **given)  # type: ignore[arg-type]
+    return _AsyncMap(fn, NUMBERS, given.pop("target", NUMBERS), **given)
 
 
 def batches(*sizes: int) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.orphans import delete_orphans
 from spark_ext.errors import ConfigurationError
 from spark_ext.sinks.contract import Claim
@@ -57,7 +57,7 @@ class Folder:
 
     def __init__(self, path: Path, who: str) -> None:
         self.path, self._who = path, who
-        self.files = Place(str(path / FILES))
+        self.files = Location(str(path / FILES))
 
     def log(self, uid: str) -> EpochLog:
         """The log of one sink."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
 from spark_ext.errors import ConfigurationError, DataError, FencedError, StorageError
 from spark_ext.failpoints import reach
@@ -89,7 +89,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         super().__init__(options)
         self._schema: StructType | None = None
         # Made absolute at once, because executors may have another working directory.
-        place = Place.of(self.options.path, {})
+        place = Location.of(self.options.path, {})
         if place.local is None:
             raise ConfigurationError(
                 f"'{self.options.path}' is not a path that this machine has mounted",

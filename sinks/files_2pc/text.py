@@ -21,7 +21,7 @@ from spark_ext.sinks.files_2pc.json import json_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.location import Location
     from spark_ext.datafiles.writer import Layout, OpenFile
     from spark_ext.sinks.contract import Task
 
@@ -44,7 +44,7 @@ class TextFiles(HivePaths):
 
     def __init__(
         self,
-        place: Place,
+        place: Location,
         schema: spark.StructType,
         layout: Layout,
         task: Task,
@@ -69,7 +69,7 @@ class TextFiles(HivePaths):
 class _TextFile:
     """What csv and json files share."""
 
-    def __init__(self, place: Place, path: str) -> None:
+    def __init__(self, place: Location, path: str) -> None:
         import pyarrow as pa
 
         assert place.local is not None
@@ -121,7 +121,7 @@ def _refuse_far_times(table: pa.Table) -> None:
 class CsvFile(_TextFile):
     """One csv file."""
 
-    def __init__(self, place: Place, path: str, schema: pa.Schema, header: bool, separator: str) -> None:
+    def __init__(self, place: Location, path: str, schema: pa.Schema, header: bool, separator: str) -> None:
         from pyarrow import csv
 
         super().__init__(place, path)
@@ -140,7 +140,7 @@ class CsvFile(_TextFile):
 class JsonFile(_TextFile):
     """One file of JSON lines."""
 
-    def __init__(self, place: Place, path: str, schema: spark.StructType) -> None:
+    def __init__(self, place: Location, path: str, schema: spark.StructType) -> None:
         super().__init__(place, path)
         self._schema = schema
 

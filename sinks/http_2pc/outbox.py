@@ -1,9 +1,9 @@
-"""The outbox of `http_2pc`: what is to be sent is recorded first, once and for all, and only then sent.
+"""The outbox of `http_2pc`: what is to be sent is recorded first, and only then sent.
 
-A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One commit by the recipe
-of `_delta.table` decides an epoch: from then on exactly these rows, cut into exactly these requests, are the epoch,
-whoever sends them and however often. A replay that has prepared its rows anew, in whatever order, finds the decision
-and sends what was decided. The same commit carries the incarnation, so that an older one can decide nothing any more.
+A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One fenced commit (see
+`delta.fenced_log`) decides an epoch: from then on exactly these rows, divided into exactly these requests, are the
+epoch, whoever sends them and however often. A replay that has prepared its rows again, in whatever order, finds the
+decision and sends what was decided. As the commit is fenced, an older incarnation can no longer decide anything.
 Once the receiver has acknowledged all of it, a second commit removes the epoch and keeps its number.
 
 This is the pattern known as the transactional outbox.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as spark
 
-from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles, owner_of
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
@@ -44,7 +44,7 @@ SCHEMA = spark.StructType(
 """A row is a piece: some rows of one task, as JSON lines."""
 
 PROPERTIES = {
-    # Epochs are removed as soon as they are acknowledged: the log need not remember them for long.
+    # Epochs are removed as soon as they are acknowledged: the log does not have to keep them for long.
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
@@ -70,21 +70,21 @@ def label(lineage: int, query_id: str, number: int) -> str:
 
 
 def stage(
-    place: Place,
+    location: Location,
     schema: spark.StructType,
     batches: Iterator[pa.RecordBatch],
     task: Task,
     cut: Cut,
     who: str,
 ) -> tuple[DataFile, ...] | None:
-    """Phase one, in a task: the rows as pieces in a file of the outbox that no commit refers to yet.
+    """Phase one, in a task: write the rows as pieces to a file of the outbox that no commit refers to yet.
 
     Raises:
         DataError: a value has no JSON form.
         StorageError: the outbox cannot be written.
     """
     rows = JsonRows(schema, who)
-    files = TaskFiles(place, SCHEMA, _LAYOUT, task)
+    files = TaskFiles(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
     lines = (line for batch in batches for line in rows.lines(batch))
     try:
@@ -94,7 +94,7 @@ def stage(
             f"the outbox could not be written: {problem}",
             operator=who,
             kept="nothing of this epoch was sent",
-            do="see to the storage (space, permissions); the epoch is repeated",
+            do="check the storage (space, permissions); the epoch will be retried",
         ) from problem
 
 
@@ -114,27 +114,32 @@ class Outbox:
     """The outbox of one sink.
 
     Args:
-        place: its root.
+        location: its root.
         uid: the sink's.
         who: the sink, for messages.
     """
 
-    def __init__(self, place: Place, uid: str, who: str) -> None:
-        self.place, self._uid, self._who = place, uid, who
+    def __init__(self, location: Location, uid: str, who: str) -> None:
+        self.location, self._uid, self._who = location, uid, who
 
     @cached_property
     def _target(self) -> Target:
         from spark_ext.delta.sink_table import Target
 
-        target = Target(self.place, self._uid, partition_by=("epoch",), merge_schema=False, properties=PROPERTIES)
-        target.who = f"{self._who}, outbox {self.place.uri}"
-        return target
+        return Target(
+            self.location,
+            self._uid,
+            partition_by=("epoch",),
+            merge_schema=False,
+            properties=PROPERTIES,
+            who=f"{self._who}, outbox {self.location.uri}",
+        )
 
     def check(self) -> None:
-        """Refuse a place that cannot be an outbox.
+        """Refuse a location that cannot be an outbox.
 
         Raises:
-            ConfigurationError: there is a table of another kind.
+            ConfigurationError: it holds a table of another kind.
             StorageError: it cannot be read.
         """
         table = self._target.load()
@@ -142,7 +147,7 @@ class Outbox:
             self._target.check(table, SCHEMA)
 
     def claim(self, claim: Claim) -> None:
-        """Fence older incarnations off, then remove what they had prepared and not decided.
+        """Fence older incarnations off, then remove what they had prepared but not decided.
 
         What was decided stays: the epoch's replay sends it.
 
@@ -154,14 +159,14 @@ class Outbox:
 
         table = self._target.claim(claim, SCHEMA)
         reach("http.fenced")
-        assert table is not None, "with a schema the claim makes the table"
-        clean(self.place, table, claim, self._who)
+        assert table is not None, "with a schema the claim creates the table"
+        clean(self.location, table, claim, self._who)
         self._finish_removals(table)
 
     def _finish_removals(self, table: DeltaTable) -> None:
-        """Files of epochs that were acknowledged, whose removal a crash has prevented.
+        """Remove the files of acknowledged epochs that a crash has left.
 
-        Nobody reads them any more: who still might has just been fenced off.
+        No one reads them any more: whoever still might has just been fenced off.
         """
         from deltalake.exceptions import DeltaError
 
@@ -170,10 +175,10 @@ class Outbox:
             self._remove([name for name in removed if owner_of(name) is not None])
         except (DeltaError, OSError) as problem:
             raise StorageError(
-                f"what an earlier start has left in the outbox could not be looked at: {problem}",
+                f"the files that an earlier start left in the outbox could not be listed: {problem}",
                 operator=self._who,
-                kept="all that was decided",
-                do="see to the outbox's storage, and start again",
+                kept="everything that was decided",
+                do="check the outbox's storage, and start again",
             ) from problem
 
     def decide(self, epoch: Epoch, files: Sequence[DataFile]) -> bool:
@@ -190,34 +195,34 @@ class Outbox:
         if outcome is CommitOutcome.COMMITTED:
             reach("http.decided")
             return True
-        # A replay has prepared its rows in vain.
+        # What a replay has prepared is not needed.
         kept = _names(self._table(), epoch)
         self._remove([file.path for file in files if file.path not in kept])
         return not _is_sent(self._table(), epoch)
 
     def decided(self, epoch: Epoch) -> Iterator[Chunk]:
-        """The requests of a decided epoch, the same for everybody.
+        """The requests of a decided epoch, the same for whoever asks.
 
         Raises:
             FencedError: a newer incarnation has claimed the outbox.
-            StateError: the outbox does not hold it any more.
+            StateError: the outbox no longer holds it.
             StorageError: it cannot be read.
         """
         import pyarrow.parquet as pq
 
         table = self._table()
         # A successor that has sent the epoch has also removed it.
-        self._target.look(table, epoch.incarnation)
+        self._target.check_fence(table, epoch.incarnation)
         names = _names(table, epoch)
         if not names:
             raise StateError(
-                f"epoch {epoch.number} was recorded for sending, but the outbox does not hold it any more",
-                operator=f"{self._who}, query id {epoch.query_id}, outbox {self.place.uri}",
-                kept="what the receiver has taken of it; nothing was sent twice",
-                do="see whether two queries use this uid and outbox at once, or whether files were removed by hand",
+                f"epoch {epoch.number} was recorded for sending, but the outbox no longer holds it",
+                operator=f"{self._who}, query id {epoch.query_id}, outbox {self.location.uri}",
+                kept="what the receiver has accepted of it; nothing was sent twice",
+                do="check whether two queries use this uid and outbox at once, and whether files were deleted by hand",
             )
         try:
-            with self.place.open(names[0]) as file:
+            with self.location.open(names[0]) as file:
                 first = next(pq.ParquetFile(file).iter_batches(batch_size=1, columns=["cut"]))
             cut = Cut.from_json(first.column(0)[0].as_py())
             yield from chunks(self._pieces(names), cut)
@@ -225,37 +230,36 @@ class Outbox:
             raise StorageError(
                 f"the outbox could not be read: {problem}",
                 operator=self._who,
-                kept="the epoch is recorded; what the receiver has taken of it is not repeated",
-                do="see to the storage; the epoch is repeated",
+                kept="the epoch is recorded; what the receiver has accepted of it is not sent again",
+                do="check the storage; the epoch will be retried",
             ) from problem
 
     def _pieces(self, names: Sequence[str]) -> Iterator[Piece]:
         import pyarrow.parquet as pq
 
         for name in names:
-            with self.place.open(name) as file:
+            with self.location.open(name) as file:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines"]):
                     for row in batch.to_pylist():
                         yield Piece(row["rows"], row["lines"])
 
     def settle(self, epoch: Epoch) -> None:
-        """The receiver has acknowledged all: remove the epoch and keep its number.
+        """Once the receiver has acknowledged all of it: remove the epoch and keep its number.
 
         Raises:
             FencedError, StorageError: as `decide`.
         """
-        from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+        from deltalake import Transaction
 
-        from spark_ext.delta.log_checkpoints import keep_up
+        from spark_ext.delta.fenced_log import NO_HOOKS, properties
+        from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
-        marks = [Transaction(_sent(epoch), epoch.number)]
-        if epoch.incarnation:
-            marks.append(Transaction(f"fence:{self._uid}", epoch.incarnation))
+        fence = self._target.fence(epoch.incarnation)
+        carried = (Transaction(_sent(epoch), epoch.number), *(fence.transactions if fence else ()))
 
-        def attempt() -> tuple[int, list[str]]:
-            # Looked at and written through one handle: a newer incarnation in between is a conflict.
-            table = self._table()
-            self._target.look(table, epoch.incarnation)
+        def attempt(table: DeltaTable | None) -> tuple[int, list[str]]:
+            if table is None:
+                raise self._lost()
             if _is_sent(table, epoch):
                 return table.version(), []
             names = _names(table, epoch)
@@ -266,36 +270,37 @@ class Outbox:
                 schema=table.schema(),
                 partition_by=["epoch"],
                 partition_filters=[("epoch", "=", label(epoch.lineage, epoch.query_id, epoch.number))],
-                commit_properties=CommitProperties(max_commit_retries=10, app_transactions=marks),
-                post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=False, cleanup_expired_logs=False
-                ),
+                commit_properties=properties(carried),
+                post_commithook_properties=NO_HOOKS,
             )
             return table.version(), names
 
-        version, names = self._target.until_settled(attempt, f"the acknowledgement of epoch {epoch.number}")
+        version, names = self._target.settle(epoch, attempt, f"recording that epoch {epoch.number} was sent")
         reach("http.recorded")
         self._remove(names)
-        keep_up(self.place, version, LOG_CHECKPOINT_EVERY)
+        checkpoint_if_due(self.location, version, LOG_CHECKPOINT_EVERY)
 
     def _table(self) -> DeltaTable:
         table = self._target.load()
         if table is None:
-            raise StateError(
-                "the outbox has gone",
-                operator=f"{self._who}, outbox {self.place.uri}",
-                kept="what the receiver has taken",
-                do="bring the outbox back: it knows which epochs were sent",
-            )
+            raise self._lost()
         return table
+
+    def _lost(self) -> StateError:
+        return StateError(
+            "the outbox is gone",
+            operator=f"{self._who}, outbox {self.location.uri}",
+            kept="what the receiver has accepted",
+            do="restore the outbox from a backup: it knows which epochs were sent",
+        )
 
     def _remove(self, names: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
             for name in names:
-                self.place.delete(name)
-            if self.place.local is not None:
+                self.location.delete(name)
+            if self.location.local is not None:
                 for folder in {name.rpartition("/")[0] for name in names}:
-                    (self.place.local / folder).rmdir()
+                    (self.location.local / folder).rmdir()
 
 
 def _sent(epoch: Epoch) -> str:
@@ -309,7 +314,7 @@ def _is_sent(table: DeltaTable, epoch: Epoch) -> bool:
 
 
 def _names(table: DeltaTable, epoch: Epoch) -> list[str]:
-    """The files of a decided epoch by their tasks' numbers: the same order for everybody."""
+    """The files of a decided epoch by their tasks' numbers: the same order for whoever asks."""
     import pyarrow as pa
 
     files = pa.table(table.get_add_actions(flatten=True).select(["path", "partition.epoch"]))
@@ -323,7 +328,7 @@ def _task(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def placed(outbox: str, uid: str, storage_options: Mapping[str, str]) -> Place:
-    """The outbox of a sink inside the folder that the user gave, which sinks may share."""
-    folder = Place.of(outbox, storage_options)
-    return Place(f"{folder.uri.rstrip('/')}/{uid}", storage_options)
+def placed(outbox: str, uid: str, storage_options: Mapping[str, str]) -> Location:
+    """The outbox of a sink, inside the folder that the user gave and that sinks may share."""
+    folder = Location.of(outbox, storage_options)
+    return Location(f"{folder.uri.rstrip('/')}/{uid}", storage_options)

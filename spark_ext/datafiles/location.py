@@ -1,4 +1,4 @@
-"""Where a table lives: the file operations that Delta's library does not do for us, on a local path or an object store.
+"""The location of a table: file operations that delta-rs does not offer, on a local path or an object store.
 
 Local paths go straight to the operating system; everything else through the stores of `deltalake`, with the same
 options as the table itself.
@@ -22,7 +22,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """The root of a table."""
 
     uri: str
@@ -30,8 +30,8 @@ class Place:
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, path: str, storage_options: Mapping[str, str]) -> Place:
-        """From what the user wrote.
+    def of(cls, path: str, storage_options: Mapping[str, str]) -> Location:
+        """The location for a path or URI that a user wrote.
 
         A relative path is made absolute at once, because executors may have another working directory.
         """
@@ -43,17 +43,17 @@ class Place:
 
     @property
     def local(self) -> Path | None:
-        """The folder, when it is one of this machine."""
+        """The folder, when it is a local one."""
         return None if _SCHEME.match(self.uri) else Path(self.uri)
 
     @property
     def escape(self) -> str:
-        """What escapes characters in folder names. Stores differ in how they treat `%` in a key."""
+        """The escape character in folder names. Stores differ in how they treat `%` in a key."""
         return "%" if self.local else "_"
 
     @property
     def options(self) -> dict[str, str] | None:
-        """The storage options as `deltalake` takes them."""
+        """The storage options in the form that `deltalake` takes."""
         return dict(self.storage_options) or None
 
     @cached_property
@@ -65,7 +65,7 @@ class Place:
         return pyarrow.fs.PyFileSystem(handler)
 
     def __getstate__(self) -> tuple[str, dict[str, str]]:
-        """Sent to executors without the opened store."""
+        """Executors get the location without the opened store."""
         return self.uri, dict(self.storage_options)
 
     def __setstate__(self, state: tuple[str, dict[str, str]]) -> None:
@@ -90,7 +90,7 @@ class Place:
             return pa.OSFile(str(target), "wb")
 
     def open(self, name: str) -> NativeFile:
-        """Open a file for reading, at any place.
+        """Open a file for random reads.
 
         Raises:
             OSError: it cannot be read.
@@ -102,7 +102,7 @@ class Place:
         return pa.OSFile(str(self.local / name), "rb")
 
     def delete(self, name: str) -> None:
-        """Remove a file; one that is not there is passed over.
+        """Remove a file; a missing one is ignored.
 
         Raises:
             OSError: it cannot be removed.
@@ -117,7 +117,7 @@ class Place:
         """The names of all files below the root, relative to it, without the log's.
 
         Raises:
-            OSError: the place cannot be listed.
+            OSError: the location cannot be listed.
         """
         if self.local is not None:
             yield from _below(self.local, "")
@@ -138,10 +138,6 @@ class Place:
                 return content
         except OSError:
             return None
-
-    def has_log(self, version: int) -> bool:
-        """Whether the log's file of a version is still there; always true on an object store, where asking costs."""
-        return self.local is None or (self.local / "_delta_log" / f"{version:020}.json").exists()
 
 
 def _below(root: Path, prefix: str) -> Iterator[str]:

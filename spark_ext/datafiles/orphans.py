@@ -1,11 +1,11 @@
-"""Cleaning after dead incarnations: files that their tasks wrote and that nothing refers to.
+"""Deletes what dead incarnations have left: files that their tasks wrote and that nothing refers to.
 
 Only after the fence. Before it, an older incarnation could still commit a file that is about to be deleted, and leave a
-target that cannot be read. After it, none of its files can ever be committed, so those that are not are garbage. A task
-of a dead incarnation that is still running may write more: the next start finds it.
+target that cannot be read. After it, none of its files can be committed any more, so those that are not are garbage.
+A task of a dead incarnation that is still running may write more: the next start finds it.
 
-Not touched are: files of the claiming incarnation; of sinks outside a job (incarnation 0), which nothing fences off; of
-other uids; and what the caller says is in use.
+Not deleted are files of the claiming incarnation, of sinks outside a job (incarnation 0), which nothing fences off, and
+of other uids, and files that the caller says are in use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from spark_ext.datafiles.writer import owner_of
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.location import Location
     from spark_ext.model.commits import Claim
 
 
@@ -25,7 +25,7 @@ def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:
 
     Args:
         path: relative to the table's root.
-        claim: the incarnation that cleans, after its fence.
+        claim: the claiming incarnation, after its fence.
         committed: names, without folders, of all files that are in use.
     """
     owner = owner_of(path)
@@ -36,22 +36,22 @@ def is_orphan(path: str, claim: Claim, committed: frozenset[str]) -> bool:
     return uid == claim.sink and 0 < incarnation < claim.incarnation and path.rpartition("/")[2] not in committed
 
 
-def delete_orphans(place: Place, claim: Claim, committed: Callable[[], frozenset[str]]) -> int:
+def delete_orphans(location: Location, claim: Claim, committed: Callable[[], frozenset[str]]) -> int:
     """Delete what dead incarnations have left; returns how many files.
 
     Args:
-        place: the root.
-        claim: the incarnation that cleans, after its fence.
-        committed: names, without folders, of files that are in use; asked for only when there is something to delete.
+        location: the root.
+        claim: the claiming incarnation, after its fence.
+        committed: names, without folders, of files that are in use; called only when there are candidates.
 
     Raises:
         OSError: the folder cannot be listed, or a file not deleted.
     """
-    candidates = [path for path in place.files() if is_orphan(path, claim, frozenset())]
+    candidates = [path for path in location.files() if is_orphan(path, claim, frozenset())]
     if not candidates:
         return 0
     kept = committed()
     orphans = [path for path in candidates if is_orphan(path, claim, kept)]
     for path in orphans:
-        place.delete(path)
+        location.delete(path)
     return len(orphans)

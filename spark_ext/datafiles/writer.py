@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.location import Location
     from spark_ext.datafiles.statistics import Leaf
 
 MOST_OPEN_FILES = 64
@@ -96,7 +96,7 @@ class _File:
 
     def __init__(
         self,
-        place: Place,
+        place: Location,
         path: str,
         schema: pa.Schema,
         leaves: tuple[Leaf, ...],
@@ -171,7 +171,7 @@ class _Group:
 class TaskFiles:
     """Writes the rows of one task: `write` them all; or `add` batches, then `finish`, and after an error `discard`."""
 
-    def __init__(self, place: Place, schema: StructType, layout: Layout, task: Task) -> None:
+    def __init__(self, place: Location, schema: StructType, layout: Layout, task: Task) -> None:
         from pyspark.sql.types import StructType
 
         from spark_ext.datafiles.statistics import leaves, names_with_statistics
@@ -317,7 +317,7 @@ def _pieces(batch: pa.RecordBatch, first: int, most: int) -> Iterator[pa.RecordB
         start, length = start + length, most
 
 
-def told(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
+def commit_info(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
     """What `DESCRIBE HISTORY` shows of an epoch's commit."""
     return {
         "isBlindAppend": True,

@@ -1,4 +1,4 @@
-"""What storage says when it fails, as this project's errors: transient when room or the network may come back."""
+"""Failures of storage as this project's errors: transient when space or the network may come back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -22,11 +23,6 @@ _ERRNO = re.compile(r"(?:os error |Os \{ code: )(\d+)")
 
 _GONE = ("Invalid table version", "No files in log segment")
 
-_KEPT = "all that is in the ledger; it stays readable"
-
-Place: TypeAlias = tuple[str, str]
-"""A table's name and its path or URI."""
-
 
 def child(uri: str, *names: str) -> str:
     """A path or URI below another."""
@@ -34,76 +30,121 @@ def child(uri: str, *names: str) -> str:
 
 
 def log_folder(uri: str) -> Path | None:
-    """The folder of a table's log when it is a local one: a `stat` there is all that an idle look costs."""
-    place = local_path(uri)
-    return None if place is None else place / "_delta_log"
+    """The folder of a table's log when it is local: a look at an idle table then costs no more than a `stat`."""
+    folder = local_path(uri)
+    return None if folder is None else folder / "_delta_log"
+
+
+class LogErrors(Protocol):
+    """The errors of one user of a log: which they are, and whom they name."""
+
+    @property
+    def operator(self) -> str:
+        """Whose log it is, for messages."""
+
+    def storage(self, problem: BaseException, doing: str) -> SparkExtError:
+        """The error for a read or write that failed."""
+
+    def not_created(self, problem: BaseException) -> SparkExtError:
+        """The error for a table that could not be created."""
+
+    def contended(self, doing: str, attempts: int) -> SparkExtError:
+        """The error for a commit that gave way to other writers in each of its attempts."""
 
 
 @contextmanager
-def guarded(place: Place, doing: str) -> Iterator[None]:
-    """Turn storage failures into errors that name table and path. A conflict of commits passes as it is.
+def guarded(errors: LogErrors, doing: str) -> Iterator[None]:
+    """Turn storage failures into the user's errors. A conflict of commits passes as it is.
 
     Raises:
-        StateError: the place is read-only, forbidden or gone: waiting does not mend it.
-        StorageError: anything else: a full disk, a lost connection.
+        SparkExtError: as `errors.storage` gives it.
     """
     try:
         yield
     except CommitFailedError:
         raise
     except FAILURES as problem:
-        raise translated(problem, place, doing) from problem
+        raise errors.storage(problem, doing) from problem
 
 
-def translated(problem: BaseException, place: Place, doing: str) -> SparkExtError:
-    """The error for a storage failure."""
-    table, uri = place
-    text = " ".join(str(problem).replace("\x1b[31m↳\x1b[0m", ":").split("stack backtrace")[0].split())
-    who = f"ledger table '{table}' at {uri}"
-    code = error_number(problem, text)
-    if code in (errno.ENOSPC, errno.EDQUOT):
+@dataclass(frozen=True)
+class TableRef:
+    """A table of a job's state directory: a name for its errors.
+
+    What waiting cannot fix (read-only, forbidden or lost storage) is a `StateError`, everything else a `StorageError`.
+    """
+
+    operator: str
+    """The table with its path or URI, as in `ledger table 'epochs' at /state/ledger/epochs`."""
+    kept: str
+    """What a failed write leaves intact."""
+
+    def storage(self, problem: BaseException, doing: str) -> SparkExtError:
+        """The error for a read or write that failed."""
+        text = " ".join(str(problem).replace("\x1b[31m↳\x1b[0m", ":").split("stack backtrace")[0].split())
+        code = error_number(problem, text)
+        if code in (errno.ENOSPC, errno.EDQUOT):
+            return StorageError(
+                f"{doing} failed: no space left: {text}",
+                operator=self.operator,
+                kept=self.kept,
+                do="free some space; the write will be retried",
+            )
+        if code == errno.EROFS:
+            return StateError(
+                f"{doing} failed: the file system is read-only: {text}",
+                operator=self.operator,
+                kept=self.kept,
+                do="mount it writable, or move the state directory, and start again",
+            )
+        if code in (errno.EACCES, errno.EPERM):
+            return StateError(
+                f"{doing} failed: permission denied: {text}",
+                operator=self.operator,
+                kept=self.kept,
+                do="give this user write permission on the state directory, and start again",
+            )
+        if code in (errno.ENOTDIR, errno.EEXIST):
+            return StateError(
+                f"{doing} failed: a component of the path is not a directory: {text}",
+                operator=self.operator,
+                kept="nothing was changed",
+                do="use another state directory",
+            )
+        if code == errno.ENOENT or isinstance(problem, TableNotFoundError) or any(sign in text for sign in _GONE):
+            return self.lost(doing, text)
         return StorageError(
-            f"{doing} failed: no space left: {text}", operator=who, kept=_KEPT, do="make room; it is tried again"
+            f"{doing} failed: {text}",
+            operator=self.operator,
+            kept=self.kept,
+            do="check the storage (space, permissions, network); the operation will be retried",
         )
-    if code == errno.EROFS:
+
+    def not_created(self, problem: BaseException) -> SparkExtError:
+        """The error for a table that could not be created."""
+        return self.storage(problem, "creating the table")
+
+    def contended(self, doing: str, attempts: int) -> SparkExtError:
+        """The error for a commit that gave way to other writers in each of its attempts."""
+        return StorageError(
+            f"{doing} failed: other writers committed first, {attempts} times in a row",
+            operator=self.operator,
+            kept=f"{self.kept}; this commit was not made",
+            do="find out which process commits to this table without pause; the commit will be retried",
+        )
+
+    def lost(self, doing: str, text: str) -> StateError:
+        """The error for a table that has been deleted, wholly or in part."""
         return StateError(
-            f"{doing} failed: the file system is read-only: {text}",
-            operator=who,
-            kept=_KEPT,
-            do="mount it writable, or put the state directory elsewhere, and start again",
+            f"{doing} failed: the table, or a file of it, is gone: {text}",
+            operator=self.operator,
+            kept="the job's output; no new state was written beside the lost state",
+            do="restore the table from a backup, or mount the lost path again; to start over instead, delete the whole "
+            "state directory and the job's output",
         )
-    if code in (errno.EACCES, errno.EPERM):
-        return StateError(
-            f"{doing} failed: permission denied: {text}",
-            operator=who,
-            kept=_KEPT,
-            do="let this user write to the state directory, and start again",
-        )
-    if code in (errno.ENOTDIR, errno.EEXIST):
-        return StateError(
-            f"{doing} failed: something in the path is not a folder: {text}",
-            operator=who,
-            kept="nothing was changed",
-            do="give another state directory",
-        )
-    if code == errno.ENOENT or isinstance(problem, TableNotFoundError) or any(sign in text for sign in _GONE):
-        return lost(place, doing, text)
-    return StorageError(f"{doing} failed: {text}", operator=who, kept=_KEPT, do="see to the storage; it is tried again")
 
 
 def error_number(problem: BaseException, text: str) -> int | None:
     """The operating system's error number, which delta-rs gives as text only."""
     found = _ERRNO.search(text)
     return int(found[1]) if found else getattr(problem, "errno", None)
-
-
-def lost(place: Place, doing: str, text: str) -> StateError:
-    """The error for a table that has been deleted, wholly or in part."""
-    table, uri = place
-    return StateError(
-        f"{doing} failed: the table, or a file of it, is gone: {text}",
-        operator=f"ledger table '{table}' at {uri}",
-        kept="the job's output; no new state was written beside the lost one",
-        do="put the table back from a copy, or mount the lost path again; to begin anew instead, remove the whole "
-        "state directory and the job's output",
-    )

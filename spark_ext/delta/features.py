@@ -1,7 +1,7 @@
-"""What a table may demand of its writers, and which of it this sink does not do. Pure functions over the table's log.
+"""The features that a table demands of its writers, and those that this sink does not write. Pure functions.
 
-An old writer version is not yet a demand: it implies features that hardly any table uses, so what the table's metadata
-really uses decides. A listed feature that is not known here is always refused.
+An old writer version alone is not a demand: it implies features that hardly any table uses, so what counts is what the
+table's metadata really uses. A listed feature that is unknown here is always refused.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from spark_ext.schemas.parquet_types import field_notes
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What the log says of a table, as far as writers are concerned."""
+    """What a table's log says that concerns writers."""
 
     writer_version: int
     writer_features: frozenset[str]
-    """Listed ones; empty below writer version 7."""
+    """The features listed; empty below writer version 7."""
     configuration: Mapping[str, str]
     schema: StructType
 
@@ -30,7 +30,7 @@ class TableFacts:
         return self.configuration.get(setting, "").lower() == "true"
 
     def has_note(self, prefix: str) -> bool:
-        """Whether any column carries a note of that name."""
+        """Whether any column has metadata under a key with this prefix."""
         return any(key.startswith(prefix) for _, key, _ in field_notes(self.schema))
 
 
@@ -38,12 +38,12 @@ _NOTHING_TO_DO = frozenset(
     {
         "appendOnly",
         "changeDataFeed",  # appended files are their own change data
-        "deletionVectors",  # asks for numRecords, which the sink writes
+        "deletionVectors",  # requires numRecords, which the sink writes
         "timestampNtz",
-        "v2Checkpoint",  # allows such checkpoints, and demands none
+        "v2Checkpoint",  # allows such checkpoints, but demands none
     }
 )
-"""Features that ask nothing of a writer that only appends files with statistics."""
+"""Features that require nothing of a writer that only appends files with statistics."""
 
 _IF_USED: Mapping[str, Callable[[TableFacts], bool]] = {
     "checkConstraints": lambda table: any(key.startswith("delta.constraints.") for key in table.configuration),
@@ -52,16 +52,16 @@ _IF_USED: Mapping[str, Callable[[TableFacts], bool]] = {
     "identityColumns": lambda table: table.has_note("delta.identity."),
     "invariants": lambda table: table.has_note("delta.invariants"),
 }
-"""Features of the old writer versions 2 to 6, which stand there for any table: what the metadata uses decides."""
+"""Features of the old writer versions 2 to 6, which imply them for any table: what the metadata uses counts."""
 
 _NOT_COMMITTED_BY_THE_LIBRARY = frozenset({"identityColumns"})
-"""Those of the old features that `deltalake` refuses to commit to once the table may use them."""
+"""The old features with which `deltalake` refuses to commit as soon as the table may use them."""
 
 _NEWEST_VERSION = 7
 
 
 def demands(table: TableFacts) -> tuple[str, ...]:
-    """The features that this sink would have to write and does not, by Delta's names, sorted."""
+    """The features that this sink would have to write but does not, by Delta's names, sorted."""
     found = {name for name, used in _IF_USED.items() if used(table)}
     found |= table.writer_features - _NOTHING_TO_DO - (_IF_USED.keys() - _NOT_COMMITTED_BY_THE_LIBRARY)
     if table.writer_version == 6:
@@ -69,13 +69,13 @@ def demands(table: TableFacts) -> tuple[str, ...]:
     if table.writer_version > _NEWEST_VERSION:
         found.add(f"writer version {table.writer_version}")
     if "delta.setTransactionRetentionDuration" in table.configuration:
-        # It lets the log forget which epochs are committed, and the fence.
+        # It would let the log forget which epochs are committed, and the fence.
         found.add("delta.setTransactionRetentionDuration")
     return tuple(sorted(found))
 
 
 def refuse(missing: Iterable[str], who: str, path: str) -> None:
-    """Raise when anything is demanded that the sink does not write.
+    """Raise when the table demands anything that the sink does not write.
 
     Raises:
         UnsupportedTableError: names the features.
@@ -85,7 +85,7 @@ def refuse(missing: Iterable[str], who: str, path: str) -> None:
         raise UnsupportedTableError(
             f"the table at {path} uses {names}, which delta_2pc does not write",
             operator=who,
-            kept="the table is as it was",
-            do="write to another table, or drop what the table does not need "
+            kept="the table is unchanged",
+            do="write to another table, or drop the features that the table does not need "
             "(ALTER TABLE ... DROP FEATURE or UNSET TBLPROPERTIES)",
         )

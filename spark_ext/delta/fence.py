@@ -1,46 +1,78 @@
-"""The fence of an incarnation: what lets a table refuse the commits of an older one.
+"""What a commit asserts: above all the fence of an incarnation, by which a log refuses the commits of an older one.
 
-Every commit carries `Transaction("fence:<job>", number)`. Delta refuses a commit when the same application id was
-committed since the writer last looked; the writer then looks again, and a higher number means that it is fenced off.
-Looking alone would not do: between the look and the commit a successor can come.
+Every commit carries `Transaction("fence:<name>", number)`. Delta refuses a commit when an application id that it
+carries was committed since the writer last looked; the writer then looks again, and a higher number means that it is
+fenced off. Looking alone would not suffice: a successor can come between the look and the commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from deltalake import Transaction
 
 from spark_ext.errors import FencedError
+
+Held: TypeAlias = Callable[[str], int | None]
+"""The newest number that the log holds under an application id; None when there is none."""
+
+
+class Guard(Protocol):
+    """What a writer asserts with each of its commits. Compared by value, so a frozen dataclass.
+
+    The log is checked before the commit, and the commit carries the transactions. As Delta refuses a commit whose
+    application ids were committed in between, what the check has found still holds when the commit succeeds. Therefore
+    a check may depend only on application ids that are carried.
+    """
+
+    @property
+    def transactions(self) -> tuple[Transaction, ...]:
+        """What each commit carries."""
+
+    def check(self, held: Held, operator: str) -> None:
+        """Compare with what the log holds.
+
+        Args:
+            held: asks the log.
+            operator: whose log it is, for messages.
+
+        Raises:
+            FencedError: this writer may not commit any more.
+        """
 
 
 @dataclass(frozen=True)
 class Fence:
     """One incarnation's claim to write."""
 
-    job: str
+    name: str
+    """Whose incarnations are counted: the job in the ledger's tables, the sink's uid in a target."""
     number: int
     """The incarnation."""
 
     @property
     def application(self) -> str:
         """The application id in the tables' transactions."""
-        return f"fence:{self.job}"
+        return f"fence:{self.name}"
 
-    def transaction(self) -> Transaction:
+    @property
+    def transactions(self) -> tuple[Transaction, ...]:
         """What each commit carries."""
-        return Transaction(self.application, self.number)
+        return (Transaction(self.application, self.number),)
 
-    def check(self, newest: int | None, table: str) -> None:
-        """Compare with the number that the table has.
+    def check(self, held: Held, operator: str) -> None:
+        """Compare with the newest incarnation in the log.
 
         Raises:
-            FencedError: a newer incarnation has been there.
+            FencedError: it is newer than this one.
         """
+        newest = held(self.application)
         if newest is not None and newest > self.number:
             raise FencedError(
                 f"incarnation {newest} of the job has been started; this is incarnation {self.number}",
-                operator=f"job '{self.job}', ledger table '{table}'",
-                kept="everything committed so far; the newer incarnation goes on from it",
-                do="let the newer one run; this one ends by itself",
+                operator=operator,
+                kept="everything committed so far; the newer incarnation continues from it",
+                do="let the newer incarnation run; this one ends by itself",
             )

@@ -1,8 +1,8 @@
-"""Checkpoints of the table's log, and its expiry, behind the epochs: in a thread of the committing process.
+"""Checkpoints of a table's log, and the log's expiry, in a background thread of the committing process.
 
 Without checkpoints a reader replays the log from its beginning. Delta's writers make them inside a commit; here the
-commit only looks whether one is due, and a thread with a handle of its own makes it. If the process dies meanwhile, the
-next commit finds it still due, because what counts is the newest checkpoint in the table.
+commit only checks whether one is due, and a thread with a handle of its own makes it. If the process dies meanwhile,
+the next commit finds it still due, because what counts is the newest checkpoint in the table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 if TYPE_CHECKING:
-    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.location import Location
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,43 +25,43 @@ _newest: dict[str, int] = {}
 _running: dict[str, threading.Thread] = {}
 
 
-def newest_checkpoint(place: Place) -> int:
+def newest_checkpoint(location: Location) -> int:
     """The version of the table's newest log checkpoint; 0 when there is none."""
-    raw = place.read("_delta_log/_last_checkpoint")
+    raw = location.read("_delta_log/_last_checkpoint")
     try:
         return int(json.loads(raw)["version"]) if raw else 0
     except (ValueError, KeyError, TypeError):
         return 0
 
 
-def keep_up(place: Place, version: int, every: int) -> threading.Thread | None:
-    """Start a log checkpoint if one is due and none is being made.
+def checkpoint_if_due(location: Location, version: int, every: int) -> threading.Thread | None:
+    """Start a log checkpoint if one is due and none is running.
 
     Args:
-        place: the table's root.
-        version: the table's, after the commit.
+        location: the table's root.
+        version: the table's version after the commit.
         every: versions between two checkpoints.
 
     Returns:
         The thread that makes it; None when none was started.
     """
-    if place.uri not in _newest:
-        _newest[place.uri] = newest_checkpoint(place)
-    running = _running.get(place.uri)
-    if version - _newest[place.uri] < every or (running is not None and running.is_alive()):
+    if location.uri not in _newest:
+        _newest[location.uri] = newest_checkpoint(location)
+    running = _running.get(location.uri)
+    if version - _newest[location.uri] < every or (running is not None and running.is_alive()):
         return None
-    thread = threading.Thread(target=_checkpoint, args=(place,), name="spark-ext-delta-log-checkpoint", daemon=True)
-    _running[place.uri] = thread
+    thread = threading.Thread(target=_checkpoint, args=(location,), name="spark-ext-delta-log-checkpoint", daemon=True)
+    _running[location.uri] = thread
     thread.start()
     return thread
 
 
-def _checkpoint(place: Place) -> None:
+def _checkpoint(location: Location) -> None:
     try:
-        table = DeltaTable(place.uri, storage_options=place.options)
+        table = DeltaTable(location.uri, storage_options=location.options)
         table.create_checkpoint()
-        _newest[place.uri] = table.version()
+        _newest[location.uri] = table.version()
         table.cleanup_metadata()
     except Exception:
-        # Nothing depends on it but the speed of readers, and it is tried again after the next commit.
-        _LOG.warning("no checkpoint of the log of %s could be made", place.uri, exc_info=True)
+        # Only the speed of readers depends on it, and the next commit tries again.
+        _LOG.warning("the log of %s could not be checkpointed", location.uri, exc_info=True)

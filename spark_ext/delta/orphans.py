@@ -1,6 +1,6 @@
-"""Which files of a table its log refers to, and cleaning away those of dead incarnations that it does not.
+"""The files that a table's log refers to, and the deletion of files of dead incarnations that it does not refer to.
 
-Live files are kept, and removed ones that the log still remembers, which are vacuum's.
+Live files stay, and so do removed ones that the log still remembers: these are left to vacuum.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_ext.errors import StorageError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.location import Location
     from spark_ext.model.commits import Claim
 
 
@@ -27,24 +27,24 @@ def committed_names(table: DeltaTable) -> frozenset[str]:
     return frozenset(path.rpartition("/")[2] for path in (*paths, *removed))
 
 
-def clean(place: Place, table: DeltaTable, claim: Claim, who: str) -> int:
+def clean(location: Location, table: DeltaTable, claim: Claim, who: str) -> int:
     """Delete what dead incarnations have left; returns how many files.
 
     Args:
-        place: the table's root.
+        location: the table's root.
         table: loaded after the fence was committed.
-        claim: the incarnation that cleans.
+        claim: the claiming incarnation.
         who: for messages.
 
     Raises:
         StorageError: the folder cannot be listed, or a file not deleted.
     """
     try:
-        return delete_orphans(place, claim, lambda: committed_names(table))
+        return delete_orphans(location, claim, lambda: committed_names(table))
     except OSError as problem:
         raise StorageError(
             f"files that an earlier incarnation left could not be deleted: {problem}",
             operator=who,
-            kept="all that was committed",
-            do=f"see to the permissions of {place.uri}",
+            kept="everything that was committed",
+            do=f"check the permissions of {location.uri}",
         ) from problem

@@ -1,58 +1,53 @@
-"""Phase two: the table's log. Opening, creating, adding columns, and the one commit by which an epoch becomes visible.
+"""One Delta table as the target of a sink: creation, columns, and the one commit by which an epoch becomes visible.
 
-The recipe. The table keeps, for each application id, the last version that was committed under it: the epoch's number
-under the epoch's id, the incarnation under `fence:<uid>`, a number drawn from the job's id under `owner:<uid>`. A
-commit looks at them in the table as it has loaded it, and writes its own through the same handle. Any commit in between
-that wrote one of the same ids is a conflict that Delta's own check finds when the log's next file is taken; then all is
-loaded and looked at again. So what was looked at still holds at the moment of the commit, however long the process was
-frozen in between.
+The table keeps, for each application id, the last number that was committed under it: the epoch's number under the
+epoch's id, the incarnation under `fence:<uid>`, a number drawn from the job's id under `owner:<uid>`. Each commit looks
+at them and writes through one handle; see `fenced_log`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import random
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from spark_ext.datafiles.writer import DataFile, told
+from spark_ext.datafiles.writer import DataFile, commit_info
 from spark_ext.delta.failures import error_number
 from spark_ext.delta.features import TableFacts, demands, refuse
-from spark_ext.errors import CommitError, ConfigurationError, FencedError, SparkExtError, StorageError
+from spark_ext.delta.fence import Fence
+from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
+from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError
 from spark_ext.failpoints import reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch
-from spark_ext.schemas import parquet_types as delta_types
+from spark_ext.schemas import parquet_types
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_ext.datafiles.location import Place
+    from spark_ext.datafiles.location import Location
 
-ROUNDS = 40
-"""How often a commit that met another one is looked at again before the base's back-off takes over."""
-
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-"""Both list the log's folder after the commit, on the epoch's critical path; `_delta.upkeep` does it behind."""
+T = TypeVar("T")
 
 
-class _Open(threading.local):
-    """Loaded tables of this thread by (path, sink uid), with whose they are: sinks are built anew for each epoch.
+class _Kept(threading.local):
+    """Logs of this thread by (path, sink uid), with whose they are: sinks are built anew for each epoch.
 
-    A handle must not be shared: another thread that brought it up to date between the look and the commit would hide
-    the conflict on which exactness rests.
+    One per thread and not one per process, so that threads with sinks of one uid do not wait for each other's storage.
+    Another query, lineage or incarnation begins with a handle of its own.
     """
 
     def __init__(self) -> None:
-        self.tables: dict[tuple[str, str], tuple[tuple[object, ...], DeltaTable]] = {}
+        self.logs: dict[tuple[str, str], tuple[tuple[object, ...], FencedLog]] = {}
 
 
-_open = _Open()
+_kept = _Kept()
 
 
 def owner_number(job_id: str) -> int:
@@ -60,23 +55,69 @@ def owner_number(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8], "big") >> 1
 
 
+@dataclass(frozen=True)
+class TargetErrors:
+    """The errors of a sink's table. Failures of its storage may pass; the job decides how long it waits."""
+
+    operator: str
+
+    def storage(self, problem: BaseException, doing: str) -> SparkExtError:
+        """The error for a read or write that failed."""
+        return StorageError(
+            f"{doing} failed: {problem}",
+            operator=self.operator,
+            kept="everything committed before",
+            do="check the storage (space, permissions, network, storage_options)",
+        )
+
+    def not_created(self, problem: BaseException) -> SparkExtError:
+        """The error for a table that could not be created."""
+        if not isinstance(problem, DeltaError) or error_number(problem, str(problem)) is not None:
+            return self.storage(problem, "creating the table")
+        return ConfigurationError(
+            f"the table could not be created: {problem}",
+            operator=self.operator,
+            kept="nothing was written",
+            do="correct the options 'table_properties', 'partition_by' or 'path'",
+        )
+
+    def contended(self, doing: str, attempts: int) -> SparkExtError:
+        """The error for a commit that gave way to other writers in each of its attempts."""
+        return CommitError(
+            f"{doing} failed: other writers committed to the table first, {attempts} times in a row",
+            operator=self.operator,
+            kept="the epoch's files, not yet visible",
+            do="find out who commits to the table so often",
+        )
+
+
 class Target:
-    """One table as the target of one sink."""
+    """One table as the target of one sink.
+
+    Args:
+        location: the table's root.
+        uid: the sink's.
+        partition_by: partition columns.
+        merge_schema: whether columns that the table lacks are added to it.
+        properties: table properties, used when the table is created.
+        who: the sink, for messages.
+    """
 
     def __init__(
         self,
-        place: Place,
+        location: Location,
         uid: str,
         *,
         partition_by: Sequence[str],
         merge_schema: bool,
         properties: Mapping[str, str],
+        who: str = "",
     ) -> None:
-        self.place, self.uid = place, uid
+        self.location, self.uid = location, uid
         self._partition_by = list(partition_by)
         self._merge_schema = merge_schema
         self._properties = dict(properties)
-        self.who = f"sink '{uid}' (delta_2pc {place.uri})"
+        self.who = who or f"sink '{uid}' (delta_2pc {location.uri})"
 
     # -- the table ----------------------------------------------------------------------------------------------------
 
@@ -86,29 +127,21 @@ class Target:
         Raises:
             StorageError: it cannot be read.
         """
-        try:
-            return DeltaTable(self.place.uri, storage_options=self.place.options)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError) as problem:
-            raise self._storage("could not be opened", problem) from problem
+        log = self._log()
+        log.refresh()
+        return log.handle
 
-    def _kept(self, whose: tuple[object, ...]) -> DeltaTable | None:
-        """The table through the handle that this process keeps, brought up to date."""
-        key = (self.place.uri, self.uid)
-        owner, table = _open.tables.get(key, (None, None))
-        if table is None or owner != whose or not self.place.has_log(table.version()):
-            _open.tables.pop(key, None)
-            table = self.load()
-            if table is not None:
-                _open.tables[key] = (whose, table)
-            return table
-        try:
-            table.update_incremental()
-        except (DeltaError, OSError) as problem:
-            _open.tables.pop(key, None)
-            raise self._storage("could not be read", problem) from problem
-        return table
+    def _log(self) -> FencedLog:
+        # The user may delete the output: the next commit creates it again.
+        return FencedLog(self.location.uri, TargetErrors(self.who), self.location.storage_options, required=False)
+
+    def _kept_log(self, epoch: Epoch) -> FencedLog:
+        key, whose = (self.location.uri, self.uid), (epoch.query_id, epoch.lineage, epoch.incarnation)
+        owner, log = _kept.logs.get(key, (None, None))
+        if log is None or owner != whose:
+            log = self._log()
+            _kept.logs[key] = (whose, log)
+        return log
 
     def facts(self, table: DeltaTable) -> TableFacts:
         """What the log says of the table."""
@@ -117,31 +150,31 @@ class Target:
             protocol.min_writer_version,
             frozenset(protocol.writer_features or ()),
             table.metadata().configuration,
-            delta_types.from_delta(table.schema().to_json()),
+            parquet_types.from_delta(table.schema().to_json()),
         )
 
     def check(self, table: DeltaTable, schema: StructType) -> tuple[Any, ...]:
-        """Refuse a table that the rows do not fit, or that demands what the sink does not write.
+        """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
 
         Returns:
-            The columns that are to be added.
+            The columns to add.
 
         Raises:
             UnsupportedTableError: names the features.
             ConfigurationError: names the column, the expected and the given type.
         """
         facts = self.facts(table)
-        refuse(demands(facts), self.who, self.place.uri)
+        refuse(demands(facts), self.who, self.location.uri)
         found = list(table.metadata().partition_columns)
         if found != self._partition_by:
             raise ConfigurationError(
                 f"the table is partitioned by ({', '.join(found)}), the option 'partition_by' says "
                 f"({', '.join(self._partition_by)})",
                 operator=self.who,
-                kept="the table is as it was",
+                kept="the table is unchanged",
                 do=f'set .option("partition_by", "{",".join(found)}"), or write to another table',
             )
-        fit = delta_types.fit(schema, facts.schema)
+        fit = parquet_types.fit(schema, facts.schema)
         misfit = fit.misfit
         if fit.new and not self._merge_schema:
             first = fit.new[0]
@@ -150,56 +183,37 @@ class Target:
             raise ConfigurationError(
                 misfit,
                 operator=self.who,
-                kept="the table is as it was",
+                kept="the table is unchanged",
                 do='add .option("merge_schema", "true") to add new columns, or drop them in the query'
                 if fit.new
-                else "change the query so that it gives what the table has (cast, rename), or write to another table",
+                else "change the query to match the table (cast, rename), or write to another table",
             )
         if any(field.dataType.typeName() == "timestamp_ntz" for field in fit.new):
             refuse(
                 () if "timestampNtz" in facts.writer_features else ("timestampNtz for a new column",),
                 self.who,
-                self.place.uri,
+                self.location.uri,
             )
         return fit.new
 
-    def _create(self, schema: StructType, transactions: list[Transaction]) -> None:
-        """Create the table, fence included, unless somebody else is first."""
-        made = delta_types.table_schema(schema)
-        try:
-            DeltaTable.create(
-                self.place.uri,
-                Schema.from_json(made.json()),
-                mode="error",
-                partition_by=self._partition_by or None,
-                configuration=self._properties,
-                storage_options=self.place.options,
-                commit_properties=CommitProperties(app_transactions=transactions),
-                post_commithook_properties=_NO_HOOKS,
-            )
-        except OSError as problem:
-            raise self._storage("could not be created", problem) from problem
-        except DeltaError as problem:
-            if error_number(problem, str(problem)) is not None:
-                raise self._storage("could not be created", problem) from problem
-            # Version 0 is taken at most once. If it is not there now, it was not a race.
-            if self.load() is None:
-                raise ConfigurationError(
-                    f"the table could not be created: {problem}",
-                    operator=self.who,
-                    kept="nothing was written",
-                    do="correct the options 'table_properties', 'partition_by' or 'path'",
-                ) from problem
+    def _create(self, log: FencedLog, schema: StructType, transactions: Sequence[Transaction]) -> None:
+        """Create the table, fence included, unless another creator is faster."""
+        log.create(
+            Schema.from_json(parquet_types.table_schema(schema).json()),
+            partition_by=self._partition_by,
+            configuration=self._properties,
+            transactions=transactions,
+        )
 
-    def _add_columns(self, table: DeltaTable, new: Sequence[Any], transactions: list[Transaction]) -> None:
+    def _add_columns(self, table: DeltaTable, new: Sequence[Any], transactions: Sequence[Transaction]) -> None:
         """Add columns in a commit of their own, fenced like any: until the rows come they are null everywhere."""
         from pyspark.sql.types import StructType
 
-        added = Schema.from_json(delta_types.table_schema(StructType(list(new))).json())
+        added = Schema.from_json(parquet_types.table_schema(StructType(list(new))).json())
         table.alter.add_columns(
             list(added.fields),
-            commit_properties=CommitProperties(app_transactions=transactions, max_commit_retries=0),
-            post_commithook_properties=_NO_HOOKS,
+            commit_properties=properties(transactions, passes=0),
+            post_commithook_properties=NO_HOOKS,
         )
 
     # -- commits ------------------------------------------------------------------------------------------------------
@@ -208,42 +222,43 @@ class Target:
         """Make the files of an epoch visible, once, unless a newer incarnation has claimed the table.
 
         Returns:
-            What was found, and the table's version then (at least).
+            What was found, and the version that the table has at least.
 
         Raises:
-            FencedError: it has.
-            ConfigurationError: the rows do not fit the table, or a feature is demanded.
-            CommitError: others were faster, again and again.
+            FencedError: a newer incarnation has claimed the table.
+            ConfigurationError: the rows do not fit the table, or it demands a feature that the sink does not write.
+            CommitError: other writers were faster, again and again.
             StorageError: the log cannot be read or written.
         """
+        log = self._kept_log(epoch)
+        fence = self.fence(epoch.incarnation)
+        carried = fence.transactions if fence else ()
 
-        def attempt() -> tuple[CommitOutcome, int] | None:
-            table = self._kept((epoch.query_id, epoch.lineage, epoch.incarnation))
-            fence = self._fence(epoch.incarnation)
+        def attempt(table: DeltaTable | None) -> tuple[CommitOutcome, int] | None:
             if table is None:
-                delta_types.check_input(schema, self._partition_by, self.who)
+                parquet_types.check_input(schema, self._partition_by, self.who)
                 reach("delta.before_create")
-                self._create(schema, fence)
+                self._create(log, schema, carried)
                 return None
-            held = self.look(table, epoch.incarnation)
-            done = table.transaction_version(epoch.application)
+            log.check(fence)
+            done = log.held(epoch.application)
             if done is not None and done >= epoch.number:
-                if held < epoch.incarnation:
-                    # The table was made by an older incarnation after the claim, which then had nothing to fence.
-                    self._write(table, (), fence, {})
+                if fence and (log.held(fence.application) or 0) < fence.number:
+                    # The table was created by an older incarnation after the claim, which then had nothing to fence.
+                    self._write(table, (), properties(carried))
                 return CommitOutcome.ALREADY_COMMITTED, table.version()
             new = self.check(table, schema)
             if new:
                 reach("delta.before_columns")
-                self._add_columns(table, new, fence)
+                self._add_columns(table, new, carried)
                 return None
             reach("delta.before_commit")
-            self._write(table, files, [Transaction(epoch.application, epoch.number), *fence], told(epoch, files))
+            mine = (Transaction(epoch.application, epoch.number), *carried)
+            self._write(table, files, properties(mine, info=commit_info(epoch, files)))
             reach("delta.committed")
             return CommitOutcome.COMMITTED, table.version() + 1
 
-        settled: tuple[CommitOutcome, int] = self.until_settled(attempt, f"epoch {epoch.number}")
-        return settled
+        return self._settle(log, attempt, f"committing epoch {epoch.number}")
 
     def claim(self, claim: Claim, schema: StructType | None) -> DeltaTable | None:
         """Fence older incarnations off.
@@ -257,125 +272,108 @@ class Target:
 
         Raises:
             FencedError: a newer incarnation has claimed it.
-            ConfigurationError: another job owns the epochs that the table has of this uid.
+            ConfigurationError: the table's epochs of this uid belong to another job.
         """
-        mine = [*self._fence(claim.incarnation), Transaction(f"owner:{self.uid}", owner_number(claim.job_id))]
+        log = self._log()
+        fence = self.fence(claim.incarnation)
+        mine = (
+            *(fence.transactions if fence else ()),
+            Transaction(f"owner:{self.uid}", owner_number(claim.job_id)),
+        )
 
-        def attempt() -> tuple[DeltaTable | None] | None:
-            table = self.load()
+        def attempt(table: DeltaTable | None) -> tuple[DeltaTable | None] | None:
             if table is None:
                 if schema is None:
                     return (None,)
-                delta_types.check_input(schema, self._partition_by, self.who)
-                self._create(schema, mine)
+                parquet_types.check_input(schema, self._partition_by, self.who)
+                self._create(log, schema, mine)
                 return None
-            self._refuse_other_owner(table, claim)
-            if self.look(table, claim.incarnation) < claim.incarnation:
+            self._refuse_other_owner(log, claim)
+            log.check(fence)
+            if fence and (log.held(fence.application) or 0) < fence.number:
                 reach("delta.before_fence")
-                self._write(table, (), mine, {"spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}"})
+                info = {"spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}"}
+                self._write(table, (), properties(mine, info=info))
                 return None
             return (table,)
 
-        settled: tuple[DeltaTable | None] = self.until_settled(attempt, f"the claim of {claim.incarnation}")
-        return settled[0]
+        return self._settle(log, attempt, f"the claim by incarnation {claim.incarnation}")[0]
 
-    def _fence(self, incarnation: int) -> list[Transaction]:
-        return [Transaction(f"fence:{self.uid}", incarnation)] if incarnation else []
+    def fence(self, incarnation: int) -> Fence | None:
+        """What the commits of an incarnation assert; None outside a job, where nothing is fenced."""
+        return Fence(self.uid, incarnation) if incarnation else None
 
-    def look(self, table: DeltaTable, incarnation: int) -> int:
-        """The incarnation that holds the table.
+    def check_fence(self, table: DeltaTable, incarnation: int) -> None:
+        """Check the fence of a table that was loaded, before a read that depends on it.
 
         Raises:
-            FencedError: it is a newer one.
+            FencedError: a newer incarnation has claimed the table.
         """
-        held = table.transaction_version(f"fence:{self.uid}") or 0
-        if incarnation and held > incarnation:
-            raise FencedError(
-                f"incarnation {held} of the job has claimed the table; this is incarnation {incarnation}",
-                operator=self.who,
-                kept="everything that was committed; nothing of this incarnation is added",
-                do="nothing: the newer start of the job goes on; see that only one is started",
-            )
-        return held
+        fence = self.fence(incarnation)
+        if fence is not None:
+            fence.check(table.transaction_version, self.who)
 
-    def _refuse_other_owner(self, table: DeltaTable, claim: Claim) -> None:
-        owner = table.transaction_version(f"owner:{self.uid}")
+    def settle(self, epoch: Epoch, attempt: Callable[[DeltaTable | None], T | None], doing: str) -> T:
+        """Look and write until no other commit comes in between, through the handle that the epoch's commits use.
+
+        Args:
+            epoch: whose log is used.
+            attempt: called with the fence checked; see `FencedLog.settle`. What it commits has to carry the fence.
+            doing: for messages.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the table.
+            CommitError: other writers were faster, again and again.
+            StorageError: the log cannot be read or written.
+        """
+        log = self._kept_log(epoch)
+
+        def fenced(table: DeltaTable | None) -> T | None:
+            log.check(self.fence(epoch.incarnation))
+            return attempt(table)
+
+        return self._settle(log, fenced, doing)
+
+    def _settle(self, log: FencedLog, attempt: Callable[[DeltaTable | None], T | None], doing: str) -> T:
+        def supported(table: DeltaTable | None) -> T | None:
+            with self._features_refused():
+                return attempt(table)
+
+        return log.settle(supported, doing)
+
+    @contextmanager
+    def _features_refused(self) -> Iterator[None]:
+        """What delta-rs does not write it reports like a conflict; trying again would not help."""
+        try:
+            yield
+        except CommitFailedError as problem:
+            if "Unsupported table features" in str(problem):
+                refuse((str(problem),), self.who, self.location.uri)
+            raise
+
+    def _refuse_other_owner(self, log: FencedLog, claim: Claim) -> None:
+        owner = log.held(f"owner:{self.uid}")
         if owner is not None and owner != owner_number(claim.job_id):
             raise ConfigurationError(
                 f"the table holds epochs that another job wrote under the sink uid '{self.uid}', "
                 f"or this job '{claim.job}' before its state was deleted",
                 operator=self.who,
-                kept="the table is as it was; nothing was started",
-                do="give this sink another uid; or, if the state was deleted, bring it back, "
-                f"or delete the output at {self.place.uri} to write it anew",
+                kept="the table is unchanged; nothing was started",
+                do="give this sink another uid; or, if the state was deleted, restore it, "
+                f"or delete the output at {self.location.uri} to write it again from the beginning",
             )
 
-    def _write(
-        self,
-        table: DeltaTable,
-        files: Sequence[DataFile],
-        transactions: list[Transaction],
-        told: dict[str, Any],
-    ) -> None:
+    def _write(self, table: DeltaTable, files: Sequence[DataFile], commit: CommitProperties) -> None:
         """One commit through the handle that was looked at."""
-        table.create_write_transaction(
-            [
-                AddAction(
-                    path=file.path,
-                    size=file.size,
-                    partition_values=file.partition,
-                    modification_time=file.modified_ms,
-                    data_change=True,
-                    stats=file.statistics,
-                )
-                for file in files
-            ],
-            mode="append",
-            schema=table.schema(),
-            partition_by=self._partition_by or None,
-            # Commits of others that touch nothing of ours are passed by Delta's own conflict check.
-            commit_properties=CommitProperties(told or None, max_commit_retries=10, app_transactions=transactions),
-            post_commithook_properties=_NO_HOOKS,
-        )
-
-    def until_settled(self, attempt: Callable[[], Any], what: str) -> Any:
-        """Try until nobody else's commit came in between; what the attempt gives then.
-
-        Args:
-            attempt: looks at the table and writes through the same handle; None to be called again.
-            what: is tried, for messages.
-
-        Raises:
-            CommitError: others were faster, again and again.
-            StorageError: the log cannot be read or written.
-        """
-        for round_ in range(ROUNDS):
-            try:
-                settled = attempt()
-            except CommitFailedError as problem:
-                if "Unsupported table features" in str(problem):
-                    refuse((str(problem),), self.who, self.place.uri)
-                # Somebody else was faster; who, is seen when the table is looked at again.
-                time.sleep(random.uniform(0.001, 0.02) * min(round_ + 1, 10))
-                continue
-            except SparkExtError:
-                raise
-            except (DeltaError, OSError) as problem:
-                _open.tables.pop((self.place.uri, self.uid), None)
-                raise self._storage("could not be written", problem) from problem
-            if settled is not None:
-                return settled
-        raise CommitError(
-            f"other writers of the table were faster than {what}, {ROUNDS} times in a row",
-            operator=self.who,
-            kept="the epoch's files, not yet visible",
-            do="see who commits to the table so often",
-        )
-
-    def _storage(self, what: str, problem: Exception) -> StorageError:
-        return StorageError(
-            f"the table {what}: {problem}",
-            operator=self.who,
-            kept="all that was committed before",
-            do="see to the storage (space, permissions, network, storage_options)",
-        )
+        actions = [
+            AddAction(
+                path=file.path,
+                size=file.size,
+                partition_values=file.partition,
+                modification_time=file.modified_ms,
+                data_change=True,
+                stats=file.statistics,
+            )
+            for file in files
+        ]
+        write_files(table, actions, commit, partition_by=self._partition_by)

@@ -1,4 +1,4 @@
-"""Conditions on rows, as the SQL that delta-rs reads and deletes by: it skips files by their statistics, too."""
+"""Conditions on rows as SQL, by which delta-rs reads and deletes; it skips files by their statistics, too."""
 
 from __future__ import annotations
 

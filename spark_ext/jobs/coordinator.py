@@ -1,6 +1,6 @@
 """The coordinator of a running job: one thread on the driver that looks at the facts and does what they call for.
 
-It wakes when a listener hints at something, and looks by itself many times a second; a dropped hint costs latency,
+It wakes when an event of Spark's arrives, and looks by itself many times a second; a dropped event costs latency,
 never correctness. Queries run by themselves: nothing here is on the critical path of an epoch.
 """
 
@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint, FinalizationTimeout, as_error
+from spark_ext.control.events import acknowledge
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.failpoints import reach
 from spark_ext.ledger import maintain
@@ -33,7 +34,7 @@ LOOK_EVERY = 0.02
 """Pause between two looks at Spark's commit logs, s: a few `stat` calls."""
 
 FENCE_EVERY = 5.0
-"""How often an idle incarnation looks whether it has been fenced off, s."""
+"""How often an idle incarnation checks whether it has been fenced off, s."""
 
 
 class Coordinator:
@@ -41,7 +42,7 @@ class Coordinator:
 
     Args:
         context: the job's.
-        ledger: for reading; writing goes through the context's outbox.
+        ledger: for reading; writing goes through the context's `write_behind`.
         runs: the queries.
         next_checkpoint: the first checkpoint id of this incarnation.
         finals: final checkpoints that an earlier run left unfinished, by query.
@@ -82,7 +83,7 @@ class Coordinator:
         self._context.wake.set()
 
     def drain(self) -> None:
-        """A drain has been written to the ledger: see to the queries whose sources cannot read it there."""
+        """A drain has been written to the ledger: stop the queries whose sources cannot read it there."""
         self._drain.set()
         self._context.wake.set()
 
@@ -93,8 +94,7 @@ class Coordinator:
     def hint(self, hint: Hint) -> None:
         """Take an event from Spark's listener thread."""
         for run in self.runs:
-            if run.query_id == hint.query_id and hint.kind == "progress":
-                run.history.told(hint)
+            run.report(hint)
         self._context.wake.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
@@ -122,12 +122,12 @@ class Coordinator:
             before = run.state
             run.tick(now)
             if run.state is State.CANCELED is not before and not self._stop.is_set() and self.failure is None:
-                # Stopped from outside the job; a newer incarnation in the same session does that.
+                # Stopped from outside the job, as a newer incarnation in the same session does.
                 self._check_fence()
             if run.state is State.FINISHING:
                 self._finish(run)
         self._settle()
-        self._context.outbox.flush_due(now)
+        self._context.write_behind.flush_due(now)
         if now - self._cut_at >= self._context.settings.checkpoint_interval / 1000:
             self._cut_at = now
             self._checkpoint()
@@ -141,7 +141,7 @@ class Coordinator:
     def _finish(self, run: QueryRun) -> None:
         final = self._finals.get(run.spec.uid)
         if final is None:
-            final = FinalCheckpoint(run, frozenset(), self._take_id())
+            final = FinalCheckpoint(run, run.spec, run.lineage, run.operators, self._context, self._take_id())
             self._finals[run.spec.uid] = final
         try:
             while not final.done and final.advance():
@@ -158,10 +158,10 @@ class Coordinator:
             run.finished()
 
     def _settle(self) -> None:
-        """The job's state from its queries'; one that failed for good ends the others at once."""
+        """Derive the job's state from its queries'; one that has failed for good ends the others at once."""
         failed = next((run for run in self.runs if run.state is State.FAILED), None)
         if failed is not None and self.failure is None:
-            assert isinstance(failed.error, SparkExtError)
+            assert failed.error is not None
             self.failure = failed.error
             self._become(State.FAILING)
             self._stop_all()
@@ -173,7 +173,7 @@ class Coordinator:
     def _become(self, state: State) -> None:
         if state is not self.state:
             self.state = state
-            self._context.outbox.state("", state)
+            self._context.write_behind.state("", state)
 
     def _stop_all(self) -> None:
         for run in self.runs:
@@ -186,7 +186,7 @@ class Coordinator:
         return taken
 
     def _checkpoint(self) -> None:
-        """Record a cut. The queries are independent, so their last committed epochs make a consistent one."""
+        """Record a cut. Queries are independent, so their last committed epochs are a consistent one."""
         cut = {run.spec.uid: run.committed for run in self.runs}
         running = any(not run.state.ended for run in self.runs)
         if not running or cut == self._cut or max(cut.values()) < 0:
@@ -197,7 +197,7 @@ class Coordinator:
             self._context.incarnation.number,
             {run.spec.uid: run.metadata() for run in self.runs},
         )
-        self._context.outbox.put_soon(
+        self._context.write_behind.put_soon(
             CheckpointRow(
                 checkpoint_id=self._take_id(),
                 kind="periodic",
@@ -219,14 +219,14 @@ class Coordinator:
             raise FencedError(
                 f"incarnation {newest} of the job has been started; this is {self._context.incarnation.number}",
                 operator=f"job '{self._context.job}'",
-                kept="all committed epochs; the newer incarnation goes on from them",
-                do="let the newer one run; nothing is to be done here",
+                kept="all committed epochs; the newer incarnation continues from them",
+                do="let the newer one run; nothing has to be done here",
             )
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _abandon(self, error: SparkExtError) -> None:
-        """Stop everything; the ledger may not be ours any more."""
+        """Stop everything; the ledger may have another owner by now."""
         self.failure = error
         for run in self.runs:
             if not run.state.ended:
@@ -234,7 +234,7 @@ class Coordinator:
                     run.stop_spark()
                 except Exception:
                     log.exception("query '%s' could not be stopped", run.spec.uid)
-                run.state, run.error = State.FAILED, error
+                run.abandon(error)
         self.state = State.FAILED
 
     def _close(self) -> None:
@@ -243,8 +243,8 @@ class Coordinator:
                 run.observe_late()
                 run.release()
             if self.state is State.FINISHED:
-                self._context.outbox.acknowledge("drain")
-            self._context.outbox.flush()
+                acknowledge(self._context.write_behind, "drain")
+            self._context.write_behind.flush()
             reach("job.ended")
         except SparkExtError as problem:
             log.warning("the last history of job '%s' was not written: %s", self._context.job, problem)

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.control.events import request
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.result import JobResult, job_result
@@ -45,11 +46,11 @@ log = logging.getLogger("spark_ext.job")
 class Job:
     """A set of streaming queries that start, end, fail and resume together.
 
-    A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its finish and
+    A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
     closes. A further run does nothing for it. A query with an unbounded source runs until `stop` or `drain`.
 
-    Delivery: exactly once from channel sources to two-phase sinks, through any crash. With one of Spark's own sources
-    or sinks in a query, that query has what Spark gives.
+    Delivery: exactly once from channel sources to two-phase sinks, whatever crashes. A query with one of Spark's own
+    sources or sinks has the guarantees of that source or sink.
 
     Args:
         spark: a session that `spark_ext.register` has seen.
@@ -95,8 +96,8 @@ class Job:
         Args:
             uid: the query's stable name; its checkpoint is kept under it.
             writer: `df.writeStream...`, without trigger and checkpoint location.
-            available_now: the query is bounded by what is there when it starts; for Spark's own sources, which have
-                no end of their own. It has finished when a further run has nothing to read.
+            available_now: the query's input ends with what is there when it starts; for Spark's own sources, which
+                have no end. It has finished when a further run finds nothing to read.
 
         Raises:
             ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised.
@@ -126,9 +127,9 @@ class Job:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def run(self, *, progress: bool = True) -> JobResult:
-        """Start the job, wait for its end, and return what came of it.
+        """Start the job, wait for its end, and return its result.
 
-        Ctrl-C stops it in order: no row is lost, nothing is emitted for the end of input. A second Ctrl-C leaves at
+        Ctrl-C stops it in order: no row is lost, nothing is emitted for the end of input. A second Ctrl-C exits at
         once; the next start cleans up.
 
         Args:
@@ -158,7 +159,7 @@ class Job:
                 raise StateError(
                     "the job has been started already",
                     operator=f"job '{self.name}'",
-                    kept="it goes on",
+                    kept="it continues to run",
                     do="make a new Job to run it again",
                 )
             if not self._specs:
@@ -207,7 +208,7 @@ class Job:
                 assert self._context is not None
                 self._result = job_result(self.snapshot())
                 try:
-                    self._context.outbox.end(self._result.state.value)
+                    self._context.write_behind.end(self._result.state.value)
                 except SparkExtError as problem:
                     log.warning("the end of job '%s' was not recorded: %s", self.name, problem)
             return self._result
@@ -218,7 +219,7 @@ class Job:
             self._listener = None
 
     def stop(self, timeout: float | None = None) -> JobResult:
-        """Stop all queries where they are: nothing is emitted for the end of input, and a further run goes on.
+        """Stop all queries where they are: nothing is emitted for the end of input, and a further run continues there.
 
         Args:
             timeout: seconds to wait; None: the setting `stop_timeout`.
@@ -229,14 +230,14 @@ class Job:
         coordinator = self._coordinator_or_raise()
         coordinator.stop()
         if not coordinator.join(self.settings.stop_timeout / 1000 if timeout is None else timeout):
-            raise TimeoutError(f"job '{self.name}' is {coordinator.state.value} after the stop's time limit")
+            raise TimeoutError(f"job '{self.name}' is {coordinator.state.value} after the time limit for stopping it")
         return self._conclude(coordinator)
 
     def drain(self, timeout: float | None = None) -> JobResult:
         """End the job in order: sources stop where they are, windows are emitted, the final checkpoint is taken.
 
-        It is the end: the watermark stands at the end of time, and a further run finds the job finished. A query with
-        one of Spark's own sources is stopped after its current epoch; the windows it has open are not emitted.
+        It is the end: the watermark is at the end of time, and a further run finds the job finished. A query with one
+        of Spark's own sources is stopped after its current epoch; its open windows are not emitted.
 
         Args:
             timeout: seconds to wait; None: as long as it takes.
@@ -247,12 +248,12 @@ class Job:
         coordinator = self._coordinator_or_raise()
         if not coordinator.done.is_set():
             assert self._context is not None
-            self._context.outbox.request("", "drain")
+            request(self._context.write_behind, "", "drain")
             coordinator.drain()
         return self.await_termination(timeout)
 
     def reset(self, uid: str, reason: str = "") -> None:
-        """Give up a query's history: the next start reads all of its input again. Earlier output stays where it is.
+        """Discard a query's history: the next start reads all of its input again. Earlier output stays where it is.
 
         The job must not be running. The old checkpoint is kept beside the new one.
 
@@ -263,7 +264,7 @@ class Job:
             raise StateError(
                 "the job is running",
                 operator=f"job '{self.name}', query '{uid}'",
-                kept="it goes on",
+                kept="it continues to run",
                 do="stop it, then reset",
             )
         from spark_ext.queries.reset import reset_query
@@ -302,7 +303,7 @@ class Job:
     @property
     def ledger(self) -> LedgerFrames:
         """The job's tables as DataFrames: `job.ledger.finished()`, `.epochs()`, `.checkpoints()`, `.incidents()`."""
-        return self._ledger.frames(self._spark)
+        return LedgerFrames(self._ledger, self._spark)
 
     def __repr__(self) -> str:
         snapshot = self.snapshot()
@@ -325,7 +326,7 @@ class Job:
 
 @contextmanager
 def _stop_on_interrupt(job: Job) -> Iterator[None]:
-    """First Ctrl-C: stop in order. Second: leave at once. The two stages are dlt's."""
+    """First Ctrl-C: stop in order. Second: exit at once. The two stages are dlt's."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -337,7 +338,7 @@ def _stop_on_interrupt(job: Job) -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
             raise KeyboardInterrupt
         asked_at.append(time.monotonic())
-        log.warning("stopping job '%s' in order; press Ctrl-C again to leave at once", job.name)
+        log.warning("stopping job '%s' in order; press Ctrl-C again to exit at once", job.name)
         job._coordinator_or_raise().stop()
 
     signal.signal(signal.SIGINT, on_interrupt)

@@ -1,4 +1,4 @@
-"""The start of a job: take the next incarnation, look at what earlier ones left, claim the targets, start what is left.
+"""The start of a job: take the next incarnation, read what earlier ones left, claim the targets, start the queries.
 
 Everything that can be refused is refused before an epoch runs; a start that is refused leaves no query behind.
 """
@@ -14,7 +14,7 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.errors import SparkExtError, StateError, from_text
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
-from spark_ext.ledger.write_behind import Outbox
+from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.model.lifecycle import FinalStep, State
 from spark_ext.queries.context import JobContext
@@ -73,7 +73,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        outbox=Outbox(writer, name),
+        write_behind=WriteBehind(writer, name),
         wake=threading.Event(),
     )
     runs: list[QueryRun] = []
@@ -86,7 +86,7 @@ def start_job(
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
-        # What has all its input committed needs no Spark: its final checkpoint is what is left.
+        # A query with all its input committed needs no Spark: only its final checkpoint is left.
         waiting = [run for run in runs if run.state is State.CREATED and not run.input_done]
         coordinator = Coordinator(context, ledger, runs, ledger.next_checkpoint_id(), finals)
         for run in waiting:
@@ -110,14 +110,14 @@ def start_job(
 
 
 def _stop_older(spark: SparkSession, state: str) -> None:
-    """Stop what an incarnation that was taken over still runs in this session, where Spark allows a query but once."""
+    """Stop the queries of an incarnation that was taken over in this session: Spark runs a query only once in it."""
     for query in spark.streams.active:
         if jvm.checkpoint_location(query).startswith(f"{_as_uri(state)}/queries/"):
             query.stop()
 
 
 def _as_uri(state: str) -> str:
-    """As Spark writes a place: it gives a local one as `file:/...`."""
+    """A location as Spark writes it: a local path is `file:/...`."""
     place = local_path(state)
     return state if place is None else f"file:{place}"
 
@@ -135,10 +135,14 @@ def _restored(ledger: Ledger, spec: QuerySpec, context: JobContext) -> tuple[Que
     if steps is None:
         return run, None
     run.resume_final()
+    flagged: frozenset[tuple[str, str]] = frozenset()
     if FinalStep.FLAGGED.value not in steps.passed:
         flags = [flag for flag in ledger.finished_flags(lineage=lineage) if flag.query == spec.uid]
-        run.final_flagged = frozenset((flag.kind, flag.source) for flag in flags if flag.kind != "channel")
-    return run, FinalCheckpoint(run, steps.passed, steps.checkpoint_id)
+        flagged = frozenset((flag.kind, flag.source) for flag in flags if flag.kind != "channel")
+    final = FinalCheckpoint(
+        run, spec, lineage, run.operators, context, steps.checkpoint_id, passed=steps.passed, flagged=flagged
+    )
+    return run, final
 
 
 def _refused(job: str, failure: Exception) -> SparkExtError:
@@ -146,7 +150,7 @@ def _refused(job: str, failure: Exception) -> SparkExtError:
         f"the job could not be started: {type(failure).__name__}: {telling_line(str(failure))}",
         operator=f"job '{job}'",
         kept="no epoch ran; the state is as it was",
-        do="mend the cause and start again",
+        do="fix the cause and start the job again",
     )
 
 

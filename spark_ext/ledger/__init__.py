@@ -1,4 +1,4 @@
-"""The ledger: Delta tables in which all processes of a job meet. What is not there did not happen.
+"""The ledger: Delta tables in which all processes of a job meet. What is not in them did not happen.
 
 Written by delta-rs, each commit fenced by the incarnation's number; readable by anything that reads Delta.
 """

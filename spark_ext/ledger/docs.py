@@ -1,4 +1,4 @@
-"""The tables' part of the ledger's page, derived from the rows: `python -m spark_ext.ledger.docs docs/ledger.md`."""
+"""The reference of the ledger's tables, from the row types: `python -m spark_ext.ledger.docs docs/ledger.md`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def tables_markdown() -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with its generated part as it has to be."""
+    """The page with its generated part up to date."""
     head, _, rest = page.partition(BEGIN)
     return f"{head}{BEGIN}\n\n{tables_markdown()}\n\n{END}{rest.partition(END)[2]}"
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    place.write_text(renewed(place.read_text()))
+    target = Path(sys.argv[1])
+    target.write_text(renewed(target.read_text()))

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class LedgerFrames:
-    """One method per table; each gives the table as it is now. A table that is not there yet is an empty frame.
+    """One method per table; each returns the table as it is now. A table that does not exist yet is an empty frame.
 
-    Times are shown in the session's time zone; columns of JSON are text, for `from_json` or `get_json_object`.
+    Times are shown in the session's time zone; JSON columns are strings, for `from_json` or `get_json_object`.
 
     Args:
         ledger: the job's.
@@ -61,12 +61,12 @@ class LedgerFrames:
         return self._frame(ExecutionStateRow)
 
     def incidents(self) -> DataFrame:
-        """Failures, and whatever else was worth telling."""
+        """Failures and other notable events."""
         return self._frame(IncidentRow)
 
     def _frame(self, row_type: type[Row]) -> DataFrame:
         table = self._ledger.table(row_type)
-        # The folder is there a moment before the first commit makes it a table.
+        # The folder exists a moment before the first commit makes it a table.
         table.refresh()
         if table.version is not None:
             return self._spark.read.format("delta").load(table.uri)

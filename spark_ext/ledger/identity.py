@@ -13,7 +13,7 @@ from spark_ext.delta.fence import Fence
 from spark_ext.ledger.schema import JobRow
 
 FIRST_LINEAGE = 1
-"""Lineage of a job that was never reset or restored; 0 is that of an operator outside a job."""
+"""Lineage of a job that was never reset or restored; an operator outside a job has lineage 0."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Incarnation:
 
     job: str
     job_id: str
-    """Drawn at the job's first start; tells two jobs of one name apart."""
+    """Drawn at the job's first start; distinguishes two jobs of one name."""
     number: int
     """From 1."""
     lineage: int
@@ -45,7 +45,7 @@ def job_row(
     jvm_pid: int | None = None,
     application_id: str = "",
 ) -> JobRow:
-    """A row of `jobs` by this process."""
+    """A row of `jobs`, written by this process."""
     return JobRow(
         job=incarnation.job,
         job_id=incarnation.job_id,

@@ -1,8 +1,8 @@
 """The start of a job: its incarnation number, by compare-and-swap, and the fence that shuts older ones out.
 
-The number decides who owns the job; whether another driver still runs is looked at only to refuse a start by mistake.
-Driver and JVM are told by process id and start time, on this host: of other hosts nothing is known, and the fence has
-to do.
+The number decides who owns the job; whether another driver is still running is checked only to refuse a start by
+mistake. Driver and JVM are identified by process id and start time, on this host. Nothing is known of other hosts:
+there the fence has to suffice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from spark_ext.delta.failures import lost
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
 from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 
 
 JVM_TIMEOUT = 30.0
-"""How long a start waits for the JVM of a driver that was killed, s: it notices within moments and ends itself."""
+"""How long a start waits for the JVM of a driver that was killed, s: it notices within moments and exits."""
 
 ATTEMPTS = 20
-"""Tries for the next number; each lost one means that another start got it."""
+"""Attempts to take the next number; each one lost means that another start took it."""
 
 CLOCK_STEP = 2.0
-"""Difference of two readings of one process's start, s: they come from the wall clock, which may be corrected."""
+"""Tolerance between two readings of a process's start time, s: they depend on the wall clock, which may be adjusted."""
 
 _starting = threading.Lock()
 _running: set[tuple[str, int]] = set()
@@ -59,13 +58,13 @@ def start_incarnation(
     Args:
         ledger: the job's.
         job: its name.
-        takeover: also when another driver seems to run the job.
-        jvm_pid: of this driver's JVM.
+        takeover: start even if another driver seems to run the job.
+        jvm_pid: process id of this driver's JVM.
         application_id: Spark's.
-        now: time of the start, UTC; None: the clock's.
+        now: time of the start, UTC; None: the current time.
 
     Raises:
-        StateError: the directory is another job's, is in use, was partly deleted, or cannot be written.
+        StateError: the directory belongs to another job, is in use, was partly deleted, or cannot be written.
         FencedError: a newer incarnation started meanwhile.
         StorageError: the storage failed.
     """
@@ -104,7 +103,7 @@ def _take_number(
         _refuse_damage(ledger, bool(past), who)
         if not takeover:
             _refuse_running(past, job, who, ledger.uri)
-        # All tables are there before the first number is taken: one that is missing later was deleted.
+        # All tables exist before the first number is taken: one that is missing later was deleted.
         for table in ledger.tables.values():
             table.create()
         if version is None:
@@ -117,15 +116,15 @@ def _take_number(
         if jobs.compare_and_swap([row], version, taken.fence):
             return taken
     raise StorageError(
-        f"no incarnation could be taken: others were faster {ATTEMPTS} times",
+        f"no incarnation could be taken: other starts were faster, {ATTEMPTS} times in a row",
         operator=who,
-        kept="the state is as it was",
-        do="see which processes start this job over and over, and start it once",
+        kept="the state is unchanged",
+        do="find out which processes start this job again and again, and start it once",
     )
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether this process of this host still runs. One that has ended and is not reaped yet does not."""
+    """Whether this process of this host is still running. One that has exited and is not reaped yet is not."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - started) < CLOCK_STEP and process.status() != psutil.STATUS_ZOMBIE
@@ -138,7 +137,7 @@ def _refuse_other_job(past: Sequence[JobRow], job: str, uri: str) -> None:
         raise StateError(
             f"the state directory {uri} belongs to job '{past[0].job}', not to job '{job}'",
             operator=f"job '{job}'",
-            kept=f"the state of job '{past[0].job}' was not touched; nothing was started",
+            kept=f"the state of job '{past[0].job}' is unchanged; nothing was started",
             do=f"give job '{job}' a state directory of its own, or start it under the name '{past[0].job}'",
         )
 
@@ -147,21 +146,21 @@ def _refuse_damage(ledger: Ledger, has_past: bool, who: str) -> None:
     if has_past:
         for table in ledger.tables.values():
             if table.name in ledger.NEEDED and not table.exists():
-                raise lost(table.place, "starting the job", "it was made at the first start, and is not there")
+                raise table.errors.lost("starting the job", "it was created at the first start and is missing")
         return
     place = local_path(ledger.uri)
     if place is not None and any(place.glob("queries/*/checkpoint/commits/*")):
         raise StateError(
-            "there are Spark checkpoints of earlier runs, but no ledger: which channels have finished is not known, "
+            "there are Spark checkpoints of earlier runs, but no ledger: it is unknown which channels have finished, "
             "and they would be read again",
             operator=who,
             kept="nothing was started, nothing was changed",
-            do=f"put {ledger.folder} back from a copy; to begin anew, remove the whole state directory and the output",
+            do=f"restore {ledger.folder} from a backup; to start over, delete the whole state directory and the output",
         )
 
 
 def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str) -> None:
-    """Refuse when the newest incarnation has not ended and still runs on this host."""
+    """Refuse when the newest incarnation has not ended and is still running on this host."""
     newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
     if newest is None or newest.host != socket.gethostname():
         return
@@ -173,7 +172,7 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str) -> Non
         raise StateError(
             f"job '{job}' is running as incarnation {newest.incarnation} in process {newest.driver_pid}",
             operator=who,
-            kept="the running job goes on; nothing was started",
+            kept="the running job continues; nothing was started",
             do="stop it, or start with takeover=True, which fences it off",
         )
     _await_jvm(newest, who)
@@ -185,7 +184,7 @@ def _await_jvm(dead: JobRow, who: str) -> None:
     def runs() -> bool:
         try:
             process = psutil.Process(dead.jvm_pid)
-            # A process that began after the row was written only has the same number.
+            # A process that started after the row was written merely has the same id.
             ours = process.create_time() < dead.at.timestamp() + CLOCK_STEP
             return ours and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
@@ -197,9 +196,9 @@ def _await_jvm(dead: JobRow, who: str) -> None:
         Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(JVM_TIMEOUT))(runs)
     except RetryError:
         raise StateError(
-            f"the driver of incarnation {dead.incarnation} is dead, but its JVM, process {dead.jvm_pid}, still runs "
-            f"after {JVM_TIMEOUT:g} s",
+            f"the driver of incarnation {dead.incarnation} is dead, but its JVM, process {dead.jvm_pid}, is still "
+            f"running after {JVM_TIMEOUT:g} s",
             operator=who,
-            kept="the state is as it was; nothing was started",
+            kept="the state is unchanged; nothing was started",
             do=f"end process {dead.jvm_pid}, or start with takeover=True, which fences it off",
         ) from None

@@ -1,13 +1,13 @@
 """The ledger of a job: its tables, and what the rest of the project asks of them.
 
-What is not in the ledger, or in Spark's own logs, did not happen. Rows may be there twice (see `schema`), so every
-answer here is one over sets.
+What is not in the ledger, or in Spark's own logs, did not happen. A row may occur twice (see `schema`), so every answer
+here treats rows as a set.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -26,34 +26,29 @@ from spark_ext.ledger.schema import (
 )
 from spark_ext.ledger.tables import LedgerTable
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from spark_ext.ledger.frames import LedgerFrames
-
 FOLDER = "ledger"
-"""Folder of the tables in the state directory."""
+"""The tables' folder in the state directory."""
 
 
 @dataclass(frozen=True)
 class FinalSteps:
-    """How far a query's final checkpoint has come."""
+    """How far a query's final checkpoint has progressed."""
 
     checkpoint_id: int
     passed: frozenset[str]
-    """Statuses that are recorded."""
+    """The statuses recorded."""
 
 
 class Ledger:
-    """The tables of one job. Nothing is created by looking.
+    """The tables of one job. Reading creates nothing.
 
     Args:
-        uri: the job's state directory, a path or URI.
+        uri: path or URI of the job's state directory.
         storage_options: of the object store, as delta-rs names them.
     """
 
     NEEDED: ClassVar[frozenset[str]] = frozenset({"checkpoints", "finished", "epochs"})
-    """Tables without which a start would repeat work; one that is missing was deleted."""
+    """Tables without which a start would repeat work: if one is missing, it was deleted."""
 
     def __init__(self, uri: str, storage_options: dict[str, str] | None = None) -> None:
         self.uri = str(uri).rstrip("/")
@@ -74,11 +69,11 @@ class Ledger:
         return sorted(self.table(JobRow).rows(), key=lambda row: (row.incarnation, row.at))
 
     def newest_incarnation(self) -> int | None:
-        """The newest incarnation's number; None when the job was never started."""
+        """The newest incarnation's number; None when the job has never been started."""
         return self._greatest(JobRow, "incarnation")
 
     def lineage_of(self, query: str) -> int:
-        """The query's lineage: that of its last reset, or of the whole job's."""
+        """The query's lineage: that of the last reset of the query or of the whole job."""
         resets = self.table(JobRow).rows(
             [("event", "=", "reset"), ("query", "in", ["", query])],
         )
@@ -87,7 +82,7 @@ class Ledger:
     # -- what has finished --------------------------------------------------------------------------------------------
 
     def finished_flags(self, source: str | None = None, lineage: int | None = None) -> list[FinishedRow]:
-        """Finished flags, in the order of their sequence; of one source, of one lineage, or all."""
+        """Finished flags in the order of their sequence; of one source, of one lineage, or all."""
         where: list[tuple[str, str, object]] = []
         if source is not None:
             where.append(("source", "=", source))
@@ -108,7 +103,7 @@ class Ledger:
         }
 
     def finished_queries(self) -> dict[str, FinishedRow]:
-        """Queries that have finished in their present lineage, by uid."""
+        """Queries that have finished in their current lineage, by uid."""
         flags = self.table(FinishedRow).rows([("kind", "=", "query")])
         present = {query: self.lineage_of(query) for query in {row.query for row in flags}}
         return {row.query: row for row in flags if row.lineage == present[row.query]}
@@ -141,7 +136,7 @@ class Ledger:
         return sorted(rows, key=lambda row: (row.checkpoint_id, row.at))
 
     def final_steps(self, query: str, lineage: int) -> FinalSteps | None:
-        """How far the query's final checkpoint has come; None when none was completed."""
+        """How far the query's final checkpoint has progressed; None when none was completed."""
         rows = self.table(CheckpointRow).rows(
             [("kind", "=", "final"), ("query", "=", query), ("lineage", "=", lineage)]
         )
@@ -163,16 +158,8 @@ class Ledger:
         return sorted(rows, key=lambda row: (row.sequence, row.at))
 
     def next_control_sequence(self) -> int:
-        """One more than the greatest control sequence so far. Whoever takes it must be the only one to."""
+        """One more than the greatest control sequence so far. Only one caller at a time may take it."""
         return (self._greatest(ControlEventRow, "sequence") or 0) + 1
-
-    # -- for users ----------------------------------------------------------------------------------------------------
-
-    def frames(self, spark: SparkSession) -> LedgerFrames:
-        """The tables as Spark DataFrames."""
-        from spark_ext.ledger.frames import LedgerFrames
-
-        return LedgerFrames(self, spark)
 
     def _greatest(self, row_type: type[Row], column: str) -> int | None:
         found: int | None = pc.max(self.table(row_type).read(columns=[column])[column]).as_py()

@@ -1,10 +1,10 @@
-"""Keeps the ledger small: its files are compacted, its logs checkpointed, and rows that nothing needs expire by age.
+"""Keeps the ledger small: compacts files, checkpoints logs, and lets rows that are no longer needed expire by age.
 
-Never dropped, whatever their age: finished flags, the jobs table, final checkpoints and savepoints, the newest
-checkpoints, each query's newest epoch per lineage, a control event that is not settled, the newest row of each operator
-and sequence. Replaced files stay for two hours, for a reader that is slow; log files for one.
+These never expire: finished flags, the jobs table, final checkpoints and savepoints, the newest checkpoints, each
+query's newest epoch per lineage, control events that are not settled, the newest row of each operator and sequence.
+Replaced data files stay for two hours, for slow readers; log files for one.
 
-A call does what is due and stops when its time is used up; the next goes on. All commits are fenced like appends.
+A call does what is due until its time is used up; the next call continues. All commits are fenced like appends.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from spark_ext.delta.fence import Fence
+from spark_ext.delta.fenced_log import NO_HOOKS
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger.schema import (
@@ -32,7 +33,7 @@ from spark_ext.ledger.schema import (
     IncidentRow,
     Row,
 )
-from spark_ext.ledger.tables import NO_HOOKS, LedgerTable
+from spark_ext.ledger.tables import LedgerTable
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger
@@ -48,25 +49,25 @@ class MaintenanceSettings:
     """When what is done."""
 
     small_files: int = 48
-    """Files of a table from which on they are compacted into one."""
+    """Number of files from which a table is compacted into one."""
     sweep_every: timedelta = timedelta(minutes=30)
-    """How often expired rows, replaced files and old log files are looked for, per table."""
+    """Interval between searches for expired rows, replaced files and old log files, per table."""
     file_retention_hours: int = 2
-    """How long a replaced data file stays for slow readers, hours."""
+    """How long replaced data files stay for slow readers, hours."""
     orphan_retention_hours: int = 168
-    """Age at which a file goes that no commit names, hours: what an append that died left behind."""
+    """Age at which a file that no commit names is deleted, hours: an append that died has left it."""
     keep_epochs: timedelta = timedelta(days=30)
-    """Age at which an epoch's row may go."""
+    """Age at which an epoch's row expires."""
     keep_control_events: timedelta = timedelta(days=30)
-    """Age at which a settled control event may go."""
+    """Age at which a settled control event expires."""
     keep_states: timedelta = timedelta(days=90)
-    """Age at which execution states and incidents may go."""
+    """Age at which execution states and incidents expire."""
     keep_checkpoints: timedelta = timedelta(days=7)
-    """Age at which a periodic checkpoint may go."""
+    """Age at which a periodic checkpoint expires."""
     newest_checkpoints: int = 10
-    """Periodic checkpoints that stay at any age."""
+    """Number of periodic checkpoints that stay at any age."""
     budget: timedelta = timedelta(milliseconds=500)
-    """No further piece of work is begun after so long; each takes some tens of ms."""
+    """Time after which no further work is started; each piece takes some tens of ms."""
 
 
 DEFAULTS = MaintenanceSettings()
@@ -86,10 +87,10 @@ class Done:
 def maintain(
     ledger: Ledger, now: datetime, settings: MaintenanceSettings = DEFAULTS, fence: Fence | None = None
 ) -> list[Done]:
-    """Do what is due, for so long as the budget allows.
+    """Do what is due, as long as the budget allows.
 
-    May run beside appends of this process and of others; work that meets another's commit is left for the next call.
-    A table that cannot be written is logged and passed over.
+    May run concurrently with appends of this and other processes; work that conflicts with another commit is left for
+    the next call. A table that cannot be written is logged and skipped.
 
     Args:
         ledger: the job's.
@@ -105,7 +106,7 @@ def maintain(
     """
     until = time.monotonic() + settings.budget.total_seconds()
     done: list[Done] = []
-    # Those with most files first: they cost every reader most.
+    # Tables with the most files first: they cost every reader most.
     for table in sorted(ledger.tables.values(), key=_file_count, reverse=True):
         for work in (_compact, _sweep):
             if time.monotonic() > until:
@@ -113,7 +114,7 @@ def maintain(
             try:
                 done += work(table, now, settings, fence)
             except (StorageError, StateError) as problem:
-                log.warning("maintenance goes on later: %s", problem)
+                log.warning("maintenance will continue later: %s", problem)
     return done
 
 
@@ -134,7 +135,7 @@ def _compact(
 
     def act(delta: DeltaTable, properties: CommitProperties) -> None:
         delta.optimize.compact(commit_properties=properties, post_commithook_properties=NO_HOOKS)
-        # So that a new handle reads one file's entry, not those of all that were replaced.
+        # So that a new handle reads the entry of one file, not those of all replaced ones.
         delta.create_checkpoint()
 
     if table.change(act, fence, "compacting"):
@@ -156,7 +157,7 @@ def _sweep(
 
 def _expire(table: LedgerTable[Any], expired: list[Where], fence: Fence | None) -> Iterable[Done]:
     for where in expired:
-        # A delete writes a commit also when it finds nothing.
+        # A delete commits even if it finds nothing.
         if not table.read(where=where).num_rows:
             continue
         deleted: list[int] = []
@@ -175,8 +176,8 @@ def _vacuum(table: LedgerTable[Any], settings: MaintenanceSettings, fence: Fence
     removed: list[str] = []
 
     def act(delta: DeltaTable, properties: CommitProperties) -> None:
-        # Replaced files first; then, with much more patience, files that no commit names. Such a one may be that of a
-        # writer who is about to commit it, so its age has to be beyond what a process can be held up.
+        # Replaced files first; then, at a much greater age, files that no commit names. A writer may be about to commit
+        # such a file, so its age has to exceed any time for which a process may be suspended.
         for full, hours in ((False, settings.file_retention_hours), (True, settings.orphan_retention_hours)):
             vacuum = partial(
                 delta.vacuum,
@@ -186,7 +187,7 @@ def _vacuum(table: LedgerTable[Any], settings: MaintenanceSettings, fence: Fence
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )
-            # A vacuum writes two commits, also when it finds nothing, and it counts what an earlier one has removed.
+            # A vacuum makes two commits even if it finds nothing, and it counts what an earlier one has removed.
             found = [path for path in vacuum(dry_run=True) if table.log is None or (table.log.parent / path).exists()]
             if found:
                 vacuum(dry_run=False)
@@ -199,7 +200,7 @@ def _vacuum(table: LedgerTable[Any], settings: MaintenanceSettings, fence: Fence
 def _clean_log(table: LedgerTable[Any], fence: Fence | None) -> Iterable[Done]:
     """Remove log files that are older than the table's property says and that a checkpoint has replaced.
 
-    A vacuum does so as well, so this finds something only where there was nothing to vacuum.
+    A vacuum does the same, so this finds something only where there was nothing to vacuum.
     """
 
     def act(delta: DeltaTable, properties: CommitProperties) -> None:
@@ -241,7 +242,7 @@ def _old_control_events(table: LedgerTable[Any], now: datetime, settings: Mainte
         pc.is_in(events["event_id"], settled),
         pc.less(events["at_max"], pa.scalar(now - settings.keep_control_events, events["at_max"].type)),
     )
-    # The next sequence is one more than the greatest there is: that one stays.
+    # The next sequence is one more than the greatest: that one stays.
     over = pc.and_(over, pc.less(events["sequence_max"], pc.max(rows["sequence"])))
     gone = events.filter(over)["event_id"].to_pylist()
     return [[("event_id", "in", gone[start : start + 500])] for start in range(0, len(gone), 500)]
@@ -266,7 +267,7 @@ def _old_checkpoints(table: LedgerTable[Any], now: datetime, settings: Maintenan
     if not rows.num_rows:
         return []
     completed = rows.filter(pc.and_(pc.equal(rows["kind"], "periodic"), pc.equal(rows["status"], "COMPLETED")))
-    # The greatest of all stays as well: the next id is one more.
+    # The greatest id stays as well: the next one is one more.
     kept = {*sorted(set(completed["checkpoint_id"].to_pylist()))[-settings.newest_checkpoints :]}
     kept.add(pc.max(rows["checkpoint_id"]).as_py())
     return [

@@ -1,7 +1,7 @@
-"""What a source's planner reads of the ledger: through kept handles, seldom, and only what is new.
+"""What a source's planner reads from the ledger: through kept handles, seldom, and only what is new.
 
-Spark asks an idle source for its next offset every 10 ms. A look at the ledger happens at most every 100 ms; on a local
-path it is one `stat` per table while nothing changes. When something has, only files that can hold newer rows are read.
+Spark asks an idle source for its next offset every 10 ms. The ledger is read at most every 100 ms; on a local path that
+is one `stat` per table while nothing changes. After a change, only files that can hold newer rows are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_ext.ledger.tables import LedgerTable
 _VOID = frozenset({"rejected", "failed"})
 
 _DONE_WITH = frozenset({"drain"})
-"""Kinds that are over once they are acknowledged; others stay in force."""
+"""Kinds that are over once they are acknowledged; the others stay in force."""
 
 
 class SourceView:
@@ -30,9 +30,9 @@ class SourceView:
     Args:
         uri: the job's state directory.
         source_uid: the source.
-        lineage: its query's; flags of other lineages do not count, control events of older ones neither.
-        min_interval_ms: least time between two looks at a table.
-        query: uid of the source's query; "" when not known, and its control events are not seen then.
+        lineage: its query's; flags of other lineages and control events of older ones do not count.
+        min_interval_ms: minimum time between two reads of a table.
+        query: uid of the source's query; if "", as it is unknown, the query's control events are not seen.
         storage_options: of the object store, as delta-rs names them.
     """
 
@@ -59,7 +59,7 @@ class SourceView:
         self._last_event = 0
 
     def confirmed(self) -> int:
-        """The largest s such that the flags of the finishes 1..s of this source are in the ledger.
+        """The largest s such that this source's flags 1..s are in the ledger.
 
         Raises:
             StateError, StorageError: the table cannot be read.
@@ -73,10 +73,10 @@ class SourceView:
         """The channels that have finished, with the sequence of the finish and the position where they ended.
 
         Args:
-            upto: sequences up to this one; what an offset says to be confirmed.
+            upto: the last sequence to include; what an offset says is confirmed.
 
         Raises:
-            StateError: the ledger lacks flags that it is said to have; their channels would be read again.
+            StateError: the ledger lacks flags that the offset relies on; their channels would be read again.
             StorageError: the table cannot be read.
         """
         if upto <= 0:
@@ -85,11 +85,11 @@ class SourceView:
             self._finished.look_now()
         if self.confirmed() < upto:
             raise StateError(
-                f"the offset counts on {upto} finished channels of this source, the ledger has {self._confirmed}: "
+                f"the offset relies on {upto} finished channels of this source, but the ledger has {self._confirmed}: "
                 "flags were deleted",
                 operator=f"source '{self._source}', lineage {self._lineage}, {self._finished.table.uri}",
-                kept="nothing was read; the checkpoint and the output are as they were",
-                do="put the table back from a copy, or give up the query's history with job.reset(...)",
+                kept="nothing was read; the checkpoint and the output are unchanged",
+                do="restore the table from a backup, or discard the query's history with job.reset(...)",
             )
         flags = pa.concat_tables(self._flags)
         flags = flags.filter(pc.less_equal(flags["sequence"], upto))
@@ -99,10 +99,10 @@ class SourceView:
     def controls(self, after_sequence: int) -> tuple[ControlEventRow, ...]:
         """Control events for this source, its query or the whole job, in order; each once, as it was accepted.
 
-        One that was rejected together with, or before, the look that found it is left out.
+        An event that had already been rejected when it was first read is left out.
 
         Args:
-            after_sequence: those up to this one are left out.
+            after_sequence: events up to this one are left out.
 
         Raises:
             StateError, StorageError: the table cannot be read.
@@ -114,7 +114,7 @@ class SourceView:
         return tuple(sorted(later, key=lambda event: event.sequence))
 
     def _read_flags(self) -> None:
-        """Take in the flags above the confirmed ones; those below are all known."""
+        """Read the flags above the confirmed ones; those below are all known."""
         found = self._finished.table.read(
             ["channel", "sequence", "position"],
             [
@@ -126,7 +126,7 @@ class SourceView:
         )
         before = self._confirmed
         self._confirmed += contiguous(found["sequence"].to_numpy() - before)
-        # Those beyond a gap are read again with what closes it.
+        # Those beyond a gap are read again together with what closes it.
         self._flags.append(found.filter(pc.less_equal(found["sequence"], self._confirmed)))
 
     def _read_events(self) -> None:
@@ -149,7 +149,7 @@ class SourceView:
 
 
 class _Watched:
-    """A table that is looked at no more often than asked for."""
+    """A table that is refreshed no more often than asked for."""
 
     def __init__(self, table: LedgerTable[Any], min_interval_ms: int) -> None:
         self.table = table
@@ -158,11 +158,11 @@ class _Watched:
         self._pending = False
 
     def look_now(self) -> None:
-        """Let the next look happen at once."""
+        """Let the next call of `changed` refresh the table."""
         self._looked_at = None
 
     def changed(self) -> bool:
-        """Whether there is something that has not been taken; True again when reading it failed."""
+        """Whether there is something new that was not read yet; stays True until `taken`."""
         now = time.monotonic()
         if self._looked_at is None or now - self._looked_at >= self._interval:
             self._looked_at = now
@@ -170,5 +170,5 @@ class _Watched:
         return self._pending
 
     def taken(self) -> None:
-        """What is new has been read."""
+        """Note that everything new has been read."""
         self._pending = False

@@ -1,6 +1,6 @@
 """Rows on their way to the ledger: what exactness needs is written at once, the rest behind the epochs.
 
-Used by the coordinator's thread, and by others only through `put`: a lost row costs history, never correctness.
+Safe for several threads. A collected row that is lost costs history, never correctness.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import StorageError
-from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow, IncidentRow
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 
 if TYPE_CHECKING:
-    from spark_ext.ledger import LedgerWriter
+    from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
 
 log = logging.getLogger("spark_ext.job")
 
@@ -29,7 +28,7 @@ BEHIND = 1.0
 """How long history may wait, s."""
 
 
-class Outbox:
+class WriteBehind:
     """Collects rows and writes them through the fenced writer.
 
     Args:
@@ -43,7 +42,17 @@ class Outbox:
         self._rows: list[Any] = []
         self._due: float | None = None
         self._lock = threading.Lock()
-        self._complained = False
+        self._warned = False
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger that the rows go to."""
+        return self._writer.ledger
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """Whose rows they are."""
+        return self._writer.incarnation
 
     def put(self, row: Any) -> None:
         """Write a row within a second or so."""
@@ -69,7 +78,7 @@ class Outbox:
             self.flush()
 
     def flush(self) -> None:
-        """Write all that waits. When the state directory cannot be written the rows stay, and are tried again.
+        """Write all waiting rows. When the state directory cannot be written they are kept, and retried later.
 
         Raises:
             FencedError: a newer incarnation owns the ledger.
@@ -80,17 +89,17 @@ class Outbox:
             return
         try:
             self._writer.append(rows)
-            self._complained = False
+            self._warned = False
         except StorageError as problem:
             with self._lock:
                 self._rows = rows + self._rows
                 self._due = time.monotonic() + BEHIND
-            if not self._complained:
-                log.warning("the ledger could not be written, %d rows wait: %s", len(rows), problem)
-            self._complained = True
+            if not self._warned:
+                log.warning("the ledger could not be written, %d rows are waiting: %s", len(rows), problem)
+            self._warned = True
 
     def write_now(self, rows: Sequence[Any]) -> None:
-        """Write rows, and all that waits before them, before returning.
+        """Write all waiting rows, then the given ones, before returning.
 
         Raises:
             FencedError: a newer incarnation owns the ledger.
@@ -106,16 +115,16 @@ class Outbox:
             raise
 
     def end(self, reason: str) -> None:
-        """Record the end of this incarnation, after all that waits.
+        """Record the end of this incarnation, after all waiting rows.
 
         Raises:
             FencedError: a newer incarnation owns the ledger.
-            StorageError: it is not in the ledger.
+            StorageError: the end is not in the ledger.
         """
         try:
             self.write_now([])
         finally:
-            # Even when nothing can be written: this process has to know that the incarnation no longer runs.
+            # Also when nothing can be written: this process must know that the incarnation no longer runs.
             self._writer.end(reason)
 
     def state(self, operator: str, state: str, reason: str = "") -> None:
@@ -131,7 +140,7 @@ class Outbox:
         )
 
     def incident(self, operator: str, kind: str, what: str, action: str, evidence: Any = None) -> None:
-        """Record one event worth telling."""
+        """Record one incident, and log it."""
         log.warning("%s: %s (%s)", operator, what, action)
         self.put(
             IncidentRow(
@@ -147,39 +156,3 @@ class Outbox:
                 action=action,
             )
         )
-
-    def acknowledge(self, kind: str) -> None:
-        """Mark the control events of a kind as done with: what is added to the job later does not heed them."""
-        rows = self._writer.ledger.control_since(0)
-        done = {row.event_id for row in rows if row.status == "acknowledged"}
-        for row in rows:
-            if row.kind == kind and row.status == "accepted" and row.event_id not in done:
-                now = datetime.now(timezone.utc)
-                self.put(replace(row, status="acknowledged", incarnation=self._writer.incarnation.number, at=now))
-
-    def request(self, target: str, kind: str, value: Any = None) -> int:
-        """Write a control event at once; sources see it at their next look.
-
-        Returns:
-            Its sequence.
-        """
-        sequence = self._writer.ledger.next_control_sequence()
-        self.write_now(
-            [
-                ControlEventRow(
-                    event_id=uuid.uuid4().hex,
-                    sequence=sequence,
-                    kind=kind,
-                    target=target,
-                    value=value,
-                    status="accepted",
-                    query="",
-                    epoch=None,
-                    lineage=self._writer.incarnation.lineage,
-                    incarnation=self._writer.incarnation.number,
-                    at=datetime.now(timezone.utc),
-                    reason="",
-                )
-            ]
-        )
-        return sequence

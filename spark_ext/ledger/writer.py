@@ -1,4 +1,4 @@
-"""Rows for the ledger, by one incarnation: each commit is fenced."""
+"""Writes the rows of one incarnation to the ledger: each commit is fenced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LedgerWriter:
 
     Args:
         ledger: the job's.
-        incarnation: as `start_incarnation` gave it.
+        incarnation: as returned by `start_incarnation`.
     """
 
     def __init__(self, ledger: Ledger, incarnation: Incarnation) -> None:
@@ -32,29 +32,29 @@ class LedgerWriter:
     def append(self, rows: Row | Sequence[Row]) -> None:
         """Add rows to their tables, one commit per table.
 
-        The table of the last row is written last: when that row can be seen, so can all others. When a table fails,
-        those before it are written; giving the same row objects again adds only the ones that are missing.
+        The table of the last row is written last: once that row is visible, so are all others. If a table fails, the
+        ones before it have been written; a call with the same row objects adds only the missing rows.
 
         Raises:
             FencedError: a newer incarnation owns the ledger.
-            StorageError: not all rows were added; try again.
+            StorageError: not all rows were added; call again.
             StateError: a table is gone or cannot be written.
         """
         with self._lock:
             given = [rows] if isinstance(rows, Row) else list(rows)
-            written = {id(row) for row in self._written}  # the list keeps them alive, so an id stays theirs
+            written = {id(row) for row in self._written}  # the list keeps them alive, so ids are not reused
             groups: dict[type[Row], list[Row]] = {}
             for row in given:
                 if id(row) not in written:
                     groups.setdefault(type(row), []).append(row)
-            place = {type(row): number for number, row in enumerate(given)}  # of the last one of each type
-            for row_type, group in sorted(groups.items(), key=lambda it: place[it[0]]):
+            last = {type(row): number for number, row in enumerate(given)}
+            for row_type, group in sorted(groups.items(), key=lambda it: last[it[0]]):
                 self.ledger.table(row_type).append(group, self.incarnation.fence)
                 self._written.extend(group)
             self._written.clear()
 
     def new_lineage(self, query: str, reason: str) -> int:
-        """Begin a new lineage, of a query or of the whole job ("").
+        """Start a new lineage, of a query or of the whole job ("").
 
         Returns:
             Its number.
@@ -68,10 +68,10 @@ class LedgerWriter:
         return lineage
 
     def end(self, reason: str) -> None:
-        """Record that the incarnation has ended in order.
+        """Record that the incarnation has ended regularly.
 
         Raises:
-            FencedError, StorageError, StateError: as in `append`; the incarnation has ended all the same.
+            FencedError, StorageError, StateError: as in `append`; the incarnation has ended nevertheless.
         """
         try:
             lineage = max((row.lineage for row in self.ledger.jobs()), default=self.incarnation.lineage)

@@ -1,7 +1,4 @@
-"""Decisions about a query, from facts alone: has its input ended, which finishes are new, what does a failure call for.
-
-Pure: the facts are Spark's offset and commit logs, and what the ledger holds.
-"""
+"""The states of a query and of a job, which may follow which, and the steps of a final checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """Where a query, or a job, stands. The names are Flink's, as far as Spark has the thing."""
+    """The state of a query, or of a job. The names are Flink's, where Spark has an equivalent."""
 
     CREATED = "CREATED"
     RESTORING = "RESTORING"
@@ -27,8 +24,29 @@ class State(str, Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether it is final: no state follows."""
         return self in (State.FINISHED, State.FAILED, State.CANCELED)
+
+
+LEGAL: Mapping[State, frozenset[State]] = {
+    State.CREATED: frozenset({State.RUNNING, State.FINISHING, State.FINISHED, State.FAILED, State.CANCELED}),
+    State.RUNNING: frozenset({State.RESTARTING, State.FINISHING, State.FAILED, State.CANCELED}),
+    State.RESTARTING: frozenset({State.RUNNING, State.FINISHING, State.FAILED, State.CANCELED}),
+    State.FINISHING: frozenset({State.FINISHED, State.FAILED, State.CANCELED}),
+    State.FINISHED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELED: frozenset(),
+}
+"""Which states of a query may follow a state. RESTORING and FAILING are states of a job only."""
+
+
+class IllegalTransition(AssertionError):
+    """A query was about to enter a state that cannot follow the one it is in: an error in this project's code."""
+
+
+def can_follow(before: State, after: State) -> bool:
+    """Whether a query may enter a state from another one. A state does not follow itself."""
+    return after in LEGAL.get(before, frozenset())
 
 
 _ORDER = (
@@ -44,7 +62,7 @@ _ORDER = (
 
 
 def job_state(queries: Iterable[State]) -> State:
-    """A job's state: the least of its queries that have not finished."""
+    """A job's state: the least advanced state of its queries that have not finished."""
     left = [state for state in queries if state is not State.FINISHED]
     return min(left, key=_ORDER.index) if left else State.FINISHED
 

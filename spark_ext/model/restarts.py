@@ -1,37 +1,40 @@
-"""What a failure calls for: whether it is tried again, when, and for how long. Pure."""
+"""What follows the end of a Spark query: is it restarted, when, and for how long is a failure retried. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from spark_ext.errors import CommitError, PreparedLostError, SparkExtError, StorageError, TerminalError
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """When a failed query is started again: exponential back-off, a limit of attempts in a row.
+    """When a failed query is restarted: exponential back-off, and a maximum of consecutive restarts.
 
-    The count begins anew with each epoch that commits, so that an epoch that fails every time (a poison epoch) is not
-    retried blindly. The form is Flink's exponential-delay strategy. While a server or disk outside is away, restarts
-    go on for a time, however many they are: a database that fails over takes a minute, and a query that finds it away
-    ends at once, so a few attempts would be used up in seconds.
+    Each epoch that commits starts the count again, so that an epoch that fails every time (a poison epoch) is not
+    retried blindly. The form is Flink's exponential-delay strategy. While an external server or disk is unavailable,
+    restarts continue for a time, however many there are: a database failover takes a minute, and a query that cannot
+    connect fails at once, so that a few attempts would be used up in seconds.
     """
 
     attempts: int = 3
-    """Restarts in a row without an epoch committed in between; 0: never restart."""
+    """Maximum of consecutive restarts without a committed epoch; 0: never restart."""
     initial_ms: int = 100
     """Wait before the first restart, ms."""
     factor: float = 4.0
+    """By how much each further wait is longer."""
     max_ms: int = 30_000
+    """Longest wait, ms."""
     outage_ms: int = 300_000
-    """For how long an outage is ridden out, ms since the first failure in a row; without attempts never."""
+    """How long restarts continue during an outage, ms since the first consecutive failure; not if `attempts` is 0."""
 
     def delay_ms(self, failures: int, outage_ms: float | None = None) -> int | None:
-        """How long to wait after the n-th failure in a row (from 1), ms; None: give up.
+        """How long to wait after the n-th consecutive failure (from 1), ms; None: give up.
 
         Args:
-            failures: in a row, this one too.
-            outage_ms: when something outside is away, for how long queries have failed; None for other failures.
+            failures: consecutive ones, this one included.
+            outage_ms: during an outage, ms since the first consecutive failure; None for other failures.
         """
         patient = self.attempts > 0 and outage_ms is not None and outage_ms < self.outage_ms
         if failures > self.attempts and not patient:
@@ -41,10 +44,119 @@ class RestartPolicy:
 
 
 def is_terminal(error: SparkExtError | None) -> bool:
-    """Whether a failure would come back with each attempt. What is not ours may pass, and is retried."""
+    """Whether a failure would recur with each attempt. Failures of an unknown kind may pass, and are retried."""
     return isinstance(error, TerminalError)
 
 
 def is_outage(error: SparkExtError | None) -> bool:
-    """Whether something outside is away or full, or has just come back: it is waited for longer than other failures."""
+    """Whether something external is unavailable or full, or was until now: such failures are retried for longer."""
     return isinstance(error, (StorageError, CommitError, PreparedLostError))
+
+
+class Cause(Enum):
+    """Why a Spark query has ended."""
+
+    FAILURE = "failure"
+    STOPPED = "stopped"
+    """The job stopped it."""
+    DRAINED = "drained"
+    """The job stopped it for a drain: the cut is its last committed epoch."""
+    AVAILABLE_NOW = "available now"
+    """It ended by itself, or somebody stopped it: with this trigger Spark reports both alike."""
+    OUTSIDE = "outside"
+    """Somebody else stopped it."""
+
+    @classmethod
+    def of(cls, *, failed: bool, draining: bool, stopping: bool, available_now: bool) -> Cause:
+        """The cause, from how the query ended and what the job had asked of it."""
+        if failed:
+            return cls.FAILURE
+        if draining:
+            return cls.DRAINED
+        if stopping:
+            return cls.STOPPED
+        return cls.AVAILABLE_NOW if available_now else cls.OUTSIDE
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Consecutive failures: without a committed epoch in between."""
+
+    count: int = 0
+    since: float = 0.0
+    """When the first of them came, s on the clock of `decide`."""
+
+    def and_one_at(self, now: float) -> Failures:
+        """With one more."""
+        return Failures(self.count + 1, self.since if self.count else now)
+
+
+class Action(Enum):
+    """What follows the end of a Spark query."""
+
+    RESTART = "restart"
+    """Start it again after a wait."""
+    RUN_AGAIN = "run again"
+    """Start it again at once, because nothing shows yet that its input has ended."""
+    FINISH = "finish"
+    """Its input has ended: the final checkpoint is next."""
+    CANCEL = "cancel"
+    """Leave it where it is; a later start of the job continues from there."""
+    FAIL = "fail"
+    """It has failed for good."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is done, and why."""
+
+    action: Action
+    reason: str = ""
+    delay_ms: int = 0
+    """Wait before a RESTART, ms."""
+    failures: Failures = Failures()
+    """Consecutive failures from here on."""
+
+
+def decide(
+    cause: Cause,
+    error: SparkExtError | None,
+    failures: Failures,
+    policy: RestartPolicy,
+    now: float,
+    *,
+    stopping: bool = False,
+    same_input: bool = False,
+) -> Decision:
+    """What follows the end of a Spark query.
+
+    Args:
+        cause: why it ended.
+        error: the failure, if that is the cause.
+        failures: consecutive ones, without this one.
+        policy: the job's.
+        now: s, on a clock that never goes back.
+        stopping: whether the job is stopping; a failure is then no reason for a restart.
+        same_input: whether a query with the trigger `availableNow` planned no input that the run before it had not.
+    """
+    if cause is Cause.FAILURE:
+        if stopping:
+            return Decision(Action.CANCEL, "stopped; the query failed while it was being stopped", failures=failures)
+        return _after_failure(error, failures.and_one_at(now), policy, now)
+    if cause is Cause.DRAINED:
+        return Decision(Action.FINISH, "drained", failures=failures)
+    if cause is Cause.STOPPED:
+        return Decision(Action.CANCEL, "stopped", failures=failures)
+    if cause is Cause.AVAILABLE_NOW:
+        # A stop in the middle also ends without an exception, so a run that has ended proves nothing: the input is at
+        # its end only when a further run has nothing to plan.
+        return Decision(Action.FINISH if same_input else Action.RUN_AGAIN, failures=failures)
+    return Decision(Action.CANCEL, "the query was stopped from outside the job", failures=failures)
+
+
+def _after_failure(error: SparkExtError | None, failures: Failures, policy: RestartPolicy, now: float) -> Decision:
+    outage = (now - failures.since) * 1000 if is_outage(error) else None
+    delay = None if is_terminal(error) else policy.delay_ms(failures.count, outage)
+    if delay is None:
+        return Decision(Action.FAIL, str(error), failures=failures)
+    return Decision(Action.RESTART, str(error), delay, failures)

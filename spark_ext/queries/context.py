@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation
-    from spark_ext.ledger.write_behind import Outbox
+    from spark_ext.ledger.write_behind import WriteBehind
     from spark_ext.settings import JobSettings
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """The identity of a started job, and its ways to the outside."""
+    """The identity of a started job, its settings, and where its parts write and wait."""
 
     job: str
     job_id: str
@@ -26,7 +26,7 @@ class JobContext:
     incarnation: Incarnation
     registry: Path
     """The session registry's folder."""
-    outbox: Outbox
+    write_behind: WriteBehind
     """Rows on their way to the ledger."""
     wake: threading.Event
-    """Set when there may be something to look at."""
+    """Set to make the coordinator look at once."""

@@ -1,4 +1,7 @@
-"""What a failure that came through Spark says: our error inside it, or the line of its stacks that tells most. Pure."""
+"""A failure that came through Spark as one of our errors: the one in its text, or the most telling line of its stacks.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def describe(failure: BaseException, who: str, committed: int) -> SparkExtError:
             f"Spark could not write: {full}",
             operator=operator,
             kept=kept,
-            do="make room where the state directory is and where Spark keeps temporary files (spark.local.dir), and "
+            do="free space where the state directory is and where Spark keeps temporary files (spark.local.dir), and "
             "run the job again",
         )
     if _READ_ONLY in text:
@@ -44,12 +47,12 @@ def describe(failure: BaseException, who: str, committed: int) -> SparkExtError:
         telling_line(text),
         operator=operator,
         kept=kept,
-        do="see the stack in the job's incidents; after the cause is mended, run the job again",
+        do="see the stack in the job's incidents, fix the cause, and run the job again",
     )
 
 
 def telling_line(text: str) -> str:
-    """The line of a Java and Python stack that says most: the last Python error, else the first line."""
+    """The most telling line of a Java and Python stack: the last Python error, else the first line."""
     # py4j puts ": " before the Java error's name.
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     for line in reversed(lines):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from spark_ext.model.logged_offsets import LoggedOffsets
@@ -14,12 +14,12 @@ ASK_AFTER, ASK_EVERY = 1.0, 0.5
 """Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""
 
 FIGURES_WITHIN = 10.0
-"""How long an epoch's history waits for Spark's figures, s; without them it is written then."""
+"""How long an epoch's history waits for Spark's figures, s; it is then written without them."""
 
 
 @dataclass
 class Figures:
-    """What Spark told of a query in this run."""
+    """What Spark has reported of a query in this run."""
 
     epochs: int = 0
     """Committed in this run."""
@@ -42,40 +42,42 @@ class CommittedEpoch:
 class EpochHistory:
     """Brings together commits, which are facts, and figures, which come by events."""
 
+    clock: Callable[[], float] = time.monotonic
+    """s; never goes back."""
     figures: Figures = field(default_factory=Figures)
-    _told: int = -1
+    _reported: int = -1
     _by_epoch: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
-    _asked_at: float = 0.0
+    _asked_at: float = float("-inf")
 
     @property
-    def told_upto(self) -> int:
+    def reported_upto(self) -> int:
         """The newest epoch whose figures are known."""
-        return self._told
+        return self._reported
 
     def begin_after(self, epoch: int) -> None:
         """Epochs up to this one belong to earlier runs."""
-        self._told = epoch
+        self._reported = epoch
 
-    def told(self, hint: Hint) -> None:
-        """Take figures; the first word on an epoch counts. Called from Spark's listener thread too."""
-        if hint.epoch is None or hint.epoch <= self._told:
+    def report(self, hint: Hint) -> None:
+        """Take figures; the first report of an epoch counts. Called from Spark's listener thread too."""
+        if hint.epoch is None or hint.epoch <= self._reported:
             return
-        self._told = hint.epoch
+        self._reported = hint.epoch
         self._by_epoch[hint.epoch] = (hint.input_rows, hint.duration_ms)
         self.figures.input_rows += hint.input_rows or 0
         self.figures.state_rows = hint.state_rows or 0
         self.figures.last_epoch_ms = hint.duration_ms or 0
 
     def committed(self, epoch: int, offsets: LoggedOffsets | None, *, in_this_run: bool = True) -> None:
-        """Take a commit; of an earlier run's nobody will tell figures."""
-        self._waiting.append((epoch, offsets, time.monotonic() if in_this_run else float("-inf")))
+        """Take a commit; for one of an earlier run no figures will come."""
+        self._waiting.append((epoch, offsets, self.clock() if in_this_run else float("-inf")))
         self.figures.epochs += in_this_run
 
     def overdue(self) -> bool:
         """Whether an epoch's figures should be asked for: events come late on a busy machine, and may be dropped."""
-        now = time.monotonic()
-        if not self._waiting or self._waiting[0][0] <= self._told:
+        now = self.clock()
+        if not self._waiting or self._waiting[0][0] <= self._reported:
             return False
         if now - self._waiting[0][2] < ASK_AFTER or now - self._asked_at < ASK_EVERY:
             return False
@@ -86,7 +88,7 @@ class EpochHistory:
         """Epochs whose figures have come, or that have waited long enough for them; in order, each once."""
         while self._waiting:
             epoch, offsets, since = self._waiting[0]
-            if not (everything or epoch <= self._told or time.monotonic() - since > FIGURES_WITHIN):
+            if not (everything or epoch <= self._reported or self.clock() - since > FIGURES_WITHIN):
                 return
             self._waiting.popleft()
             rows, duration = self._by_epoch.pop(epoch, (None, None))

@@ -1,4 +1,4 @@
-"""What a query has to say to others: its finished flags, its part of a checkpoint, its registrations. Pure."""
+"""What others need to know of a query: its finished flags, its part of a checkpoint, its registrations. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def channel_flags(
     Args:
         logged: the epoch's offsets.
         flagged: per source, the last finish whose flag exists.
-        row: what all rows share: query, epoch, lineage, incarnation.
+        row: fields that all rows share: query, epoch, lineage, incarnation.
         at: now.
     """
     return [

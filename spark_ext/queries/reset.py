@@ -1,4 +1,4 @@
-"""Giving up a query's history, on request: a new lineage for it, and its old checkpoint moved aside."""
+"""Discarding a query's history on request: it gets a new lineage, and its old checkpoint is moved aside."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def reset_query(ledger: Ledger, job: str, state: str, uid: str, reason: str) -> int:
     """Begin a new lineage for a query.
 
-    Flags, epochs and sink identities of the old lineage stay in the tables and count no more, so the next start reads
-    all input again and writes it again, beside what is there.
+    Flags, epochs and sink identities of the old lineage stay in the tables and no longer count, so the next start reads
+    all input again and writes it again, beside the earlier output.
 
     Returns:
         The new lineage.
@@ -29,7 +29,7 @@ def reset_query(ledger: Ledger, job: str, state: str, uid: str, reason: str) -> 
     incarnation = start_incarnation(ledger, job)
     writer = LedgerWriter(ledger, incarnation)
     try:
-        # In this order: a crash in between leaves a start that is refused and says to reset again.
+        # In this order: after a crash in between, the next start is refused, with the advice to reset again.
         _move_aside(state, uid, datetime.now(timezone.utc))
         return writer.new_lineage(uid, reason or "reset on request")
     finally:
@@ -40,7 +40,7 @@ def _move_aside(state: str, uid: str, now: datetime) -> None:
     place = local_path(f"{state.rstrip('/')}/queries/{uid}/checkpoint")
     if place is None:
         raise StateError(
-            "a checkpoint on an object store cannot be moved aside from here",
+            "a checkpoint on an object store cannot be moved aside by the job",
             operator=f"query '{uid}'",
             kept="nothing was changed",
             do=f"move {state}/queries/{uid}/checkpoint away yourself, then reset again",

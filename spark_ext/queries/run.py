@@ -1,240 +1,127 @@
-"""One query of a running job: its start, its epochs as they commit, its failures, and its end.
+"""One query of a running job under supervision: its state, its epochs as they commit, its restarts and its end.
 
-Driven by the coordinator's `tick`; all decisions are taken from Spark's logs by `lifecycle`, listener hints only add
-figures. Nothing here runs on an epoch's critical path.
+Driven by the coordinator's `tick`. All decisions follow from Spark's logs and from how the Spark query ended; listener
+events only add figures. Nothing here is on an epoch's critical path.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from datetime import datetime, timezone
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import SparkExtError
-from spark_ext.failpoints import reach
-from spark_ext.ledger.schema import EpochRow, FinishedRow
-from spark_ext.model import query_offsets, restarts
+from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.checkpoint_metadata import QueryMetadata
-from spark_ext.model.commits import Claim
-from spark_ext.model.lifecycle import State
+from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.queries import operators
+from spark_ext.model.query_offsets import same_input
+from spark_ext.model.restarts import Action, Cause
 from spark_ext.queries.describe_failure import describe
-from spark_ext.queries.history import EpochHistory, Figures
-from spark_ext.queries.records import channel_flags, final_flags, query_metadata, registrations
+from spark_ext.queries.history import Figures
+from spark_ext.queries.observer import EpochObserver
+from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.records import query_metadata, registrations
+from spark_ext.queries.restarts import Restarts
+from spark_ext.queries.spark_query import End, RunnableQuery, SparkQuery
 from spark_ext.queries.spec import QuerySpec
-from spark_ext.sinks.runtime.retry import attempts
-from spark_ext.spark import checkpoint_directory, jvm, registry
-from spark_ext.spark.query_events import hint_of
+from spark_ext.spark import registry
+from spark_ext.spark.query_events import Hint
 from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from spark_ext.queries.context import JobContext
-
-log = logging.getLogger("spark_ext.job")
 
 
 class QueryRun:
-    """A query under supervision.
+    """A query under supervision. Its attributes are for reading; its state changes by its methods alone.
 
     Args:
         spec: the query.
         context: the job's.
         lineage: the query's: flags and sink identities of other lineages are not its own.
         flagged: per source, the last finish sequence whose flag is in the ledger.
+        query: the query in Spark; None: made from the specification.
+        clock: s; never goes back. The same as that of `tick`.
     """
 
-    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int, flagged: dict[str, int]) -> None:
+    def __init__(
+        self,
+        spec: QuerySpec,
+        context: JobContext,
+        lineage: int,
+        flagged: Mapping[str, int],
+        *,
+        query: RunnableQuery | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.spec = spec
-        self.context = context
         self.lineage = lineage
         self.checkpoint = f"{context.state.rstrip('/')}/queries/{spec.uid}/checkpoint"
-        self.log = SparkLog(self.checkpoint)
-        self.state = State.CREATED
-        self.reason = ""
-        self.error: BaseException | None = None
-        self.history = EpochHistory()
-        self.query_id: str | None = None
-        self.committed = -1
-        self.offsets: LoggedOffsets | None = None
-        self._flagged = dict(flagged)
-        self.final_flagged: frozenset[tuple[str, str]] = frozenset()
-        """Kind and source of the final flags that an interrupted final checkpoint has left in the ledger."""
-        self._query: StreamingQuery | None = None
-        self._ended: tuple[BaseException | None] | None = None
-        self._failures = 0
-        self._failing_since = 0.0
-        self._restart_at: float | None = None
+        self.operators = OperatorHooks(spec, context, lineage)
+        self._context = context
+        self._query = query or SparkQuery(spec, f"{context.job}/{spec.uid}", self.checkpoint, context.wake.set)
+        self._observer = EpochObserver(
+            spec, SparkLog(self.checkpoint), lineage, context.incarnation.number, flagged, clock
+        )
+        self._restarts = Restarts(context.settings.restarts, available_now=spec.available_now)
         self._planned_before: LoggedOffsets | None = None
-        self._stopping = False
-        self._draining = False
-        self.had_finished = False
-        self.input_done = False
-        """Whether the newest committed epoch has all input, and the state is empty."""
+        self._state = State.CREATED
+        self._reason = ""
+        self._error: SparkExtError | None = None
+        self._had_finished = False
 
-    # -- start --------------------------------------------------------------------------------------------------------
+    # -- looking ------------------------------------------------------------------------------------------------------
 
     @property
     def who(self) -> str:
-        """For messages."""
-        return f"job '{self.context.job}', query '{self.spec.uid}'"
+        """Job and query, for messages."""
+        return f"job '{self._context.job}', query '{self.spec.uid}'"
 
-    def restore(self, known: tuple[str, int] | None) -> None:
-        """Look at what an earlier run left: the facts from which this one goes on.
+    @property
+    def state(self) -> State:
+        """The query's state."""
+        return self._state
 
-        Args:
-            known: Spark's query id and the newest committed epoch as the ledger has them; None: never ran.
+    @property
+    def reason(self) -> str:
+        """Why it entered its state; "" when that needs no reason."""
+        return self._reason
 
-        Raises:
-            StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
-        """
-        left = checkpoint_directory.look(self.log, known, self.who, self.spec.uid)
-        self.query_id, self.committed, self.offsets = left.query_id, left.committed, left.offsets
-        self.history.begin_after(self.committed)
-        # What an earlier run committed and did not come to write down: history has no gaps.
-        for epoch in range(0 if known is None else known[1] + 1, self.committed + 1):
-            logged = self.log.offsets(epoch)
-            if logged is not None:
-                self.history.committed(epoch, logged, in_this_run=False)
-        self._judge()
+    @property
+    def error(self) -> SparkExtError | None:
+        """Why it failed for good; None unless it did."""
+        return self._error
+
+    @property
+    def had_finished(self) -> bool:
+        """Whether it had finished before this incarnation: nothing of it was started."""
+        return self._had_finished
 
     @property
     def figures(self) -> Figures:
         """What is counted of it in this run."""
-        return self.history.figures
+        return self._observer.history.figures
 
-    def _judge(self) -> None:
+    @property
+    def query_id(self) -> str | None:
+        """Spark's id; None before the first start."""
+        return self._observer.position.query_id
+
+    @property
+    def committed(self) -> int:
+        """The newest committed epoch; -1 when there is none."""
+        return self._observer.position.epoch
+
+    @property
+    def offsets(self) -> LoggedOffsets | None:
+        """The offsets of the newest committed epoch; None when there is none."""
+        return self._observer.position.offsets
+
+    @property
+    def input_done(self) -> bool:
         """Whether the newest committed epoch has all input, and the state is empty."""
-        self.input_done = (
-            self.offsets is not None
-            and bool(self.spec.sources)
-            and not self.spec.natives
-            and query_offsets.input_ended(self.offsets, (source.uid for source in self.spec.sources))
-            and query_offsets.flushed(self.offsets, (end.uid for end in self.spec.ends))
-        )
-
-    def claim(self) -> None:
-        """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`."""
-        if self.spec.sink is None:
-            return
-        sink = operators.sink(self.spec.sink.format, self.spec.sink.options)
-        schema, mine = jvm.writer_frame(self.spec.writer).schema, self.context.incarnation
-        uid, job, job_id, state = self.spec.sink.uid, self.context.job, self.context.job_id, self.context.state
-        # A target may still be busy with what a driver that died had asked of it.
-        tries = attempts(sink.options, f"the claim of sink '{uid}'", reraise=True)
-        tries(sink.validate, schema)
-        tries(sink.claim, Claim(uid, job, job_id, mine.number, self.lineage, state))
-        reach("sink.claimed")
-
-    def open(self) -> None:
-        """Call the operators' `open`; sources that have ended are passed over."""
-        ended = self.ended_sources()
-        for source in self.spec.sources:
-            if source.uid not in ended:
-                operators.source(source.format, source.options).open()
-        if self.spec.sink is not None:
-            operators.sink(self.spec.sink.format, self.spec.sink.options).open()
-
-    def ended_sources(self) -> frozenset[str]:
-        """Sources that have ended in the newest committed epoch."""
-        if self.offsets is None:
-            return frozenset()
-        offsets = query_offsets.source_offsets(self.offsets)
-        return frozenset(uid for uid, offset in offsets.items() if offset.ended)
-
-    def start(self) -> None:
-        """Start the Spark query."""
-        registry.publish(registrations(self.spec, self.context, self.checkpoint, self.lineage), self.context.registry)
-        self._planned_before = self._newest_planned()
-        self._ended = None
-        self._restart_at = None
-        # A restart comes from the coordinator's thread, which has no session of its own.
-        jvm.activate(jvm.writer_frame(self.spec.writer).sparkSession)
-        writer = self.spec.writer.option("checkpointLocation", self.checkpoint)
-        writer = writer.queryName(f"{self.context.job}/{self.spec.uid}")
-        if self.spec.available_now:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime="0 seconds")
-        self._query = writer.start()
-        self.query_id = str(self._query.id)
-        if self.state is not State.FINISHING:
-            self._become(State.RUNNING)
-        waiter = threading.Thread(
-            target=self._await, args=(self._query,), name=f"spark-ext-await-{self.spec.uid}", daemon=True
-        )
-        waiter.start()
-
-    def _await(self, query: StreamingQuery) -> None:
-        try:
-            query.awaitTermination()
-            self._ended = (None,)
-        except BaseException as failure:
-            self._ended = (failure,)
-        self.context.wake.set()
-
-    def _newest_planned(self) -> LoggedOffsets | None:
-        newest = self.log.newest_offsets()
-        return None if newest is None else self.log.offsets(newest)
-
-    # -- supervision --------------------------------------------------------------------------------------------------
-
-    def tick(self, now: float) -> None:
-        """Look at the facts, and do what they call for."""
-        if self.state.ended or self.state is State.FINISHING:
-            return
-        self.observe()
-        if self.history.overdue():
-            self._ask_for_figures()
-        self._record_epochs()
-        if self.input_done and not self._stopping:
-            self._become(State.FINISHING)
-        elif self._ended is not None:
-            self._on_end(self._ended[0], now)
-        elif self._restart_at is not None and now >= self._restart_at:
-            self._restart(now)
-
-    def observe(self) -> None:
-        """Take in the epochs that have been committed since the last look."""
-        newest = self.committed
-        while self.log.is_committed(newest + 1):
-            newest += 1
-        if newest == self.committed:
-            return
-        for epoch in range(self.committed + 1, newest + 1):
-            logged = self.log.offsets(epoch)
-            if logged is not None:
-                self.offsets = logged
-            self.history.committed(epoch, logged)
-        self.committed = newest
-        self._failures = 0
-        self._judge()
-        assert self.offsets is not None
-        for flag in channel_flags(self.offsets, self._flagged, self._row(), datetime.now(timezone.utc)):
-            self._flagged[flag.source] = flag.sequence
-            self.context.outbox.put_soon(flag)
-
-    def _row(self) -> dict[str, Any]:
-        """What the query's rows share."""
-        return {
-            "query": self.spec.uid,
-            "epoch": self.committed,
-            "lineage": self.lineage,
-            "incarnation": self.context.incarnation.number,
-        }
-
-    def flags(self) -> list[FinishedRow]:
-        """The finished flags that follow from the query's final checkpoint, and any of a channel that is missing."""
-        if self.offsets is None:
-            return []
-        now = datetime.now(timezone.utc)
-        missing = channel_flags(self.offsets, self._flagged, self._row(), now)
-        final = final_flags(self.offsets, self._row(), now)
-        return [*missing, *(flag for flag in final if (flag.kind, flag.source) not in self.final_flagged)]
+        return self._observer.position.input_done
 
     def metadata(self) -> QueryMetadata:
         """The query's part of a checkpoint at its newest committed epoch."""
@@ -243,130 +130,26 @@ class QueryRun:
             self.query_id,
             None if self.committed < 0 else self.committed,
             self.offsets,
-            finished=self.state is State.FINISHED or self.input_done,
-            restored=self.had_finished,
+            finished=self._state is State.FINISHED or self.input_done,
+            restored=self._had_finished,
         )
 
-    def observe_late(self) -> None:
-        """Take in what came with the end: epochs, and figures that the listener has not brought yet."""
-        if self._query is not None:
-            self.observe()
-            self._ask_for_figures()
-        self._record_epochs(everything=True)
+    def final_flags(self) -> list[FinishedRow]:
+        """The finished flags that follow from the query's final checkpoint, and any of a channel that is missing."""
+        return self._observer.final_flags()
 
-    def _ask_for_figures(self) -> None:
-        if self._query is not None:
-            for report in jvm.recent_progress(self._query, self.history.told_upto):
-                self.history.told(hint_of(report))
+    # -- start --------------------------------------------------------------------------------------------------------
 
-    def _record_epochs(self, *, everything: bool = False) -> None:
-        for epoch in self.history.ready(everything=everything):
-            at = self.log.committed_at(epoch.number)
-            self.context.outbox.put(
-                EpochRow(
-                    query=self.spec.uid,
-                    query_id=self.query_id or "",
-                    epoch=epoch.number,
-                    lineage=self.lineage,
-                    incarnation=self.context.incarnation.number,
-                    input_rows=epoch.input_rows,
-                    committed_at=datetime.fromtimestamp(at or time.time(), tz=timezone.utc),
-                    duration_ms=epoch.duration_ms,
-                    offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
-                )
-            )
+    def restore(self, known: tuple[str, int] | None) -> None:
+        """Read what earlier runs have left: the facts from which this one continues.
 
-    def _on_end(self, failure: BaseException | None, now: float) -> None:
-        self._ended = None
-        if failure is not None:
-            self._on_failure(failure, now)
-        elif self._draining:
-            self._become(State.FINISHING, "drained")
-        elif self._stopping:
-            self._become(State.CANCELED, "stopped")
-        elif self.spec.available_now:
-            self._on_available_now_end()
-        else:
-            self._become(State.CANCELED, "the query was stopped from outside the job")
+        Args:
+            known: Spark's query id and the newest committed epoch as the ledger has them; None: never ran.
 
-    def _on_available_now_end(self) -> None:
-        # A stop in the middle also ends without an exception, so one run that ended proves nothing: the input is
-        # at its end only when a further run has nothing to plan.
-        newest, before = self._newest_planned(), self._planned_before
-        if newest is not None and before is not None and query_offsets.same_input(newest, before):
-            self._become(State.FINISHING)
-        else:
-            self.start()
-
-    def _on_failure(self, failure: BaseException, now: float) -> None:
-        if self._stopping:
-            self._become(State.CANCELED, "stopped; a failure came on the way")
-            return
-        if not self._failures:
-            self._failing_since = now
-        self._failures += 1
-        error = describe(failure, self.who, self.committed)
-        outage = (now - self._failing_since) * 1000 if restarts.is_outage(error) else None
-        policy = self.context.settings.restarts
-        delay = None if restarts.is_terminal(error) else policy.delay_ms(self._failures, outage)
-        if delay is None:
-            self.fail(error, {"stack": str(failure)})
-            return
-        self.context.outbox.incident(
-            self.who, "failure", str(error), f"restart {self._failures} in {delay} ms", {"stack": str(failure)}
-        )
-        self._restart_at = now + delay / 1000
-        self._become(State.RESTARTING, str(error))
-
-    def fail(self, error: SparkExtError, evidence: Any = None) -> None:
-        """The query has failed for good."""
-        self.error = error
-        self.context.outbox.incident(self.who, "failure", str(error), "stopped: FAILED", evidence)
-        self._become(State.FAILED, str(error))
-
-    def _restart(self, now: float) -> None:
-        self._restart_at = None
-        try:
-            self.start()
-        except Exception as failure:
-            self._on_failure(failure, now)
-
-    # -- end ----------------------------------------------------------------------------------------------------------
-
-    def request_stop(self) -> None:
-        """Ask the Spark query to stop; no end of input is emitted."""
-        self._stopping = True
-        if self._query is None or self.state is State.RESTARTING:
-            self._restart_at = None
-            if not self.state.ended:
-                self._become(State.CANCELED, "stopped")
-            return
-        self.stop_spark()
-
-    def request_drain(self) -> None:
-        """A drain is in force: channel sources see it in the ledger, Spark's own cannot, so their query is stopped.
-
-        The cut is then the last committed epoch: what was planned after it is not part of the job.
+        Raises:
+            StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
         """
-        if self.spec.natives and not self.state.ended and not self._draining:
-            self._draining = True
-            self.stop_spark()
-
-    def ensure_running(self) -> None:
-        """Start the Spark query again if it does not run: for the further epochs that finalization needs."""
-        if self._query is None:
-            self.claim()
-        if self._query is None or self._ended is not None:
-            self.start()
-
-    def stop_spark(self) -> None:
-        """Stop the Spark query, if it runs."""
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
-
-    def finished(self) -> None:
-        """The final checkpoint is closed."""
-        self._become(State.FINISHED)
+        self._observer.restore(known, self.who)
 
     def finished_before(self, known: tuple[str, int] | None) -> None:
         """The query had finished in an earlier run: nothing of it is started, its checkpoint is not needed.
@@ -374,24 +157,192 @@ class QueryRun:
         Args:
             known: Spark's query id and the last epoch, as the ledger has them.
         """
-        self.state = State.FINISHED
-        self.had_finished = True
         if known is not None:
-            self.query_id, self.committed = known
-            self.offsets = self.log.offsets(self.committed)
-            self._judge()
+            self._observer.recall(known)
+        self._had_finished = True
+        self._enter(State.FINISHED)
 
     def resume_final(self) -> None:
         """An earlier run has recorded the final checkpoint: what is left are its steps, without Spark."""
         self._become(State.FINISHING, "resumed")
 
+    def claim(self) -> None:
+        """Fence older incarnations off the target; see `OperatorHooks.claim`."""
+        self.operators.claim()
+
+    def open(self) -> None:
+        """Call the operators' `open`, except that of sources which have ended."""
+        self.operators.open(self._observer.position.ended_sources)
+
+    def start(self) -> None:
+        """Start the Spark query.
+
+        Raises:
+            IllegalTransition: it has ended.
+            Exception: whatever Spark raises.
+        """
+        running = self._state in (State.RUNNING, State.FINISHING)
+        if not running:
+            self._require(State.RUNNING)
+        context = self._context
+        registry.publish(registrations(self.spec, context, self.checkpoint, self.lineage), context.registry)
+        self._planned_before = self._observer.newest_planned()
+        self._restarts.clear()
+        self._observer.started(self._query.start())
+        if not running:
+            self._become(State.RUNNING)
+
+    def ensure_running(self) -> None:
+        """Start the Spark query unless it runs: for the further epochs that finalization needs."""
+        if not self._query.started:
+            self.claim()
+        if not self._query.started or self._query.ended:
+            self.start()
+
+    # -- supervision --------------------------------------------------------------------------------------------------
+
+    def report(self, hint: Hint) -> None:
+        """Take an event of a Spark query, if it is this one's; called on Spark's listener thread."""
+        if hint.kind == "progress" and hint.query_id == self.query_id:
+            self._observer.history.report(hint)
+
+    def tick(self, now: float) -> None:
+        """Look at the facts, and do what they call for.
+
+        Args:
+            now: s, on the run's clock.
+        """
+        if self._state.ended or self._state is State.FINISHING:
+            return
+        self.observe()
+        if self._observer.history.overdue():
+            self._ask_for_figures()
+        self._record_epochs()
+        if self.input_done and not self._restarts.stopping:
+            self._become(State.FINISHING)
+            return
+        end = self._query.take_end()
+        if end is not None:
+            self._on_end(end, now)
+        elif self._restarts.due(now):
+            self._restart(now)
+
+    def observe(self) -> None:
+        """Take in the epochs that have been committed since the last look."""
+        flags = self._observer.look()
+        if flags is not None:
+            self._restarts.epoch_committed()
+            for flag in flags:
+                self._context.write_behind.put_soon(flag)
+
+    def observe_late(self) -> None:
+        """Take in what came with the end: epochs, and figures whose events have not come yet."""
+        if self._query.started:
+            self.observe()
+            self._ask_for_figures()
+        self._record_epochs(everything=True)
+
+    def _ask_for_figures(self) -> None:
+        for hint in self._query.reports(self._observer.history.reported_upto):
+            self._observer.history.report(hint)
+
+    def _record_epochs(self, *, everything: bool = False) -> None:
+        for row in self._observer.epoch_rows(everything=everything):
+            self._context.write_behind.put(row)
+
+    def _on_end(self, end: End, now: float) -> None:
+        cause = self._restarts.cause(failed=end.failure is not None)
+        error = None if end.failure is None else describe(end.failure, self.who, self.committed)
+        nothing_new = cause is Cause.AVAILABLE_NOW and self._planned_nothing()
+        decision = self._restarts.after(cause, error, now, same_input=nothing_new)
+        evidence = {"stack": str(end.failure)}
+        if decision.action is Action.FAIL:
+            assert error is not None
+            self.fail(error, evidence)
+        elif decision.action is Action.RESTART:
+            action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
+            self._context.write_behind.incident(self.who, "failure", decision.reason, action, evidence)
+            self._become(State.RESTARTING, decision.reason)
+        elif decision.action is Action.RUN_AGAIN:
+            self.start()
+        elif decision.action is Action.FINISH:
+            self._become(State.FINISHING, decision.reason)
+        else:
+            self._become(State.CANCELED, decision.reason)
+
+    def _planned_nothing(self) -> bool:
+        """Whether Spark has planned no input since the last start."""
+        newest, before = self._observer.newest_planned(), self._planned_before
+        return newest is not None and before is not None and same_input(newest, before)
+
+    def _restart(self, now: float) -> None:
+        self._restarts.clear()
+        try:
+            self.start()
+        except Exception as failure:
+            self._on_end(End(failure), now)
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Stop the Spark query where it is; no end of input is emitted."""
+        self._restarts.stop()
+        if self._query.started and self._state is not State.RESTARTING:
+            self._query.stop()
+        elif not self._state.ended:
+            self._become(State.CANCELED, "stopped")
+
+    def request_drain(self) -> None:
+        """A drain is in force: channel sources read it in the ledger, Spark's own cannot, so their query is stopped.
+
+        The cut is then the last committed epoch: what was planned after it is not part of the job.
+        """
+        if self.spec.natives and not self._state.ended and not self._restarts.draining:
+            self._restarts.drain()
+            self._query.stop()
+
+    def stop_spark(self) -> None:
+        """Stop the Spark query, if it runs."""
+        self._query.stop()
+
+    def finished(self) -> None:
+        """The final checkpoint is complete."""
+        self._become(State.FINISHED)
+
+    def fail(self, error: SparkExtError, evidence: Any = None) -> None:
+        """The query has failed for good.
+
+        Args:
+            error: why.
+            evidence: for the ledger's incident, such as the stack.
+        """
+        self._error = error
+        self._context.write_behind.incident(self.who, "failure", str(error), "stopped: FAILED", evidence)
+        self._become(State.FAILED, str(error))
+
+    def abandon(self, error: SparkExtError) -> None:
+        """The job cannot be supervised any more: fail, and write nothing, as the ledger may have another owner."""
+        if not self._state.ended:
+            self._error = error
+            self._enter(State.FAILED)
+
     def release(self) -> None:
-        """Forget the query's registrations."""
-        context = self.context
+        """Withdraw the registrations of the query's operators."""
+        context = self._context
         uids = (operator.uid for operator in self.spec.operators)
         registry.withdraw(uids, context.registry, (context.job_id, context.incarnation.number))
 
     def _become(self, state: State, reason: str = "") -> None:
-        if state is not self.state:
-            self.state, self.reason = state, reason
-            self.context.outbox.state(self.spec.uid, state, reason)
+        """Enter a state and record it; entering the present one again is no event."""
+        if state is not self._state:
+            self._enter(state)
+            self._reason = reason
+            self._context.write_behind.state(self.spec.uid, state, reason)
+
+    def _enter(self, state: State) -> None:
+        self._require(state)
+        self._state = state
+
+    def _require(self, state: State) -> None:
+        if not can_follow(self._state, state):
+            raise IllegalTransition(f"{self.who}: {state.value} cannot follow {self._state.value}")

@@ -1,4 +1,4 @@
-"""A query of a job, as the job sees it: its uid, the operators found in its plan, and its sink. Immutable."""
+"""The specification of a query: its uid, the operators found in its plan, and its sink. Immutable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class QuerySpec:
     """None for one of Spark's own sinks."""
     sink_format: str
     available_now: bool
-    """Whether the query is bounded by what is there when it starts; for Spark's own sources."""
+    """Whether its input ends with what is there when it starts; for Spark's own sources."""
 
     @property
     def operators(self) -> tuple[OperatorSpec, ...]:
@@ -58,7 +58,7 @@ class QuerySpec:
 
 
 def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: bool) -> QuerySpec:
-    """Look into a writer's plan and make the query's description.
+    """Derive the specification from a writer's plan.
 
     Raises:
         ConfigurationError: a uid is missing, malformed or repeated, or an option of the writer belongs to the job.
@@ -74,17 +74,17 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
     target = jvm.writer_target(writer)
     if "checkpointlocation" in target.options:
         raise ConfigurationError(
-            "the option 'checkpointLocation' is set; a job keeps the checkpoints of its queries itself",
+            "the option 'checkpointLocation' is set; a job manages the checkpoints of its queries",
             operator=who,
             kept=NOTHING_STARTED,
-            do="leave the option out; the checkpoint lives in the job's state directory",
+            do="remove the option; the checkpoint is kept in the job's state directory",
         )
     if "OneTimeTrigger" in target.trigger:
         raise ConfigurationError(
-            "Trigger.Once makes one epoch and stops before the end of input can pass",
+            "Trigger.Once runs one epoch and stops before the end of input can be processed",
             operator=who,
             kept=NOTHING_STARTED,
-            do="leave the trigger out: the job ends by itself when its bounded sources do",
+            do="remove the trigger: the job ends by itself when its bounded sources do",
         )
     sources: list[OperatorSpec] = []
     ends: list[OperatorSpec] = []
@@ -97,7 +97,7 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         (ends if leaf.format == END_OF_INPUT else sources).append(found)
     sink = None
     if operators.is_sink(target.format):
-        # Building it checks the options, the uid among them, before anything runs.
+        # Building it checks its options, including the uid, before anything runs.
         sink = OperatorSpec(
             operators.sink(target.format, target.options).options.uid, target.format, dict(target.options)
         )

@@ -160,4 +160,4 @@ def show(report: Report, console: Console) -> None:
 if __name__ == "__main__":
     # So that what was started is ended too when this is told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(typer.run(main))
+    typer.run(main)

@@ -112,7 +112,7 @@ class Feeder:
         now = int(time.time() * 1000)
         self._producer.produce(
             self._topic,
-            value(partition, offset),
+            value(partition, offset).encode(),
             partition=partition,
             timestamp=min(now, self._end - 1) if before else max(now, self._end),
             on_delivery=self._delivered,

@@ -133,7 +133,12 @@ class PostgresOutlet(Outlet):
 
     name = "postgres_2pc"
     starts = ("postgres.fenced", "postgres.cleaned")
-    commits = ("postgres.staged", "postgres.before_commit", "postgres.recorded", "postgres.committed")
+    commits: ClassVar[tuple[str, ...]] = (
+        "postgres.staged",
+        "postgres.before_commit",
+        "postgres.recorded",
+        "postgres.committed",
+    )
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server

@@ -114,8 +114,8 @@ class Alarm(StatefulProcessor):
         self.handle = handle
         self.total = handle.getValueState("total", "n bigint")
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        total = self.total.get()[0] if self.total.exists() else 0
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
+        total = (self.total.get() or (0,))[0]
         for part in rows:
             total += int(part["n"].sum())
             for moment in part["ts"]:
@@ -125,7 +125,7 @@ class Alarm(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         at = expiredTimerInfo.getExpiryTimeInMs() / 3_600_000 - DAY.timestamp() / 3600
-        yield pd.DataFrame({"k": [key[0]], "at": [round(at, 1)], "n": [self.total.get()[0]]})
+        yield pd.DataFrame({"k": [key[0]], "at": [round(at, 1)], "n": [(self.total.get() or (0,))[0]]})
         if not list(self.handle.listTimers()):
             self.total.clear()
 

@@ -181,7 +181,7 @@ def test_p8_fully_partly_and_on_restore_are_three_things(lab: Lab) -> None:
     second = job().start()
     gate.touch()
     until(lambda: finishes(second).get("a") is Finish.ON_RESTORE or second.done, "on restore")
-    assert second.await_termination(60).finished
+    assert second.await_termination(300).finished
     assert finishes(second)["a"] is Finish.ON_RESTORE
 
 

@@ -41,7 +41,7 @@ def test_a_read_only_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
     until(lambda: remount(disk, "ro"), "the disk to be read-only")
     gate.touch()
     with refused(StateError, "job 'lab'", "ead-only file system", "writable"):
-        first.await_termination(60)
+        first.await_termination(300)
     with refused(StateError, str(disk / "state"), "read-only", "mount it writable"):
         on_disk.job(on_disk.source(**source)).start()
     assert on_disk.numbers() == expected(20)
@@ -72,7 +72,7 @@ def test_a_full_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
     filling = fill(disk)
     gate.touch()
     with refused(StorageError, "job 'lab'", "query 'q'", "o space left on", "make room"):
-        running.await_termination(60)
+        running.await_termination(300)
     assert on_disk.numbers() == expected(20)
     filling.unlink()
     assert job().run(progress=False).finished
@@ -91,7 +91,7 @@ def test_a_full_disk_under_the_output(lab: Lab, disk: Path) -> None:
     filling = fill(disk)
     gate.touch()
     with refused(StorageError, "sink 'q-out'", "o space left on", "space"):
-        running.await_termination(60)
+        running.await_termination(300)
     assert delta_numbers(disk / "out") == expected(20)
     filling.unlink()
     assert job().run(progress=False).finished

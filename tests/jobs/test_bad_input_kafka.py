@@ -106,7 +106,7 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: Lab, kafka: Broker) 
     ids=["by the option", "by the topic"],
 )
 def test_a_message_that_is_too_large(
-    lab: Lab, kafka: Broker, config: dict[str, int], given: dict[str, str], words: tuple[str, ...]
+    lab: Lab, kafka: Broker, config: dict[str, Any], given: dict[str, str], words: tuple[str, ...]
 ) -> None:
     """The second epoch fails whole and for good; mended, it is there once."""
     topic = kafka.topic(**config)

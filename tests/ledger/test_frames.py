@@ -31,7 +31,7 @@ def shape(schema: StructType) -> list[tuple[str, str]]:
 
 def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
-    frames = ledger.frames(spark)
+    frames = LedgerFrames(ledger, spark)
     expected = {it.table: [(column.name, TYPES[str(column.arrow)]) for column in columns(it)] for it in ROWS}
     for name, wanted in expected.items():
         empty = getattr(frames, name)()
@@ -57,7 +57,7 @@ def test_spark_reads_what_maintenance_left(spark: SparkSession, tmp_path: Path) 
     incarnation = start_incarnation(ledger, "j")
     writer = LedgerWriter(ledger, incarnation)
     forget(ledger.uri, incarnation.number)
-    frames: LedgerFrames = ledger.frames(spark)
+    frames: LedgerFrames = LedgerFrames(ledger, spark)
     count = CHECKPOINT_EVERY + 10
     for number in range(count):
         writer.append(epoch(number, at=START))

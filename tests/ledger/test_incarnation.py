@@ -193,7 +193,7 @@ def test_a_start_waits_for_the_jvm_of_a_driver_that_was_killed(ledger: Ledger, m
         with process(DRIVER, ledger.uri, jvm.pid) as driver:
             assert line(driver) == "started 1"
         monkeypatch.setattr(module, "JVM_TIMEOUT", 0.2)
-        with pytest.raises(StateError, match=f"its JVM, process {jvm.pid}, still runs"):
+        with pytest.raises(StateError, match=f"its JVM, process {jvm.pid}, is still running"):
             start_incarnation(ledger, "j")
         monkeypatch.undo()
         with ThreadPoolExecutor(1) as pool:

@@ -35,10 +35,10 @@ def test_each_event_is_a_hint_until_the_listener_is_removed(spark: SparkSession,
     until(lambda: hints[-1].kind == "terminated", "the end")
     assert {(hint.query_id, hint.run_id) for hint in hints} == {(str(query.id), str(query.runId))}
     assert [hint.kind for hint in hints[:2]] == ["started", "progress"]
-    told = [hint for hint in hints if hint.kind == "progress"]
-    assert [hint.epoch for hint in told[:3]] == [0, 1, 2]
-    assert {hint.input_rows for hint in told[:3]} == {7}
-    assert all(hint.duration_ms and hint.state_rows == 0 for hint in told[:3])
+    reports = [hint for hint in hints if hint.kind == "progress"]
+    assert [hint.epoch for hint in reports[:3]] == [0, 1, 2]
+    assert {hint.input_rows for hint in reports[:3]} == {7}
+    assert all(hint.duration_ms and hint.state_rows == 0 for hint in reports[:3])
     spark.streams.removeListener(listener)
     before = len(hints)
     run(spark, tmp_path / "b", 1).stop()

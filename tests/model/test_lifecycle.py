@@ -10,7 +10,7 @@ from hypothesis import given
 
 from spark_ext.errors import CommitError, DataError, PreparedLostError, SparkExtError, StorageError, TransientError
 from spark_ext.model.end_of_input import EndOffset
-from spark_ext.model.lifecycle import FinalStep, State, job_state, steps_left
+from spark_ext.model.lifecycle import LEGAL, FinalStep, State, can_follow, job_state, steps_left
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, SourceOffset
 from spark_ext.model.query_offsets import flushed, input_ended, new_finishes, source_offsets
@@ -56,6 +56,43 @@ def test_the_least_query_counts(queries: list[State], state: State) -> None:
 
 def test_only_three_states_are_the_end() -> None:
     assert {state for state in State if state.ended} == {State.FINISHED, State.FAILED, State.CANCELED}
+
+
+@given(states, states)
+def test_an_end_is_final_and_no_state_follows_itself(before: State, after: State) -> None:
+    assert not can_follow(before, before)
+    assert not (before.ended and can_follow(before, after))
+
+
+def test_a_query_comes_from_every_state_to_every_end() -> None:
+    for state in LEGAL.keys() - {state for state in State if state.ended}:
+        reached, ahead = set(), {state}
+        while ahead:
+            reached |= ahead
+            ahead = {after for one in ahead for after in LEGAL[one]} - reached
+        assert reached >= {State.FINISHED, State.FAILED, State.CANCELED}
+        assert State.CREATED not in reached - {state}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (State.FINISHING, State.RUNNING),
+        (State.FINISHING, State.RESTARTING),
+        (State.RUNNING, State.FINISHED),
+        (State.RESTARTING, State.FINISHED),
+        (State.CREATED, State.RESTARTING),
+    ],
+)
+def test_what_has_all_its_input_never_runs_again_and_finishes_by_its_final_checkpoint(
+    before: State, after: State
+) -> None:
+    assert not can_follow(before, after)
+
+
+@given(st.sampled_from([State.RESTORING, State.FAILING]), states)
+def test_states_of_a_job_are_none_of_a_query(state: State, other: State) -> None:
+    assert not can_follow(state, other) and not can_follow(other, state)
 
 
 # -- the end of the input ---------------------------------------------------------------------------------------------
@@ -145,7 +182,7 @@ def test_an_outage_of_two_minutes_is_ridden_out_and_found_over_soon(epoch_s: flo
     """However quick an attempt fails: at once in a source, after its own attempts in a sink, or by a time-out."""
     again = restarts(RestartPolicy(), 120, epoch_s)
     assert again is not None and again <= 120 + 30 + epoch_s
-    assert restarts(RestartPolicy(), 10_000, epoch_s) is None, "not for ever"
+    assert restarts(RestartPolicy(), 10_000, epoch_s) is None, "not forever"
     assert restarts(RestartPolicy(0), 1, epoch_s) is None, "no attempts: never"
     assert restarts(RestartPolicy(outage_ms=0), 120, epoch_s) is None, "as any other failure"
     assert RestartPolicy(outage_ms=10**12).delay_ms(10_000, 0) == 30_000

@@ -8,44 +8,33 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory
 from spark_ext.spark.query_events import Hint
+from tests.queries.fakes import Clock
 from tests.support.jobs import Lab
 from tests.support.waiting import until
 
 
-class Clock:
-    """Time that goes on when told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(module, "time", made)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
-def told(epoch: int, rows: int) -> Hint:
+def report(epoch: int, rows: int) -> Hint:
     return Hint("progress", "id", "run", epoch, rows, 7, 0)
 
 
 def test_an_epoch_waits_for_its_figures_and_is_given_once(clock: Clock) -> None:
-    history = EpochHistory()
+    history = EpochHistory(clock)
     history.committed(0, None)
     assert list(history.ready()) == []
-    history.told(told(0, 5))
-    history.told(told(0, 9))
+    history.report(report(0, 5))
+    history.report(report(0, 9))
     assert list(history.ready()) == [CommittedEpoch(0, None, 5, 7)]
     assert list(history.ready(everything=True)) == []
     assert (history.figures.epochs, history.figures.input_rows) == (1, 5)
 
 
-def test_late_figures_are_asked_for_now_and_then_and_not_for_ever(clock: Clock) -> None:
-    history = EpochHistory()
+def test_late_figures_are_asked_for_at_intervals_and_not_forever(clock: Clock) -> None:
+    history = EpochHistory(clock)
     assert not history.overdue()
     history.committed(0, None)
     assert not history.overdue()
@@ -54,7 +43,7 @@ def test_late_figures_are_asked_for_now_and_then_and_not_for_ever(clock: Clock) 
     assert not history.overdue()
     clock.now += module.ASK_EVERY
     assert history.overdue()
-    history.told(told(0, 5))
+    history.report(report(0, 5))
     clock.now += module.ASK_EVERY
     assert not history.overdue()
     history.committed(1, None)
@@ -63,7 +52,7 @@ def test_late_figures_are_asked_for_now_and_then_and_not_for_ever(clock: Clock) 
 
 
 def test_nobody_waits_for_figures_of_an_earlier_run(clock: Clock) -> None:
-    history = EpochHistory()
+    history = EpochHistory(clock)
     history.begin_after(3)
     history.committed(3, None, in_this_run=False)
     assert list(history.ready()) == [CommittedEpoch(3, None, None, None)]

@@ -251,7 +251,7 @@ class PostgresServer:
         if how is signal.SIGKILL:
             for child in children:
                 child.kill()
-        self._process.wait(60)
+        self._process.wait(300)
         _, left = psutil.wait_procs(children, timeout=60)
         assert not left, left
 
@@ -300,7 +300,7 @@ class PostgresServer:
         """End it and remove its data."""
         self._watched.close()
         if self._process is not None:
-            self._process.wait(60)
+            self._process.wait(300)
 
 
 def _free_port() -> int:

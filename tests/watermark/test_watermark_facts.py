@@ -206,7 +206,7 @@ class Rearmed(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[pd.DataFrame]:
         for part in rows:
             self.handle.registerTimer(int(part["ts"].max().timestamp() * 1000) + 3_600_000)
         yield from ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,8 +118,8 @@ def streams(spark: SparkSession, tmp_path: Path) -> Streams:
     return found
 
 
-def check(streams: Streams, shape: Shape, trigger: dict[str, object]) -> None:
-    streams.run(shape(with_watermark, lambda uid: streams.read(uid, max_rows_per_epoch=8)), trigger)
+def check(streams: Streams, shape: Shape, trigger: Mapping[str, object]) -> None:
+    streams.run(shape(with_watermark, lambda uid: streams.read(uid, max_rows_per_epoch=8)), dict(trigger))
     assert streams.rows() == sorted_rows(shape(lambda df, column, delay: df, streams.batch))
     assert set(streams.state_rows()) == {0}
 

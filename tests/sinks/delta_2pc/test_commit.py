@@ -12,9 +12,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.schema import PrimitiveType
 
-from spark_ext.datafiles.location import Place
-from spark_ext.delta import log_checkpoints as upkeep
-from spark_ext.delta import sink_table as _delta_table
+from spark_ext.datafiles.location import Location
+from spark_ext.delta import log_checkpoints, sink_table
 from spark_ext.errors import ConfigurationError, StorageError
 from spark_ext.sinks.contract import CommitOutcome
 from tests.sinks.delta_2pc.delta_kit import Driver, ddl, ids, numbered, table
@@ -257,30 +256,30 @@ def test_a_new_timestamp_ntz_column_needs_the_feature(tmp_path: Path) -> None:
 
 def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(tmp_path / "t", options={"log_checkpoint_interval": "4"})
-    place = Place.of(str(tmp_path / "t"), {})
+    place = Location.of(str(tmp_path / "t"), {})
     driver.claim()
     for epoch in range(5):
         driver.run(epoch, numbered(epoch, epoch + 1))
-        for thread in list(upkeep._running.values()):
+        for thread in list(log_checkpoints._running.values()):
             thread.join()
-    assert upkeep.newest_checkpoint(place) == 4
+    assert log_checkpoints.newest_checkpoint(place) == 4
     # A process that starts anew goes on from what is in the table.
-    monkeypatch.setattr(upkeep, "_newest", {})
-    monkeypatch.setattr(upkeep, "_running", {})
-    monkeypatch.setattr(_delta_table, "_open", _delta_table._Open())
+    monkeypatch.setattr(log_checkpoints, "_newest", {})
+    monkeypatch.setattr(log_checkpoints, "_running", {})
+    monkeypatch.setattr(sink_table, "_kept", sink_table._Kept())
     driver.run(5, numbered(5, 6))
-    assert not upkeep._running
+    assert not log_checkpoints._running
     driver.run(6, numbered(6, 7))
     driver.run(7, numbered(7, 8))
-    for thread in list(upkeep._running.values()):
+    for thread in list(log_checkpoints._running.values()):
         thread.join()
-    assert upkeep.newest_checkpoint(place) == 8
+    assert log_checkpoints.newest_checkpoint(place) == 8
     assert driver.run(7, numbered(7, 8)) is ALREADY, "the epochs' ids outlive the log's files"
     assert ids(tmp_path / "t") == list(range(8))
 
 
 def test_a_checkpoint_that_fails_is_told_and_harms_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    thread = upkeep.keep_up(Place(str(tmp_path / "none")), 100, 100)
+    thread = log_checkpoints.checkpoint_if_due(Location(str(tmp_path / "none")), 100, 100)
     assert thread is not None
     thread.join()
-    assert "no checkpoint of the log" in caplog.text
+    assert "could not be checkpointed" in caplog.text

@@ -156,7 +156,7 @@ def test_stopped_anywhere_and_woken_later(tmp_path: Path, path: Path, seed: int)
 
 def test_an_older_incarnation_cannot_claim(path: Path) -> None:
     Driver(path, incarnation=5).claim()
-    with pytest.raises(FencedError, match="incarnation 5 of the job has claimed the table; this is incarnation 4"):
+    with pytest.raises(FencedError, match="incarnation 5 of the job has been started; this is incarnation 4"):
         Driver(path, incarnation=4).claim()
 
 
@@ -173,7 +173,7 @@ def test_another_jobs_uid_is_refused_with_the_ways_out(path: Path) -> None:
     first.run(0, numbered(0, 5))
     with pytest.raises(ConfigurationError) as caught:
         Driver(path, job_id="job-2").claim()
-    assert "another uid" in caught.value.do and "bring it back" in caught.value.do and "delete" in caught.value.do
+    assert "another uid" in caught.value.do and "restore it" in caught.value.do and "delete" in caught.value.do
     Driver(path, uid="other", job_id="job-2").claim()
     assert first.run(1, numbered(5, 7)) is CommitOutcome.COMMITTED
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.datafiles.location import Place
+from spark_ext.datafiles.location import Location
 from spark_ext.sinks.contract import CommitOutcome
 from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, numbered
 
@@ -15,17 +15,17 @@ from tests.sinks.delta_2pc.delta_kit import Driver, data_files, ddl, ids, number
 @pytest.fixture(autouse=True)
 def through_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep `file://` as it is, so that it is taken for an object store."""
-    monkeypatch.setattr(Place, "of", staticmethod(_as_given))
+    monkeypatch.setattr(Location, "of", staticmethod(_as_given))
 
 
-def _as_given(path: str, storage_options: Mapping[str, str]) -> Place:
-    return Place(path, storage_options)
+def _as_given(path: str, storage_options: Mapping[str, str]) -> Location:
+    return Location(path, storage_options)
 
 
 def test_epochs_claims_and_cleaning(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     first = Driver(f"file://{tmp_path}/t", options={"log_checkpoint_interval": "2"})
-    assert first.sink().place.local is None
+    assert first.sink().location.local is None
     first.claim()
     for epoch in range(3):
         assert first.run(epoch, numbered(epoch * 5, epoch * 5 + 5)) is CommitOutcome.COMMITTED
@@ -57,7 +57,7 @@ def test_partition_folders_have_plain_names(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
-    place = Place(f"file://{tmp_path}/t")
+    place = Location(f"file://{tmp_path}/t")
     place.delete("nothing.parquet")
     assert place.read("nothing") is None
     assert list(place.files()) == []

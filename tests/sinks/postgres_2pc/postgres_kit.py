@@ -6,7 +6,7 @@ import datetime
 import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from pyspark.sql import types as T
@@ -39,7 +39,7 @@ class PostgresTarget(SinkTarget):
 
     brink = "postgres.before_commit"
     done = "postgres.committed"
-    points = ("postgres.fenced", "postgres.cleaned", "postgres.recorded")
+    points: ClassVar[tuple[str, ...]] = ("postgres.fenced", "postgres.cleaned", "postgres.recorded")
 
     def __init__(self, database: Database, table: str = "out", **options: str) -> None:
         self.dsn, self.table = database.dsn, table

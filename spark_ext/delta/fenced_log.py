@@ -1,0 +1,380 @@
+"""One Delta log, and fenced commits to it: look, write through the same handle, look again after a conflict.
+
+A commit looks at the log as its handle has loaded it: at the fence, and at any other number that is kept under an
+application id. It writes through the same handle and carries these ids. Delta's own conflict check refuses it when the
+log's next file is taken and one of the ids was committed in between; then the handle is brought up to date and all is
+looked at again. So what was found still holds at the moment of the commit, however long the process was frozen.
+
+That rests on one rule: between the look and the commit nothing else may bring the handle up to date, as this would hide
+the conflict. A `FencedLog` holds its lock from the look to the commit, so threads may share one. Processes may not:
+each opens its own, and they meet in the log only.
+
+Log checkpoints and log clean-up are not part of a commit: both list the whole log each time. The user of a log makes
+them where they cost least.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from spark_ext.delta.failures import FAILURES, LogErrors, guarded, log_folder
+from spark_ext.delta.fence import Guard
+
+ATTEMPTS: Final = 40
+"""How often a commit that met others looks again."""
+
+PASSES: Final = 15
+"""Commits of others without a common application id that delta-rs lets one attempt pass."""
+
+NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""Nothing but the commit itself."""
+
+T = TypeVar("T")
+
+Write = Callable[[DeltaTable, CommitProperties], None]
+"""Makes one commit through the handle, with these properties and `NO_HOOKS`."""
+
+
+class FencedLog:
+    """The log of one table, through one kept handle. Safe for several threads.
+
+    Args:
+        uri: path or URI of the table.
+        errors: what failures are raised as.
+        storage_options: of the object store, as delta-rs names them.
+        required: whether a table that was seen and is gone is lost, which is an error. Otherwise it is absent, and may
+            be created again.
+        max_age: age at which `refresh` opens a new handle, s.
+        max_advance: versions after which `refresh` opens a new handle. Both are for handles that may sleep for longer
+            than log files are kept: bringing such a handle up to date misses those that were cleaned up.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        errors: LogErrors,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        required: bool,
+        max_age: float = inf,
+        max_advance: float = inf,
+    ) -> None:
+        self.uri = uri
+        self.errors = errors
+        self.folder = log_folder(uri)
+        """The log's folder when it is local."""
+        self.lock = threading.RLock()
+        """Held from the look to the commit; a caller holds it while it reads through `handle`."""
+        self._storage_options = dict(storage_options or {}) or None
+        self._required = required
+        self._max_age, self._max_advance = max_age, max_advance
+        self._handle: DeltaTable | None = None
+        self._seen = False
+        self._opened_at = 0.0
+        self._opened_version = 0
+        self._passed: Guard | None = None
+
+    # -- the handle ---------------------------------------------------------------------------------------------------
+
+    @property
+    def handle(self) -> DeltaTable | None:
+        """The table as last seen; None when it has not been seen."""
+        return self._handle
+
+    @property
+    def version(self) -> int | None:
+        """The version last seen; None when the table has not been seen."""
+        return None if self._handle is None else self._handle.version()
+
+    def held(self, application: str) -> int | None:
+        """The newest number under an application id, as last seen; None when there is none."""
+        return None if self._handle is None else self._handle.transaction_version(application)
+
+    def exists(self) -> bool:
+        """Whether the table is there, by its log's folder when that is local. Leaves the handle as it is.
+
+        Raises:
+            SparkExtError: of `errors`, when the storage does not answer.
+        """
+        with guarded(self.errors, "looking for the table"):
+            if self.folder is not None:
+                return self.folder.is_dir()
+            return DeltaTable.is_deltatable(self.uri, self._storage_options)
+
+    def refresh(self) -> bool:
+        """See the newest version. On a local path this costs one `stat` when nothing has changed.
+
+        Returns:
+            Whether there is something new since the last look. A table that is not there yet has nothing new.
+
+        Raises:
+            SparkExtError: of `errors`, when the log cannot be read, or is lost.
+        """
+        with self.lock:
+            if self._handle is None:
+                # A folder that is not there is the cheapest answer, for those who wait for the table.
+                if self._seen or self.folder is None or self.exists():
+                    self.reopen()
+                return self._handle is not None
+            before = self._handle.version()
+            if time.monotonic() - self._opened_at > self._max_age or before - self._opened_version > self._max_advance:
+                self.reopen()
+            elif self._has_entry(before + 1):
+                self._passed = None
+                try:
+                    self._handle.update_incremental()
+                except FAILURES as problem:
+                    self._handle = None
+                    raise self.errors.storage(problem, "reading the log") from problem
+            return self.version != before
+
+    def reopen(self) -> None:
+        """Open a new handle, at the newest version.
+
+        Raises:
+            SparkExtError: of `errors`, when the log cannot be read, or is lost.
+        """
+        with self.lock:
+            self._handle, self._passed = None, None
+            with guarded(self.errors, "opening the table"):
+                try:
+                    self._handle = DeltaTable(self.uri, storage_options=self._storage_options)
+                except TableNotFoundError:
+                    # Without its first commit, which a creator is about to write, this is not a table yet.
+                    had_commits = self._seen or (self.folder is not None and any(self.folder.glob("*.json")))
+                    if self._required and had_commits:
+                        raise
+                    return
+            self._seen = True
+            self._opened_at, self._opened_version = time.monotonic(), self._handle.version()
+
+    def _has_entry(self, version: int) -> bool:
+        """Whether the log has, or on an object store may have, the commit of a version."""
+        if self.folder is None:
+            return True
+        with guarded(self.errors, "looking for the log"):
+            return (self.folder / f"{version:020}.json").exists()
+
+    def _notice_loss(self) -> None:
+        """Open anew when the log that the handle stands on has gone: delta-rs would write into the empty folder.
+
+        Local only. On an object store the question would cost a request for each commit.
+        """
+        if self._handle is not None and not self._has_entry(self._handle.version()):
+            self.reopen()
+
+    # -- commits ------------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        schema: pa.Schema | Schema,
+        *,
+        name: str | None = None,
+        partition_by: Sequence[str] = (),
+        configuration: Mapping[str, str | None] | None = None,
+        transactions: Sequence[Transaction] = (),
+    ) -> None:
+        """Create the table. Any number of processes may try at once: it is created once.
+
+        Args:
+            schema: of the rows.
+            name: stored in the table.
+            partition_by: partition columns.
+            configuration: table properties.
+            transactions: what the first commit carries.
+
+        Raises:
+            SparkExtError: of `errors`, when it could not be created and is not there either.
+        """
+        with self.lock:
+            try:
+                DeltaTable.create(
+                    self.uri,
+                    schema,
+                    mode="error",
+                    partition_by=list(partition_by) or None,
+                    name=name,
+                    configuration=configuration,
+                    storage_options=self._storage_options,
+                    # Else delta-rs lets a creator that comes second replace the table, fence included, in version 1.
+                    commit_properties=properties(transactions, passes=0),
+                    post_commithook_properties=NO_HOOKS,
+                )
+            except FAILURES as problem:
+                with guarded(self.errors, "creating the table"):
+                    # Another creator was faster, which delta-rs notices in several ways.
+                    raced = isinstance(problem, DeltaError) and DeltaTable.is_deltatable(
+                        self.uri, self._storage_options
+                    )
+                if not raced:
+                    raise self.errors.not_created(problem) from problem
+            self.reopen()
+
+    def check(self, guard: Guard | None) -> None:
+        """Check a writer's guard: once per look, as what commits later through this handle carries it.
+
+        Raises:
+            FencedError: the log refuses this writer.
+        """
+        if guard is not None and guard != self._passed:
+            guard.check(self.held, self.errors.operator)
+            self._passed = guard
+
+    def commit(self, write: Write, guard: Guard | None, doing: str) -> None:
+        """Make one commit, fenced, to a table that is there.
+
+        The handle is not brought up to date first: only a conflict costs a second look.
+
+        Args:
+            write: makes the commit; called again after a conflict.
+            guard: what the commit asserts; None for a writer that nothing fences off.
+            doing: for messages: "appending".
+
+        Raises:
+            FencedError: the log refuses this writer; nothing was committed.
+            SparkExtError: of `errors`: not committed or, when the storage failed late, not known to be.
+        """
+
+        def attempt(table: DeltaTable | None) -> bool:
+            self._write(write, table, guard, PASSES)
+            return True
+
+        self.settle(attempt, doing, newest=False)
+
+    def compare_and_swap(self, write: Write, guard: Guard | None, expected: int, doing: str) -> bool:
+        """Make one commit if the table is at the version expected, and nothing else is committed before it.
+
+        Returns:
+            Whether it was made.
+
+        Raises:
+            FencedError: the log refuses this writer; nothing was committed.
+            SparkExtError: of `errors`: not committed or, when the storage failed late, not known to be.
+        """
+        with self.lock:
+            self._notice_loss()
+            self.refresh()
+            if self.version != expected:
+                return False
+            try:
+                with guarded(self.errors, doing):
+                    self._write(write, self._handle, guard, passes=0)
+            except CommitFailedError:
+                self.reopen()
+                return False
+            return True
+
+    def commit_once(self, write: Write, guard: Guard | None, doing: str) -> bool:
+        """Make one commit through a handle that was just opened, or none when another one comes in between.
+
+        Returns:
+            Whether it was made; False also when there is no table.
+
+        Raises:
+            FencedError: the log refuses this writer; nothing was committed.
+            SparkExtError: of `errors`: not committed or, when the storage failed late, not known to be.
+        """
+        with self.lock:
+            self.reopen()
+            if self._handle is None:
+                return False
+            try:
+                with guarded(self.errors, doing):
+                    self._write(write, self._handle, guard, passes=3)
+                return True
+            except CommitFailedError:
+                return False
+            finally:
+                self.reopen()
+
+    def settle(self, attempt: Callable[[DeltaTable | None], T | None], doing: str, *, newest: bool = True) -> T:
+        """Look and write until no other commit comes in between.
+
+        Args:
+            attempt: looks at the table and writes through the handle that it is given, which is None when there is no
+                table. Returns what was found or done, or None to be called again on the newest version.
+            doing: for messages: "committing epoch 3".
+            newest: whether the first look has to be at the newest version. Without it an open handle is used as it is,
+                and something newer is noticed only if it conflicts.
+
+        Raises:
+            SparkExtError: as `attempt` raises it; or of `errors`: the storage failed, or other writers were faster
+                in all attempts.
+        """
+        look = newest
+
+        def once() -> T:
+            nonlocal look
+            for _ in range(ATTEMPTS):
+                self._notice_loss()
+                if look or self._handle is None:
+                    self.refresh()
+                look = True
+                try:
+                    settled = attempt(self._handle)
+                except CommitFailedError:
+                    raise
+                except FAILURES as problem:
+                    # Whether the handle is still right is not known.
+                    self._handle = None
+                    raise self.errors.storage(problem, doing) from problem
+                if settled is not None:
+                    return settled
+            raise self.errors.contended(doing, ATTEMPTS)
+
+        attempts = Retrying(
+            retry=retry_if_exception_type(CommitFailedError),
+            # At random, so that writers do not meet again and again.
+            wait=wait_random_exponential(multiplier=0.02, max=0.2),
+            stop=stop_after_attempt(ATTEMPTS),
+        )
+        with self.lock:
+            try:
+                return attempts(once)
+            except RetryError as problem:
+                raise self.errors.contended(doing, ATTEMPTS) from problem.last_attempt.exception()
+
+    def _write(self, write: Write, table: DeltaTable | None, guard: Guard | None, passes: int) -> None:
+        if table is None:
+            raise TableNotFoundError(f"there is no table at {self.uri}")
+        self.check(guard)
+        write(table, properties(guard.transactions if guard else (), passes=passes))
+        # The handle may have passed commits of others, whose ids this commit did not carry.
+        self._passed = guard
+
+
+def properties(
+    transactions: Sequence[Transaction] = (), *, passes: int = PASSES, info: Mapping[str, Any] | None = None
+) -> CommitProperties:
+    """What a commit carries.
+
+    Args:
+        transactions: the numbers it keeps under application ids.
+        passes: commits of others without a common id that it may pass; 0: it has to be the next version.
+        info: what the table's history shows of it.
+    """
+    return CommitProperties(dict(info or {}) or None, passes, list(transactions) or None)
+
+
+def write_files(
+    table: DeltaTable, files: Sequence[AddAction], commit: CommitProperties, *, partition_by: Sequence[str] = ()
+) -> None:
+    """Add data files in one commit; without files the commit only carries transactions. The handle stays behind it."""
+    table.create_write_transaction(
+        list(files),
+        mode="append",
+        schema=table.schema(),
+        partition_by=list(partition_by) or None,
+        commit_properties=commit,
+        post_commithook_properties=NO_HOOKS,
+    )

@@ -1,0 +1,186 @@
+"""Spark's own log of a query, watched: the epochs that have been committed, and the rows that follow from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.ledger.schema import EpochRow, FinishedRow
+from spark_ext.model import query_offsets
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.queries.history import EpochHistory
+from spark_ext.queries.records import channel_flags, final_flags
+from spark_ext.spark import checkpoint_directory
+
+if TYPE_CHECKING:
+    from spark_ext.queries.spec import QuerySpec
+    from spark_ext.spark.spark_log import SparkLog
+
+
+@dataclass(frozen=True)
+class QueryPosition:
+    """How far a query has come, by Spark's log."""
+
+    query_id: str | None = None
+    """Spark's id; None before the first start."""
+    epoch: int = -1
+    """The newest committed epoch; -1: none."""
+    offsets: LoggedOffsets | None = None
+    """Its offsets."""
+    input_done: bool = False
+    """Whether that epoch has all input, and the state is empty."""
+
+    @property
+    def ended_sources(self) -> frozenset[str]:
+        """Sources that have ended by that epoch."""
+        if self.offsets is None:
+            return frozenset()
+        offsets = query_offsets.source_offsets(self.offsets)
+        return frozenset(uid for uid, offset in offsets.items() if offset.ended)
+
+
+class EpochObserver:
+    """Reads Spark's log of one query, and keeps what of it has been seen and stored.
+
+    Args:
+        spec: the query.
+        log: of its checkpoint directory.
+        lineage: the query's.
+        incarnation: the number under which rows are written.
+        flagged: per source, the last finish sequence whose flag is in the ledger.
+        clock: s; never goes back.
+    """
+
+    def __init__(
+        self,
+        spec: QuerySpec,
+        log: SparkLog,
+        lineage: int,
+        incarnation: int,
+        flagged: Mapping[str, int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lineage = lineage
+        self.history = EpochHistory(clock)
+        self._spec = spec
+        self._log = log
+        self._incarnation = incarnation
+        self._flagged = dict(flagged)
+        self._position = QueryPosition()
+
+    @property
+    def position(self) -> QueryPosition:
+        """How far the query had come at the last look."""
+        return self._position
+
+    def restore(self, known: tuple[str, int] | None, who: str) -> None:
+        """Read what earlier runs have left: the facts from which this one continues.
+
+        Args:
+            known: Spark's query id and the newest committed epoch as the ledger has them; None: never ran.
+            who: job and query, for messages.
+
+        Raises:
+            StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
+        """
+        left = checkpoint_directory.look(self._log, known, who, self._spec.uid)
+        self._move(QueryPosition(left.query_id, left.committed, left.offsets))
+        self.history.begin_after(left.committed)
+        # What an earlier run had committed and not written down when it ended: history has no gaps.
+        for epoch in range(0 if known is None else known[1] + 1, left.committed + 1):
+            logged = self._log.offsets(epoch)
+            if logged is not None:
+                self.history.committed(epoch, logged, in_this_run=False)
+
+    def recall(self, known: tuple[str, int]) -> None:
+        """Take the position of a query that has finished from the ledger: its checkpoint may be gone.
+
+        Args:
+            known: Spark's query id and the last epoch, as the ledger has them.
+        """
+        query_id, epoch = known
+        self._move(QueryPosition(query_id, epoch, self._log.offsets(epoch)))
+
+    def started(self, query_id: str) -> None:
+        """Spark has started the query under this id."""
+        self._position = replace(self._position, query_id=query_id)
+
+    def newest_planned(self) -> LoggedOffsets | None:
+        """Offsets of the newest epoch that Spark has planned, committed or not; None when there is none."""
+        newest = self._log.newest_offsets()
+        return None if newest is None else self._log.offsets(newest)
+
+    def look(self) -> list[FinishedRow] | None:
+        """Take in the epochs that have been committed since the last look.
+
+        Returns:
+            New finished flags of channels, to be stored; None when no further epoch has been committed.
+        """
+        before = newest = self._position.epoch
+        while self._log.is_committed(newest + 1):
+            newest += 1
+        if newest == before:
+            return None
+        offsets = self._position.offsets
+        for epoch in range(before + 1, newest + 1):
+            logged = self._log.offsets(epoch)
+            if logged is not None:
+                offsets = logged
+            self.history.committed(epoch, logged)
+        self._move(replace(self._position, epoch=newest, offsets=offsets))
+        assert offsets is not None
+        flags = channel_flags(offsets, self._flagged, self._row(), datetime.now(timezone.utc))
+        for flag in flags:
+            self._flagged[flag.source] = flag.sequence
+        return flags
+
+    def _move(self, position: QueryPosition) -> None:
+        offsets, spec = position.offsets, self._spec
+        done = (
+            offsets is not None
+            and bool(spec.sources)
+            and not spec.natives
+            and query_offsets.input_ended(offsets, (source.uid for source in spec.sources))
+            and query_offsets.flushed(offsets, (end.uid for end in spec.ends))
+        )
+        self._position = replace(position, input_done=done)
+
+    def final_flags(self) -> list[FinishedRow]:
+        """The flags that follow from the query's final checkpoint, and any of a channel that was not stored yet."""
+        offsets = self._position.offsets
+        if offsets is None:
+            return []
+        now = datetime.now(timezone.utc)
+        return [*channel_flags(offsets, self._flagged, self._row(), now), *final_flags(offsets, self._row(), now)]
+
+    def epoch_rows(self, *, everything: bool = False) -> Iterator[EpochRow]:
+        """Rows of committed epochs, each once, in order.
+
+        Args:
+            everything: also those whose figures have not come yet.
+        """
+        for epoch in self.history.ready(everything=everything):
+            at = self._log.committed_at(epoch.number)
+            yield EpochRow(
+                query=self._spec.uid,
+                query_id=self._position.query_id or "",
+                epoch=epoch.number,
+                lineage=self.lineage,
+                incarnation=self._incarnation,
+                input_rows=epoch.input_rows,
+                committed_at=datetime.fromtimestamp(at or time.time(), tz=timezone.utc),
+                duration_ms=epoch.duration_ms,
+                offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
+            )
+
+    def _row(self) -> dict[str, Any]:
+        """What the query's flags share."""
+        return {
+            "query": self._spec.uid,
+            "epoch": self._position.epoch,
+            "lineage": self.lineage,
+            "incarnation": self._incarnation,
+        }

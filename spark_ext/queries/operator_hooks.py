@@ -1,0 +1,141 @@
+"""The hooks of a query's operators that Spark never calls: the job calls them in the driver, at its start and its end.
+
+Each call builds the operator anew from its options: between two calls nothing is kept of it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from spark_ext.failpoints import reach
+from spark_ext.model import query_offsets
+from spark_ext.model.commits import Claim, Epoch
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.queries import operators
+from spark_ext.sinks.runtime.retry import attempts
+from spark_ext.sources.contract import Committed
+from spark_ext.spark import jvm
+
+if TYPE_CHECKING:
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.spec import QuerySpec
+    from spark_ext.sinks.contract import TwoPhaseCommitSink
+    from spark_ext.sources.contract import ChannelSource
+
+
+class OperatorHooks:
+    """Calls the hooks of one query's sources and sink. All come at least once: after a crash they may come again.
+
+    Args:
+        spec: the query.
+        context: the job's.
+        lineage: the query's.
+    """
+
+    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int) -> None:
+        self._spec = spec
+        self._context = context
+        self._lineage = lineage
+
+    def _sources(self) -> Iterator[tuple[str, ChannelSource]]:
+        for source in self._spec.sources:
+            yield source.uid, operators.source(source.format, source.options)
+
+    def _sink(self) -> TwoPhaseCommitSink | None:
+        sink = self._spec.sink
+        return None if sink is None else operators.sink(sink.format, sink.options)
+
+    def claim(self) -> None:
+        """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`.
+
+        Raises:
+            FencedError, ConfigurationError, TransientError: the target was not claimed.
+        """
+        sink, spec, context = self._sink(), self._spec.sink, self._context
+        if sink is None or spec is None:
+            return
+        schema = jvm.writer_frame(self._spec.writer).schema
+        claim = Claim(spec.uid, context.job, context.job_id, context.incarnation.number, self._lineage, context.state)
+        # A target may still be busy with requests of a driver that has died.
+        tries = attempts(sink.options, f"the claim of sink '{spec.uid}'", reraise=True)
+        tries(sink.validate, schema)
+        tries(sink.claim, claim)
+        reach("sink.claimed")
+
+    def open(self, ended: Collection[str]) -> None:
+        """The query is about to start.
+
+        Args:
+            ended: sources that have ended, which are not opened.
+        """
+        for source in self._spec.sources:
+            if source.uid not in ended:
+                operators.source(source.format, source.options).open()
+        sink = self._sink()
+        if sink is not None:
+            sink.open()
+
+    def end_of_input(self) -> None:
+        """All input of the query, and all its state, has been committed."""
+        for _, source in self._sources():
+            source.end_of_input()
+        sink = self._sink()
+        if sink is not None:
+            sink.end_of_input()
+
+    def not_finalized(self, query_id: str, epoch: int) -> str | None:
+        """The first operator that is not finalized yet, for a message; None when all are.
+
+        Args:
+            query_id: Spark's.
+            epoch: the newest committed one.
+        """
+        for source in self._spec.sources:
+            if (
+                operators.requires_finalization(source.format)
+                and not operators.source(source.format, source.options).is_finalized()
+            ):
+                return f"source '{source.uid}'"
+        sink = self._spec.sink
+        if sink is not None and operators.requires_finalization(sink.format):
+            built = operators.sink(sink.format, sink.options)
+            if not built.is_finalized(self._final(sink.uid, query_id, epoch)):
+                return f"sink '{sink.uid}'"
+        return None
+
+    def final_checkpoint(self, offsets: LoggedOffsets, query_id: str, epoch: int) -> None:
+        """The final checkpoint is recorded: acknowledge the last epoch to the sources, and the end to the sink.
+
+        Args:
+            offsets: of the last epoch.
+            query_id: Spark's.
+            epoch: its number.
+        """
+        by_source = query_offsets.source_offsets(offsets)
+        for uid, source in self._sources():
+            source.on_epoch_committed(Committed.of(by_source[uid], final=True))
+        sink, spec = self._sink(), self._spec.sink
+        if sink is not None and spec is not None:
+            sink.on_final_checkpoint(self._final(spec.uid, query_id, epoch))
+
+    def close(self) -> list[Exception]:
+        """The query has stopped for good.
+
+        Returns:
+            What the operators raised: all are closed whatever one of them does.
+        """
+        problems: list[Exception] = []
+        closes = [source.close for _, source in self._sources()]
+        sink = self._sink()
+        if sink is not None:
+            closes.append(sink.close)
+        for close in closes:
+            try:
+                close()
+            except Exception as problem:
+                problems.append(problem)
+        return problems
+
+    def _final(self, sink: str, query_id: str, epoch: int) -> Epoch:
+        return Epoch(sink, self._lineage, query_id, epoch, self._context.incarnation.number, final=True)

@@ -1,0 +1,122 @@
+"""The Spark query of a supervised query: its starts, its end, and what Spark reports of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from spark_ext.spark import jvm
+from spark_ext.spark.query_events import Hint, hint_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from spark_ext.queries.spec import QuerySpec
+
+
+@dataclass(frozen=True)
+class End:
+    """A Spark query has ended."""
+
+    failure: BaseException | None = None
+    """As Spark raised it; None: it ended by itself, or was stopped."""
+
+
+class RunnableQuery(Protocol):
+    """What supervision needs of a Spark query. It can be started again after each end."""
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever started by this object."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is an end that `take_end` has not returned yet."""
+
+    def start(self) -> str:
+        """Start it, and return Spark's id of it. An end that was not taken is forgotten.
+
+        Raises:
+            Exception: whatever Spark raises.
+        """
+
+    def stop(self) -> None:
+        """Stop it, if it runs, and wait until it has stopped."""
+
+    def take_end(self) -> End | None:
+        """The end since the last start, once; None while it runs."""
+
+    def reports(self, after: int) -> list[Hint]:
+        """Spark's recent reports on epochs after the given one, oldest first; none before the first start."""
+
+
+class SparkQuery:
+    """A query in Spark, with the checkpoint, trigger and name that its job gives it.
+
+    Args:
+        spec: the query.
+        name: under which Spark shows it.
+        checkpoint: path or URI of its checkpoint directory.
+        on_end: called on a thread of its own when the query has ended.
+    """
+
+    def __init__(self, spec: QuerySpec, name: str, checkpoint: str, on_end: Callable[[], None]) -> None:
+        self._spec = spec
+        self._name = name
+        self._checkpoint = checkpoint
+        self._on_end = on_end
+        self._query: StreamingQuery | None = None
+        self._end: End | None = None
+
+    @property
+    def started(self) -> bool:
+        """See `RunnableQuery`."""
+        return self._query is not None
+
+    @property
+    def ended(self) -> bool:
+        """See `RunnableQuery`."""
+        return self._end is not None
+
+    def start(self) -> str:
+        """See `RunnableQuery`."""
+        self._end = None
+        # A restart comes from the coordinator's thread, which has no active session of its own.
+        jvm.activate(jvm.writer_frame(self._spec.writer).sparkSession)
+        writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
+        if self._spec.available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime="0 seconds")
+        query = writer.start()
+        self._query = query
+        threading.Thread(
+            target=self._await, args=(query,), name=f"spark-ext-await-{self._spec.uid}", daemon=True
+        ).start()
+        return str(query.id)
+
+    def _await(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+            self._end = End()
+        except BaseException as failure:
+            self._end = End(failure)
+        self._on_end()
+
+    def stop(self) -> None:
+        """See `RunnableQuery`."""
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+    def take_end(self) -> End | None:
+        """See `RunnableQuery`."""
+        end, self._end = self._end, None
+        return end
+
+    def reports(self, after: int) -> list[Hint]:
+        """See `RunnableQuery`."""
+        if self._query is None:
+            return []
+        return [hint_of(report) for report in jvm.recent_progress(self._query, after)]

@@ -1,0 +1,164 @@
+"""The final checkpoint's steps with a fake query and fake operators: their order, the wait, a crash between two."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext import failpoints
+from spark_ext.checkpoints.final import FinalCheckpoint, FinalizationTimeout
+from spark_ext.errors import StorageError
+from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, IncidentRow
+from spark_ext.model.lifecycle import FinalStep, State
+from spark_ext.model.offsets import SourceOffset
+from tests.queries.fakes import QUERY_ID, Bench
+
+STEPS = [step.value for step in FinalStep]
+
+
+class FakeOperators:
+    """Hooks that keep what was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.waits_for: str | None = None
+        self.problems: list[Exception] = []
+
+    def end_of_input(self) -> None:
+        self.calls.append("end_of_input")
+
+    def not_finalized(self, query_id: str, epoch: int) -> str | None:
+        assert query_id == QUERY_ID
+        return self.waits_for
+
+    def final_checkpoint(self, offsets: Any, query_id: str, epoch: int) -> None:
+        self.calls.append(("final_checkpoint", query_id, epoch))
+
+    def close(self) -> list[Exception]:
+        self.calls.append("close")
+        return self.problems
+
+
+def ended(final: int = 0) -> SourceOffset:
+    return SourceOffset("in", ended=True, final=final)
+
+
+class Finishing(Bench):
+    """A query with all its input committed, and its final checkpoint."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(folder, **settings)
+        self.started()
+        self.query.commit(ended())
+        self.tick()
+        assert self.run.state is State.FINISHING
+        self.operators = FakeOperators()
+        self.final = self.checkpoint()
+
+    def checkpoint(self, **given: Any) -> FinalCheckpoint:
+        operators: Any = self.operators
+        return FinalCheckpoint(self.run, self.spec, 1, operators, self.context, 7, clock=self.clock, **given)
+
+    def finish(self, final: FinalCheckpoint | None = None) -> None:
+        final = final or self.final
+        while not final.done and final.advance():
+            pass
+
+    def steps(self) -> list[str]:
+        return [row.status for row in self.rows(CheckpointRow)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Finishing:
+    return Finishing(tmp_path)
+
+
+def test_steps_come_in_their_order_and_are_recorded(bench: Finishing) -> None:
+    bench.finish()
+    assert bench.final.done and bench.steps() == STEPS
+    assert {(row.checkpoint_id, row.kind, row.epoch) for row in bench.rows(CheckpointRow)} == {(7, "final", 0)}
+    assert bench.operators.calls == ["end_of_input", ("final_checkpoint", QUERY_ID, 0), "close"]
+    assert not bench.query.running
+    assert [(row.kind, row.source) for row in bench.rows(FinishedRow)] == [("source", "in"), ("query", "")]
+
+
+def test_the_query_runs_until_the_fact_is_recorded(bench: Finishing) -> None:
+    for _ in range(4):
+        assert bench.query.running
+        bench.final.advance()
+    assert bench.steps() == STEPS[:3]
+    bench.final.advance()
+    assert not bench.query.running and bench.final.done
+
+
+def test_an_operator_that_is_not_finalized_is_given_one_epoch_at_a_time(bench: Finishing) -> None:
+    bench.operators.waits_for = "sink 'out'"
+    for _ in range(3):
+        bench.finish()
+    assert [(row.kind, row.target, row.value) for row in bench.rows(ControlEventRow)] == [("final_epoch", "in", 1)]
+    bench.operators.waits_for = None
+    bench.finish()
+    assert not bench.steps(), "the requested epoch belongs to the final checkpoint"
+    bench.query.commit(ended(final=1))
+    bench.finish()
+    assert bench.final.done and {row.epoch for row in bench.rows(CheckpointRow)} == {1}
+
+
+def test_a_query_that_fails_while_it_is_waited_for_is_started_again(bench: Finishing) -> None:
+    bench.operators.waits_for = "source 'in'"
+    bench.finish()
+    bench.query.end(RuntimeError("lost"))
+    bench.finish()
+    assert bench.query.starts == 2 and bench.run.state is State.FINISHING
+
+
+def test_an_operator_that_is_never_finalized_fails_the_query(tmp_path: Path) -> None:
+    bench = Finishing(tmp_path, finalization_timeout=1000)
+    bench.operators.waits_for = "sink 'out'"
+    bench.clock.now += 1.0
+    bench.finish()
+    bench.operators.waits_for, bench.clock.now = "sink 'out'", bench.clock.now + 0.1
+    with pytest.raises(FinalizationTimeout, match="a requested epoch was not finalized within 1 s"):
+        bench.finish()
+    assert not bench.steps()
+
+
+@pytest.mark.parametrize("passed", range(1, len(STEPS)))
+def test_a_further_run_takes_the_steps_that_are_left(bench: Finishing, passed: int) -> None:
+    again = bench.checkpoint(passed=frozenset(STEPS[:passed]))
+    bench.finish(again)
+    assert bench.steps() == STEPS[passed:]
+    assert "end_of_input" not in bench.operators.calls
+
+
+def test_flags_that_an_earlier_run_stored_are_not_stored_again(bench: Finishing) -> None:
+    bench.finish(bench.checkpoint(passed=STEPS[:1], flagged={("source", "in")}))
+    assert [(row.kind, row.source) for row in bench.rows(FinishedRow)] == [("query", "")]
+
+
+def test_a_step_that_fails_is_taken_again(bench: Finishing) -> None:
+    bench.final.advance()
+    bench.writer.failures = [StorageError("the disk is full")]
+    with pytest.raises(StorageError):
+        bench.final.advance()
+    bench.finish()
+    assert bench.steps() == STEPS and bench.operators.calls.count("end_of_input") == 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_after_a_step_leaves_it_recorded(bench: Finishing, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, f"final.{step.lower()}=raise")
+    with pytest.raises(OSError, match="fail point"):
+        bench.finish()
+    assert bench.steps() == STEPS[: STEPS.index(step) + 1]
+
+
+def test_an_operator_that_cannot_be_closed_is_an_incident_and_no_failure(bench: Finishing) -> None:
+    bench.operators.problems = [ValueError("a socket")]
+    bench.finish()
+    assert bench.final.done
+    assert [(row.type, row.what) for row in bench.rows(IncidentRow)] == [("close", "close: a socket")]

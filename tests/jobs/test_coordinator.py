@@ -1,0 +1,121 @@
+"""The coordinator with fake queries and a ledger in memory: what one query's end means for the others and the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext.control.events import request
+from spark_ext.errors import DataError, FencedError, StorageError
+from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, ExecutionStateRow
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.operator_hooks import OperatorHooks
+from tests.queries.fakes import Bench, position
+from tests.support.waiting import until
+
+END = 10.0
+"""Longer than any of these jobs takes, s."""
+
+
+class FakeJob:
+    """A job of two queries, with its coordinator's thread."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.a = Bench(folder, query="a", **settings)
+        self.b = Bench(folder, query="b", around=self.a, natives=["rate"], sources=[])
+        ledger: Any = self.a.ledger
+        self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.b.run], 1, {})
+
+    def start(self) -> None:
+        self.a.started()
+        self.b.started()
+        self.coordinator.start()
+
+    def states(self) -> tuple[State, State, State]:
+        return self.coordinator.state, self.a.run.state, self.b.run.state
+
+    def entered(self) -> list[str]:
+        """The states that the job has entered."""
+        return [row.state for row in self.a.rows(ExecutionStateRow) if row.operator == ""]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
+    for hook in ("end_of_input", "final_checkpoint"):
+        monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
+    monkeypatch.setattr(OperatorHooks, "not_finalized", lambda *_: None)
+    monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
+    return FakeJob(tmp_path)
+
+
+def test_a_drained_job_finishes_and_its_drain_is_acknowledged(job: FakeJob) -> None:
+    job.start()
+    job.b.query.commit({"logOffset": 1})
+    until(lambda: job.b.run.committed == 0, "the epoch")
+    request(job.a.context.write_behind, "", "drain")
+    job.coordinator.drain()
+    job.a.query.commit(position(ended=True))
+    assert job.coordinator.join(END)
+    assert job.states() == (State.FINISHED,) * 3
+    assert [row.status for row in job.a.rows(ControlEventRow)] == ["accepted", "acknowledged"]
+    assert job.entered() == ["RUNNING", "FINISHED"]
+    finals = {row.query: row.checkpoint_id for row in job.a.rows(CheckpointRow) if row.kind == "final"}
+    assert set(finals) == {"a", "b"} and len(set(finals.values())) == 2
+
+
+def test_a_query_that_fails_for_good_ends_the_others(job: FakeJob) -> None:
+    job.start()
+    job.a.query.end(DataError("the file is truncated"))
+    assert job.coordinator.join(END)
+    assert job.states() == (State.FAILED, State.FAILED, State.CANCELED)
+    assert isinstance(job.coordinator.failure, DataError)
+    assert job.entered() == ["RUNNING", "FAILING", "FAILED"]
+
+
+def test_a_stop_cancels_all(job: FakeJob) -> None:
+    job.start()
+    job.coordinator.stop()
+    assert job.coordinator.join(END)
+    assert job.states() == (State.CANCELED,) * 3 and job.coordinator.failure is None
+    assert not job.a.query.running and not job.b.query.running
+
+
+def test_a_query_that_is_stopped_by_a_newer_incarnation_abandons_the_job(job: FakeJob) -> None:
+    job.start()
+    job.a.ledger.newest = 2
+    job.a.query.stop()
+    assert job.coordinator.join(END)
+    assert job.coordinator.state is State.FAILED and isinstance(job.coordinator.failure, FencedError)
+    assert job.b.run.state is State.FAILED and not job.b.query.running
+    assert "FAILED" not in job.b.states() and "FAILED" not in job.entered(), "the ledger has another owner"
+
+
+def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(job: FakeJob) -> None:
+    job.start()
+    until(lambda: job.entered() == ["RUNNING"], "the start's rows")
+    job.a.writer.failures = [StorageError("the disk is full")]
+    job.a.query.commit(position(ended=True))
+    assert job.coordinator.join(END)
+    assert job.states()[1:] == (State.FAILED, State.CANCELED)
+    assert isinstance(job.coordinator.failure, StorageError)
+
+
+def test_a_cut_holds_the_last_committed_epoch_of_each_query(tmp_path: Path) -> None:
+    job = FakeJob(tmp_path, checkpoint_interval=1)
+    job.start()
+    job.a.query.commit(position())
+    job.b.query.commit({"logOffset": 1})
+    job.b.query.commit({"logOffset": 2})
+
+    def cuts() -> list[dict[str, int]]:
+        rows = [row for row in job.a.rows(CheckpointRow) if row.kind == "periodic"]
+        return [{uid: part["epoch"] for uid, part in row.metadata["queries"].items()} for row in rows]
+
+    until(lambda: {"a": 0, "b": 1} in cuts(), "the cut")
+    job.coordinator.stop()
+    assert job.coordinator.join(END)
+    assert cuts()[-1] == {"a": 0, "b": 1}, "a cut that is like the last is not recorded again"
+    assert all(one != other for one, other in zip(cuts(), cuts()[1:], strict=False))

@@ -1,0 +1,101 @@
+"""What follows the end of a Spark query: every cause, and what restarts depend on."""
+
+from __future__ import annotations
+
+import itertools
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext.errors import CommitError, DataError, FencedError, SparkExtError, StorageError
+from spark_ext.model.restarts import Action, Cause, Decision, Failures, RestartPolicy, decide
+
+POLICY = RestartPolicy()
+NONE = Failures()
+
+failures = st.builds(Failures, st.integers(0, 50), st.floats(0, 1000))
+causes = st.sampled_from(Cause)
+terminal = st.sampled_from([DataError("x"), FencedError("x")])
+passing = st.sampled_from([SparkExtError("x"), StorageError("x"), CommitError("x")])
+
+
+@pytest.mark.parametrize(
+    ("failed", "draining", "stopping", "available_now"), list(itertools.product([False, True], repeat=4))
+)
+def test_the_cause_is_the_first_that_holds(failed: bool, draining: bool, stopping: bool, available_now: bool) -> None:
+    order = [
+        (failed, Cause.FAILURE),
+        (draining, Cause.DRAINED),
+        (stopping, Cause.STOPPED),
+        (available_now, Cause.AVAILABLE_NOW),
+        (True, Cause.OUTSIDE),
+    ]
+    expected = next(cause for holds, cause in order if holds)
+    assert Cause.of(failed=failed, draining=draining, stopping=stopping, available_now=available_now) is expected
+
+
+@pytest.mark.parametrize(
+    ("cause", "same_input", "action"),
+    [
+        (Cause.DRAINED, False, Action.FINISH),
+        (Cause.STOPPED, False, Action.CANCEL),
+        (Cause.STOPPED, True, Action.CANCEL),
+        (Cause.AVAILABLE_NOW, True, Action.FINISH),
+        (Cause.AVAILABLE_NOW, False, Action.RUN_AGAIN),
+        (Cause.OUTSIDE, False, Action.CANCEL),
+        (Cause.OUTSIDE, True, Action.CANCEL),
+    ],
+)
+@given(before=failures, now=st.floats(0, 2000))
+def test_an_end_without_a_failure(cause: Cause, same_input: bool, action: Action, before: Failures, now: float) -> None:
+    decision = decide(cause, None, before, POLICY, now, same_input=same_input)
+    assert (decision.action, decision.failures, decision.delay_ms) == (action, before, 0)
+
+
+@given(error=terminal, before=failures, attempts=st.integers(0, 100))
+def test_a_terminal_error_fails_whatever_the_policy(error: SparkExtError, before: Failures, attempts: int) -> None:
+    decision = decide(Cause.FAILURE, error, before, RestartPolicy(attempts), before.since)
+    assert (decision.action, decision.reason) == (Action.FAIL, str(error))
+
+
+@given(error=terminal | passing, before=failures, same=st.booleans())
+def test_a_failure_while_stopping_cancels(error: SparkExtError, before: Failures, same: bool) -> None:
+    decision = decide(Cause.FAILURE, error, before, POLICY, 2000.0, stopping=True, same_input=same)
+    assert (decision.action, decision.failures) == (Action.CANCEL, before)
+
+
+@given(error=passing, attempts=st.integers(0, 8), count=st.integers(0, 10), since=st.floats(0, 1000))
+def test_other_failures_are_restarted_as_often_as_the_policy_says(
+    error: SparkExtError, attempts: int, count: int, since: float
+) -> None:
+    policy = RestartPolicy(attempts, outage_ms=0)
+    decision = decide(Cause.FAILURE, error, Failures(count, since), policy, since + 1)
+    delay = policy.delay_ms(count + 1)
+    assert decision.failures.count == count + 1
+    if count < attempts:
+        assert decision == Decision(Action.RESTART, str(error), delay or 0, decision.failures)
+    else:
+        assert (decision.action, delay) == (Action.FAIL, None)
+
+
+@given(st.lists(st.floats(0, 1000), min_size=1, max_size=20))
+def test_failures_in_a_row_are_counted_from_the_first(times: list[float]) -> None:
+    now = NONE
+    for time in sorted(times):
+        now = decide(Cause.FAILURE, SparkExtError("x"), now, POLICY, time).failures
+    assert now == Failures(len(times), min(times))
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds", "action"),
+    [
+        (StorageError("x"), 299.0, Action.RESTART),
+        (StorageError("x"), 301.0, Action.FAIL),
+        (SparkExtError("x"), 299.0, Action.FAIL),
+    ],
+)
+def test_an_outage_is_retried_for_longer_than_other_failures(
+    error: SparkExtError, seconds: float, action: Action
+) -> None:
+    assert decide(Cause.FAILURE, error, Failures(20, 50.0), POLICY, 50.0 + seconds).action is action

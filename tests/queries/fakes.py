@@ -1,0 +1,223 @@
+"""Stand-ins for Spark, the ledger and time: a query's supervision without any of them, in milliseconds."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spark_ext.ledger import Incarnation
+from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow, Row
+from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.model.offsets import Finished, SourceOffset
+from spark_ext.queries.context import JobContext
+from spark_ext.queries.run import QueryRun
+from spark_ext.queries.spark_query import End
+from spark_ext.queries.spec import OperatorSpec, QuerySpec
+from spark_ext.settings import JobSettings
+from spark_ext.spark.query_events import Hint
+
+R = TypeVar("R")
+
+QUERY_ID = "fake-id"
+
+
+class Clock:
+    """Time that a test sets, s."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeLedger:
+    """A ledger in memory, as far as the coordinator reads one."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.newest = 1
+
+    def of(self, kind: type[R]) -> list[R]:
+        """The rows of a table."""
+        return [row for row in self.rows if isinstance(row, kind)]
+
+    def newest_incarnation(self) -> int:
+        return self.newest
+
+    def control_since(self, sequence: int) -> list[ControlEventRow]:
+        return [row for row in self.of(ControlEventRow) if row.sequence > sequence]
+
+    def next_control_sequence(self) -> int:
+        return max((row.sequence for row in self.of(ControlEventRow)), default=0) + 1
+
+
+class FakeWriter:
+    """Writes to the ledger in memory."""
+
+    def __init__(self, ledger: FakeLedger) -> None:
+        self.ledger = ledger
+        self.incarnation = Incarnation("lab", "job-id", 1, 1)
+        self.failures: list[Exception] = []
+        """Raised by the next appends, one each."""
+
+    def append(self, rows: Sequence[Row]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.ledger.rows.extend(rows)
+
+
+class FakeQuery:
+    """A query as Spark runs it: it writes the checkpoint directory, and ends when a test says so."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.starts = 0
+        self.running = False
+        self.refusals: list[Exception] = []
+        """Raised by the next starts, one each."""
+        self.hints: list[Hint] = []
+        """What Spark reports when it is asked."""
+        self._end: End | None = None
+
+    # -- what the supervision sees ------------------------------------------------------------------------------------
+
+    @property
+    def started(self) -> bool:
+        return self.starts > 0
+
+    @property
+    def ended(self) -> bool:
+        return self._end is not None
+
+    def start(self) -> str:
+        assert not self.running, "Spark runs a query only once"
+        self._end = None
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.starts += 1
+        self.running = True
+        self._write("metadata", json.dumps({"id": QUERY_ID}))
+        return QUERY_ID
+
+    def stop(self) -> None:
+        if self.running:
+            self.end()
+
+    def take_end(self) -> End | None:
+        end, self._end = self._end, None
+        return end
+
+    def reports(self, after: int) -> list[Hint]:
+        return [hint for hint in self.hints if hint.epoch is not None and hint.epoch > after]
+
+    # -- what a test does ---------------------------------------------------------------------------------------------
+
+    def plan(self, *sources: Any) -> int:
+        """Plan the next epoch; a source's offset is one of ours or any JSON."""
+        epoch = len(list((self.checkpoint / "offsets").glob("*")))
+        lines = [json.dumps(one.to_json() if isinstance(one, SourceOffset) else one) for one in sources]
+        self._write(f"offsets/{epoch}", "\n".join(["v1", "{}", *lines]))
+        return epoch
+
+    def commit(self, *sources: Any) -> int:
+        """Plan and commit the next epoch."""
+        epoch = self.plan(*sources)
+        self._write(f"commits/{epoch}", "v1\n{}")
+        return epoch
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """End, by itself or with a failure."""
+        assert self.running
+        self.running, self._end = False, End(failure)
+
+    def _write(self, name: str, text: str) -> None:
+        place = self.checkpoint / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+class Bench:
+    """One supervised query, with everything around it made by hand.
+
+    Args:
+        folder: for the state directory.
+        natives: descriptions of Spark's own sources in the query.
+        sources: uids of channel sources.
+        available_now: the query's trigger.
+        query: its uid.
+        around: another query's bench, whose job this query belongs to.
+        **settings: of the job.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        natives: Sequence[str] = (),
+        sources: Sequence[str] = ("in",),
+        available_now: bool = False,
+        query: str = "q",
+        around: Bench | None = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = Clock() if around is None else around.clock
+        self.ledger = FakeLedger() if around is None else around.ledger
+        self.writer = FakeWriter(self.ledger) if around is None else around.writer
+        self.context = self._context(folder, settings) if around is None else around.context
+        self.spec = QuerySpec(
+            query,
+            None,  # type: ignore[arg-type]
+            tuple(OperatorSpec(uid, "fake", {}) for uid in sources),
+            (),
+            tuple(natives),
+            None,
+            "noop",
+            available_now,
+        )
+        self.query = FakeQuery(folder / "state" / "queries" / query / "checkpoint")
+        self.run = self.made()
+
+    def _context(self, folder: Path, settings: dict[str, Any]) -> JobContext:
+        return JobContext(
+            job="lab",
+            job_id="job-id",
+            state=str(folder / "state"),
+            settings=JobSettings(**settings),
+            incarnation=self.writer.incarnation,
+            registry=folder / "registry",
+            write_behind=WriteBehind(self.writer, "lab"),  # type: ignore[arg-type]
+            wake=threading.Event(),
+        )
+
+    def made(self) -> QueryRun:
+        """A run as a start of the job makes one."""
+        return QueryRun(self.spec, self.context, 1, {}, query=self.query, clock=self.clock)
+
+    def started(self) -> Bench:
+        """With the query running."""
+        self.run.start()
+        return self
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Let time pass, and look once."""
+        self.clock.now += seconds
+        self.run.tick(self.clock.now)
+
+    def rows(self, kind: type[R]) -> list[R]:
+        """The rows of a table, those under way included."""
+        self.context.write_behind.flush()
+        return self.ledger.of(kind)
+
+    def states(self) -> list[str]:
+        """The states that the query has entered, by the ledger."""
+        return [row.state for row in self.rows(ExecutionStateRow) if row.operator == self.spec.uid]
+
+
+def position(uid: str = "in", *, finished: int = 0, ended: bool = False, at: int = 0) -> SourceOffset:
+    """An offset: so many channels have finished in it, and the source has read so far."""
+    finishes = tuple(Finished(number, f"c{number}", 0) for number in range(1, finished + 1))
+    return SourceOffset(uid, finished=finishes, sequence=finished, ended=ended, stage=at or None)

@@ -1,0 +1,329 @@
+"""Supervision of one query, with a fake query, ledger and clock: starts, epochs, failures, restarts, stop and drain."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import DataError, SparkExtError, StateError, StorageError
+from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
+from spark_ext.model.lifecycle import IllegalTransition, State
+from spark_ext.queries.history import ASK_AFTER
+from spark_ext.spark.query_events import Hint
+from tests.queries.fakes import QUERY_ID, Bench, position
+
+PASSING = RuntimeError("py4j: a task was lost")
+POISON = DataError("the file is truncated")
+OUTAGE = StorageError("the database is down")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path).started()
+
+
+def native(folder: Path, **given: Any) -> Bench:
+    """A query with one of Spark's own sources."""
+    return Bench(folder, natives=["rate"], sources=[], **given).started()
+
+
+# -- start and epochs -------------------------------------------------------------------------------------------------
+
+
+def test_a_started_query_runs(bench: Bench) -> None:
+    assert bench.query.starts == 1
+    assert (bench.run.state, bench.run.query_id, bench.run.committed) == (State.RUNNING, QUERY_ID, -1)
+    bench.tick()
+    assert bench.states() == ["RUNNING"]
+
+
+def test_committed_epochs_become_rows_and_flags_once(bench: Bench) -> None:
+    bench.query.commit(position(finished=1))
+    bench.query.commit(position(finished=3))
+    bench.tick()
+    bench.tick()
+    assert bench.run.committed == 1
+    assert [row.sequence for row in bench.rows(FinishedRow)] == [1, 2, 3]
+    assert {row.epoch for row in bench.rows(FinishedRow)} == {1}
+    bench.query.commit(position(finished=4))
+    bench.tick()
+    assert [(row.sequence, row.epoch) for row in bench.rows(FinishedRow)][3:] == [(4, 2)]
+    bench.run.observe_late()
+    assert [(row.epoch, row.query_id) for row in bench.rows(EpochRow)] == [(epoch, QUERY_ID) for epoch in range(3)]
+
+
+def test_a_planned_epoch_is_not_committed(bench: Bench) -> None:
+    bench.query.plan(position(finished=1))
+    bench.tick()
+    assert bench.run.committed == -1 and not bench.rows(FinishedRow)
+
+
+def test_figures_come_by_events_of_this_query_or_are_asked_for(bench: Bench) -> None:
+    bench.query.commit(position())
+    bench.query.commit(position())
+    bench.run.report(Hint("progress", "another", "run", 0, 99, 1, 0))
+    bench.run.report(Hint("progress", QUERY_ID, "run", 0, 7, 20, 2))
+    bench.run.report(Hint("terminated", QUERY_ID, "run"))
+    bench.tick()
+    assert [(row.epoch, row.input_rows) for row in bench.rows(EpochRow)] == [(0, 7)]
+    bench.query.hints = [Hint("progress", QUERY_ID, "run", epoch, 5, 30, 2) for epoch in range(2)]
+    bench.tick(ASK_AFTER)
+    assert [(row.epoch, row.input_rows) for row in bench.rows(EpochRow)] == [(0, 7), (1, 5)]
+    assert (bench.run.figures.epochs, bench.run.figures.input_rows) == (2, 12)
+
+
+def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sources=["a", "b"]).started()
+    bench.query.commit(position("a", ended=True), position("b"))
+    bench.tick()
+    assert bench.run.state is State.RUNNING
+    bench.query.commit(position("a", ended=True), position("b", ended=True))
+    bench.tick()
+    assert bench.run.state is State.FINISHING
+    bench.run.finished()
+    assert bench.states() == ["RUNNING", "FINISHING", "FINISHED"]
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_query_is_restarted_after_the_wait_and_not_before(bench: Bench) -> None:
+    bench.query.end(PASSING)
+    bench.tick()
+    assert (bench.run.state, bench.query.starts) == (State.RESTARTING, 1)
+    bench.tick(0.099)
+    assert bench.query.starts == 1
+    bench.tick(0.002)
+    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
+    (incident,) = bench.rows(IncidentRow)
+    assert (incident.type, incident.action) == ("failure", "restart 1 in 100 ms")
+    assert bench.states() == ["RUNNING", "RESTARTING", "RUNNING"]
+
+
+def failures_until_the_end(bench: Bench, failure: Exception, most: int = 100) -> int:
+    """How often the query fails, each time at once, until it is given up."""
+    for count in range(1, most):
+        bench.query.end(failure)
+        bench.tick()
+        if bench.run.state.ended:
+            return count
+        bench.tick(30.0)
+    raise AssertionError(f"still restarted after {most} failures")
+
+
+def test_a_query_that_fails_each_time_fails_for_good(bench: Bench) -> None:
+    assert failures_until_the_end(bench, PASSING) == 4
+    assert bench.run.state is State.FAILED
+    assert isinstance(bench.run.error, SparkExtError) and "a task was lost" in bench.run.reason
+    assert [row.action for row in bench.rows(IncidentRow)][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
+    bench.tick(1000.0)
+    assert bench.query.starts == 4
+
+
+def test_a_committed_epoch_starts_the_count_of_failures_again(bench: Bench) -> None:
+    for _ in range(10):
+        bench.query.commit(position())
+        bench.query.end(PASSING)
+        bench.tick()
+        assert bench.run.state is State.RESTARTING
+        bench.tick(0.1)
+        assert bench.run.state is State.RUNNING
+    assert {row.action for row in bench.rows(IncidentRow)} == {"restart 1 in 100 ms"}
+    assert failures_until_the_end(bench, PASSING) == 3, "one that followed the last epoch, then three more"
+
+
+def test_a_terminal_error_is_not_retried(bench: Bench) -> None:
+    assert failures_until_the_end(bench, POISON) == 1
+    assert (bench.run.state, bench.run.error, bench.query.starts) == (State.FAILED, POISON, 1)
+
+
+def test_an_outage_is_retried_for_its_time(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, outage_patience=300_000).started()
+    assert failures_until_the_end(bench, OUTAGE) == 11, "one every 30 s, for 300 s"
+
+
+def test_a_restart_that_fails_is_a_failure(bench: Bench) -> None:
+    bench.query.end(PASSING)
+    bench.query.refusals = [PASSING, PASSING]
+    bench.tick()
+    bench.tick(0.1)
+    bench.tick(0.4)
+    assert (bench.run.state, bench.query.starts) == (State.RESTARTING, 1)
+    bench.tick(1.6)
+    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
+    assert [row.action for row in bench.rows(IncidentRow)] == [
+        f"restart {n} in {100 * 4 ** (n - 1)} ms" for n in (1, 2, 3)
+    ]
+
+
+def test_an_epoch_that_was_committed_before_the_failure_may_be_the_last(bench: Bench) -> None:
+    bench.query.commit(position(ended=True))
+    bench.query.end(PASSING)
+    bench.tick()
+    assert bench.run.state is State.FINISHING
+    bench.run.ensure_running()
+    assert bench.query.starts == 2, "finalization may need further epochs"
+    assert bench.run.state is State.FINISHING
+    bench.run.ensure_running()
+    assert bench.query.starts == 2
+
+
+# -- stop -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_query_is_canceled_once_it_has_ended(bench: Bench) -> None:
+    bench.run.request_stop()
+    assert not bench.query.running
+    bench.tick()
+    assert (bench.run.state, bench.run.reason) == (State.CANCELED, "stopped")
+
+
+def test_a_stop_cancels_a_restart(bench: Bench) -> None:
+    bench.query.end(PASSING)
+    bench.tick()
+    bench.run.request_stop()
+    assert bench.run.state is State.CANCELED
+    bench.tick(1000.0)
+    assert bench.query.starts == 1
+
+
+@pytest.mark.parametrize("failure", [PASSING, POISON])
+def test_a_failure_while_stopping_is_no_failure_of_the_query(bench: Bench, failure: Exception) -> None:
+    bench.query.end(failure)
+    bench.run.request_stop()
+    bench.tick()
+    assert (bench.run.state, bench.run.error) == (State.CANCELED, None)
+    assert not bench.rows(IncidentRow)
+
+
+def test_a_query_that_was_never_started_is_stopped_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run.request_stop()
+    assert bench.run.state is State.CANCELED
+
+
+def test_a_stop_does_not_begin_the_final_checkpoint(bench: Bench) -> None:
+    bench.query.commit(position(ended=True))
+    bench.run.request_stop()
+    bench.tick()
+    assert bench.run.state is State.CANCELED
+
+
+def test_a_query_that_was_stopped_by_others_is_canceled(bench: Bench) -> None:
+    bench.query.end()
+    bench.tick()
+    assert (bench.run.state, bench.run.reason) == (State.CANCELED, "the query was stopped from outside the job")
+
+
+# -- drain ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_stops_a_query_whose_sources_cannot_end_it(tmp_path: Path) -> None:
+    bench = native(tmp_path)
+    bench.query.commit({"logOffset": 1})
+    bench.run.request_drain()
+    assert not bench.query.running
+    bench.tick()
+    assert (bench.run.state, bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 0)
+    bench.run.request_drain()
+    assert bench.query.starts == 1
+
+
+def test_a_drain_leaves_channel_sources_to_end_by_themselves(bench: Bench) -> None:
+    bench.run.request_drain()
+    bench.tick()
+    assert bench.query.running and bench.run.state is State.RUNNING
+
+
+# -- available now ----------------------------------------------------------------------------------------------------
+
+
+def test_available_now_runs_until_a_run_finds_nothing_new(tmp_path: Path) -> None:
+    bench = native(tmp_path, available_now=True)
+    for epoch in range(3):
+        bench.query.commit({"logOffset": epoch})
+        bench.query.end()
+        bench.tick()
+        assert (bench.run.state, bench.query.starts) == (State.RUNNING, epoch + 2)
+    bench.query.end()
+    bench.tick()
+    assert (bench.run.state, bench.query.starts) == (State.FINISHING, 4)
+
+
+def test_available_now_is_not_at_its_end_by_an_epoch_that_was_not_committed(tmp_path: Path) -> None:
+    bench = native(tmp_path, available_now=True)
+    bench.query.plan({"logOffset": 1})
+    bench.query.end()
+    bench.tick()
+    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
+
+
+def test_available_now_without_any_input_runs_again(tmp_path: Path) -> None:
+    """Nothing was ever planned: that the input is at its end cannot be seen."""
+    bench = native(tmp_path, available_now=True)
+    bench.query.end()
+    bench.tick()
+    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
+
+
+def test_a_stopped_available_now_is_canceled(tmp_path: Path) -> None:
+    bench = native(tmp_path, available_now=True)
+    bench.run.request_stop()
+    bench.tick()
+    assert (bench.run.state, bench.query.starts) == (State.CANCELED, 1)
+
+
+# -- what earlier runs left -------------------------------------------------------------------------------------------
+
+
+def test_a_restored_query_writes_down_what_an_earlier_run_did_not(bench: Bench) -> None:
+    for _ in range(4):
+        bench.query.commit(position())
+    again = bench.made()
+    again.restore((QUERY_ID, 1))
+    assert (again.committed, again.query_id, again.input_done) == (3, QUERY_ID, False)
+    again.tick(bench.clock.now)
+    assert [row.epoch for row in bench.rows(EpochRow)] == [2, 3]
+    assert again.figures.epochs == 0
+
+
+def test_a_checkpoint_that_is_gone_is_refused(bench: Bench) -> None:
+    bench.query.commit(position())
+    shutil.rmtree(bench.query.checkpoint)
+    with pytest.raises(StateError, match="checkpoint of this query is gone"):
+        bench.made().restore((QUERY_ID, 0))
+
+
+def test_a_query_that_had_finished_is_not_started(bench: Bench) -> None:
+    bench.query.commit(position(finished=1, ended=True))
+    again = bench.made()
+    again.finished_before((QUERY_ID, 0))
+    again.tick(bench.clock.now)
+    assert (again.state, again.had_finished, again.input_done) == (State.FINISHED, True, True)
+    assert again.metadata().finished and bench.query.starts == 1
+    assert not [row for row in bench.rows(ExecutionStateRow) if row.state == "FINISHED"], "it was recorded then"
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_that_cannot_follow_is_refused(bench: Bench) -> None:
+    with pytest.raises(IllegalTransition, match="FINISHED cannot follow RUNNING"):
+        bench.run.finished()
+    assert bench.run.state is State.RUNNING
+    bench.run.fail(POISON)
+    for change in (bench.run.resume_final, bench.run.start):
+        with pytest.raises(IllegalTransition):
+            change()
+    assert bench.states() == ["RUNNING", "FAILED"]
+
+
+def test_an_abandoned_query_fails_and_writes_nothing(bench: Bench) -> None:
+    bench.run.abandon(OUTAGE)
+    assert (bench.run.state, bench.run.error) == (State.FAILED, OUTAGE)
+    assert bench.states() == ["RUNNING"] and not bench.rows(IncidentRow)
+    bench.run.abandon(POISON)
+    assert bench.run.error is OUTAGE, "it had ended"
