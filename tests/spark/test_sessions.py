@@ -17,6 +17,7 @@ import spark_ext as sx
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.failpoints import DRIVER_PID
 from spark_ext.spark import formats, registry, sessions
+from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -253,6 +254,7 @@ def test_a_session_from_elsewhere_without_deltas_jar() -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.slow(30, "starts a cluster of Spark's own kind, for tests")
 def test_executors_in_processes_of_their_own_have_delta_and_this_python(tmp_path: Path) -> None:
     done = run(
         f"""
@@ -266,5 +268,6 @@ def test_executors_in_processes_of_their_own_have_delta_and_this_python(tmp_path
         python = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("sys").executable).first()
         print(python == sys.executable)
         """,
+        JDK_JAVA_OPTIONS=cheap_jvm.OPTIONS,
     )
     assert (done.returncode, done.stdout) == (0, "5\nTrue\n"), done.stderr
