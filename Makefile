@@ -1,14 +1,19 @@
-# make run | test | bench | chaos | lint | clean.  Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
+# make run | quick | test | test-all | bench | chaos | lint | clean.  Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= 2
 BIN := .venv/bin
+# A file's tests stay on one worker, which has one Spark session and one server of each kind.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-.PHONY: help run test bench chaos lint clean python java
+.PHONY: help run quick test test-all bench chaos lint clean python java
 
 help:
 	@echo "make run     the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
-	@echo "make test    the tests; ARGS='tests/test_x.py -k y' for some of them"
+	@echo "make quick   the tests that need no Spark, no server and no process of their own: about a minute"
+	@echo "make test    the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
+	@echo "make test-all   those too that repeat the others in further modes, formats and kills"
 	@echo "make bench   ratios against plain Spark, measured side by side in one run"
 	@echo "make chaos   every sink, and the flights job, killed at random moments and at each named step"
 	@echo "make lint    ruff, the layers of imports, and mypy --strict"
@@ -17,8 +22,14 @@ help:
 run: .venv/.test java
 	@$(BIN)/python examples/flights.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
+quick: .venv/.test
+	@$(PYTEST) -m "not (spark or server or process or extended)" $(ARGS)
+
 test: .venv/.test java
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) -m "not extended" $(ARGS)
+
+test-all: .venv/.test java
+	@$(PYTEST) $(ARGS)
 
 bench: .venv/.test java
 	@$(BIN)/python -m benchmarks $(ARGS)

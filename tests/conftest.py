@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import spark_ext as sx
+from spark_ext.errors import EnvironmentProblem
+from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,12 +23,7 @@ def spark_of_process() -> Iterator[SparkSession]:
     session = sx.session(
         "spark-ext-tests",
         master="local[2]",
-        conf={
-            "spark.sql.shuffle.partitions": "2",
-            "spark.driver.memory": "1g",
-            # Tests are short: what the second compiler would gain, it costs several times over on two cores.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        },
+        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
     )
     yield session
     session.stop()
@@ -55,6 +54,25 @@ def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Ite
             session.conf.set(key, value)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Before the first test: jars, and JVMs that start quickly, when a selected test needs any."""
+    needs = {name for item in session.items for name in ("spark", "process", "server") if item.get_closest_marker(name)}
+    if needs and not session.config.option.collectonly:
+        from tests.servers import kafka  # by now a plugin
+
+        cache = session.config.cache
+        # Without jars the tests say what is missing, each for itself.
+        with contextlib.suppress(EnvironmentProblem):
+            packages = [kafka.PACKAGES] if "server" in needs else []
+            cheap_jvm.prepare(Path(cache.mkdir("jvm")) if cache is not None else None, *packages)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers take the files in the order of `selection`, not by their number of tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 # So that its assertions say what differs, as those of tests do.
 pytest.register_assert_rewrite(
     "spark_ext.testing.sink_contract",
@@ -63,4 +81,10 @@ pytest.register_assert_rewrite(
     "spark_ext.testing.source_queries",
 )
 
-pytest_plugins = ["tests.support.jobs", "tests.servers.postgres", "tests.servers.kafka"]
+pytest_plugins = [
+    "tests.support.jobs",
+    "tests.support.selection",
+    "tests.support.slow_tests",
+    "tests.servers.postgres",
+    "tests.servers.kafka",
+]

@@ -10,15 +10,18 @@ import argparse
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext.sources.datagen import DataGen
 
 ROWS = 24_000
 """Generated rows, over three channels."""
 FILES, FILE_ROWS = 4, 3_000
+GENERATED = {"rows": ROWS, "channels": 3, "keys": 5, "step_ms": 200}
 
 
 def prepare(data: Path) -> None:
@@ -27,10 +30,32 @@ def prepare(data: Path) -> None:
     for number in range(FILES):
         file = data / f"{number}.parquet"
         if not file.exists():
-            ids = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
-            rows = {"id": ids, "bucket": [f"b{n % 3}" for n in ids], "text": [f"row {n}" for n in ids]}
-            pq.write_table(pa.table(rows), file.with_suffix(".draft"))
+            pq.write_table(_rows(number * FILE_ROWS, (number + 1) * FILE_ROWS), file.with_suffix(".draft"))
             file.with_suffix(".draft").rename(file)
+
+
+def _rows(start: int, end: int) -> pa.Table:
+    ids = range(start, end)
+    return pa.table({"id": ids, "bucket": [f"b{n % 3}" for n in ids], "text": [f"row {n}" for n in ids]})
+
+
+def expected() -> dict[str, pa.Table]:
+    """Both output tables, without Spark."""
+    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in GENERATED.items()}})
+    batches = [batch for channel in whole.discover() for batch in whole.read(channel, 0, ROWS // 3)]
+    rows = pa.Table.from_batches(batches).to_pandas()
+    windows = rows.groupby([rows["ts"].dt.floor("min").rename("minute"), "key"])
+    table = windows.agg(rows=("id", "size"), ids=("id", "sum"), greatest=("value", "max")).reset_index()
+    schema = pa.schema(
+        [
+            ("minute", pa.timestamp("us", "UTC")),
+            ("key", pa.int64()),
+            ("rows", pa.int64()),
+            ("ids", pa.int64()),
+            ("greatest", pa.float64()),
+        ]
+    )
+    return {"windows": pa.Table.from_pandas(pd.DataFrame(table), schema), "copy": _rows(0, FILES * FILE_ROWS)}
 
 
 def job(out: Path) -> sx.Job:
@@ -39,7 +64,7 @@ def job(out: Path) -> sx.Job:
     spark = sx.session("chaos", conf=conf)
     generated = (
         spark.readStream.format("datagen")
-        .options(uid="generated", rows=ROWS, channels=3, keys=5, step_ms=200, max_rows_per_epoch=1_800, readers=3)
+        .options(uid="generated", max_rows_per_epoch=1_800, readers=3, **GENERATED)
         .load()
     )
     windows = (

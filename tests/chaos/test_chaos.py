@@ -1,17 +1,20 @@
-"""The compact job under `kill -9`, and on a real cluster: the same tables. Short runs of `make chaos`."""
+"""The compact job under `kill -9`, and on a real cluster: the same tables. Short runs of `make chaos`.
+
+By default a few kills of each kind; with `make test-all` more of them, at more steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.chaos import history
-from tests.chaos.harness import Reference, Report, Round, kills_at_steps, random_kills
+from tests.chaos import compact, history, scenario
+from tests.chaos.harness import Known, Reference, Report, Round, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact
+from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS
 from tests.chaos.sinks import known, server_at_steps
+from tests.chaos.verify import Content
 from tests.support.cluster import Cluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -20,29 +23,30 @@ LOCAL = {"SPARK_MASTER": "local[2]"}
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reference]:
-    found = Reference(compact(), tmp_path_factory.mktemp("chaos"), LOCAL)
-    assert found.problems == []
-    yield found
+def reference() -> Reference:
+    """What the compact job has to leave: computed without Spark."""
+    return Known(scenario.compact(), {name: Content(table) for name, table in compact.expected().items()})
 
 
-def test_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
-    targets = ["driver", "worker", "jvm", "all"]
-    report = random_kills(reference, tmp_path, kills=4, targets=targets, seed=7, env=LOCAL, say=print)  # type: ignore[arg-type]
-    assert report.problems == []
-    assert len(report.blows) == 4
-
-
-def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: Path) -> None:
-    # At half of the steps of a commit the worker dies, at the others the driver, whose JVM lives on for a moment.
-    commit = {point: ("kill", "kill-driver")[number % 2] for number, point in enumerate(COMMIT_STEPS)}
-    # Of those that cost a new start each, every other one; `make chaos` has them all.
-    steps = dict.fromkeys((*START_STEPS[::2], *FINAL_STEPS[::2]), "kill") | commit
+@pytest.mark.slow(90, "starts the job five times")
+def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_path: Path) -> None:
+    """Of a driver in its start, between the two commits of an epoch and in its end; of a worker at all other steps."""
+    steps = dict.fromkeys(COMMIT_STEPS, "kill") | {"delta.committed": "kill-driver"}
+    steps |= dict.fromkeys(("delta.fenced", "final.flagged"), "kill")
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
     assert report.problems == []
     assert len(report.blows) == len(steps)
 
 
+@pytest.mark.slow(60, "starts the job four times")
+def test_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
+    """Of what the named steps do not kill: the JVM under its driver, and all at once."""
+    report = random_kills(reference, tmp_path, kills=2, targets=["jvm", "all"], seed=7, env=LOCAL, say=print)
+    assert report.problems == []
+    assert len(report.blows) == 2
+
+
+@pytest.mark.slow(50, "a server dies at each of eleven steps")
 def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) -> None:
     with OUTLETS["http_2pc"](tmp_path) as outlet:
         report = server_at_steps(known(outlet), tmp_path / "server", outlet, print)
@@ -50,20 +54,10 @@ def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) ->
     assert len(report.blows) == 3 + len(outlet.commits)
 
 
-def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_path: Path) -> None:
-    report = history.chaos(tmp_path, kills=4, seed=5)
-    assert report.problems == []
-    assert len(report.blows) == 4
-    assert report.tables == dict.fromkeys(("table", "topic"), sum(history.EVENTS))
-
-
 @pytest.mark.cluster
+@pytest.mark.slow(60, "starts a cluster, and the job on it twice")
 def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference: Reference, tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2) as cluster:
-        quiet = Report("cluster")
-        with Round(reference, tmp_path / "quiet", cluster.environment, quiet, cluster) as round_:
-            round_.finish()
-        assert (quiet.problems, quiet.starts) == ([], 2)
         report = random_kills(
             reference,
             tmp_path,
@@ -76,3 +70,49 @@ def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference:
         )
     assert report.problems == []
     assert len(report.blows) == 2
+
+
+@pytest.mark.extended
+@pytest.mark.slow(300, "starts the job ten times")
+def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: Path) -> None:
+    # At half of the steps of a commit the worker dies, at the others the driver, whose JVM lives on for a moment.
+    commit = {point: ("kill", "kill-driver")[number % 2] for number, point in enumerate(COMMIT_STEPS)}
+    # Of those that cost a new start each, every other one; `make chaos` has them all.
+    steps = dict.fromkeys((*START_STEPS[::2], *FINAL_STEPS[::2]), "kill") | commit
+    report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
+    assert report.problems == []
+    assert len(report.blows) == len(steps)
+
+
+@pytest.mark.extended
+@pytest.mark.slow(120, "starts the job five times or more")
+def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
+    targets = ["driver", "worker", "jvm", "all"]
+    report = random_kills(reference, tmp_path, kills=4, targets=targets, seed=7, env=LOCAL, say=print)  # type: ignore[arg-type]
+    assert report.problems == []
+    assert len(report.blows) == 4
+
+
+@pytest.mark.extended
+@pytest.mark.slow(100, "a topic is fed for a minute while the job runs and is killed")
+def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_path: Path) -> None:
+    report = history.chaos(tmp_path, kills=4, seed=5)
+    assert report.problems == []
+    assert len(report.blows) == 4
+    assert report.tables == dict.fromkeys(("table", "topic"), sum(history.EVENTS))
+
+
+@pytest.mark.extended
+@pytest.mark.slow(60, "starts a cluster, and the job twice: one run, and one that finds it finished")
+@pytest.mark.cluster
+def test_an_undisturbed_run_leaves_the_same_locally_and_on_a_cluster(reference: Reference, tmp_path: Path) -> None:
+    local = Reference(scenario.compact(), tmp_path / "local", LOCAL)
+    assert local.problems == []
+    assert {name: rows.rows for name, rows in local.content.items()} == {
+        name: rows.rows for name, rows in reference.content.items()
+    }
+    with Cluster(tmp_path, workers=2) as cluster:
+        quiet = Report("cluster")
+        with Round(reference, tmp_path / "quiet", cluster.environment, quiet, cluster) as round_:
+            round_.finish()
+    assert (quiet.problems, quiet.starts) == ([], 2)

@@ -26,6 +26,8 @@ class PreparedTarget(PostgresTarget):
     points = (*PostgresTarget.points, "postgres.part_committed")
 
 
+# Of further modes: what they do in another way. All of it with `make test-all`.
+@pytest.mark.extended_but("_c2_crash_before", "_c5_", "_c7_", "_c8_", "_c11_")
 class TestPostgres2pcPrepared(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
@@ -38,12 +40,14 @@ class InlineTarget(PostgresTarget):
     stages = False
 
 
+@pytest.mark.extended_but("_c1_", "_c2_crash_before", "_c3_")
 class TestPostgres2pcInline(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:
         return InlineTarget(database, inline_size="64m")
 
 
+@pytest.mark.extended_but("_c2_crash_before", "_c3_", "_c9_nulls", "_c9_every")
 class TestPostgres2pcUpsert(SinkContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:

@@ -16,7 +16,7 @@ def topic(kafka_of_process: Broker) -> str:
 
 
 class TestKafkaRange(SourceContract):
-    @pytest.fixture(params=["latest", "none"])
+    @pytest.fixture(params=["latest", pytest.param("none", marks=pytest.mark.extended_but("dies_at_every_step"))])
     def world(self, kafka: Broker, topic: str, request: pytest.FixtureRequest) -> SourceWorld:
         return KafkaWorld(kafka, topic, ending=request.param, headers="true")
 

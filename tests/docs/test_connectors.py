@@ -1,6 +1,6 @@
 """The page of each source and sink says what is so: its parts are there, its table of options is that of the code.
 
-Their examples are run in `tests/docs/test_examples.py`, and those of PostgreSQL, Kafka and HTTP beside their tests.
+Their examples are run in `tests/docs/test_examples.py` and `tests/docs/test_server_examples.py`.
 """
 
 from __future__ import annotations

@@ -1,21 +1,83 @@
-"""The pages that promise to run do run: their Python is taken out and started as a reader would start it."""
+"""The pages that promise to run do run: their Python is taken out and started as a reader would start it.
+
+Those that need a server are in `tests/docs/test_server_examples.py`.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pandas as pd
+import pytest
+from deltalake import DeltaTable
+
+from spark_ext.script import load_function
 from tests.support import pages
+from tests.support.pages import Ran
 
-ROOT = str(Path(__file__).parents[2])
+ROOT = Path(__file__).parents[2]
+ALONE = ("end-of-input", "files", "delta_snapshot", "datagen", "delta_2pc", "files_2pc")
+"""Pages all of whose blocks run one after the other, from an empty folder."""
+AGAIN = "-- again --"
 
 
-def test_write_a_source_runs_as_printed(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def flights() -> pd.DataFrame:
+    """Two months of the README's flights."""
+    example = sys.modules[load_function(ROOT / "examples" / "flights.py", "job").__module__]
+    whole: pd.DataFrame = example.package_flights()
+    return whole[whole["month"] <= 2]
+
+
+@pytest.fixture(scope="module")
+def ran(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """All of them, in one process."""
+    folder = tmp_path_factory.mktemp("examples")
+    example = sys.modules[load_function(ROOT / "examples" / "flights.py", "job").__module__]
+    (folder / "data").mkdir()
+    (folder / "data" / "data").mkdir()
+    example.write_months(flights, folder / "data" / "data" / "flights")
+    examples = {name: "\n".join(pages.python_blocks(name)) for name in ALONE}
+    examples["hybrid"] = pages.python_blocks("hybrid")[0]  # its second needs two servers
+    (readme,) = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    examples["readme"] = f"{readme}\nprint({AGAIN!r})\n{readme}"
+    examples["write-a-source"] = pages.python_blocks("write-a-source")[0]  # the last: it stops its session
+    (folder / "all").mkdir()
+    return pages.run_each(folder / "all", examples, given={"readme": folder / "data"})
+
+
+@pytest.mark.slow(60, "runs the examples of nine pages")
+@pytest.mark.parametrize("name", [*ALONE, "hybrid"])
+def test_the_examples_that_need_no_server_run_as_printed(ran: dict[str, Ran], name: str) -> None:
+    assert ran[name].well()
+
+
+def test_the_example_of_end_of_input_leaves_its_table(ran: dict[str, Ran]) -> None:
+    assert (ran["end-of-input"].well().folder / "out" / "hourly" / "_delta_log").is_dir()
+
+
+def test_the_readmes_example_runs_and_runs_again_to_nothing(ran: dict[str, Ran], flights: pd.DataFrame) -> None:
+    first, _, again = ran["readme"].well().said.partition(AGAIN)
+    assert "job 'delays' FINISHED" in first and "0 rows in 0 epochs" not in first
+    assert "job 'delays' FINISHED" in again and "0 rows in 0 epochs" in again
+    daily = DeltaTable(ran["readme"].folder / "out" / "delays" / "daily").to_pandas()
+    expected = flights.groupby([flights["departure"].dt.date.rename("day"), "carrier"])["dep_delay"].agg(
+        flights="size", mean_dep_delay="mean"
+    )
+    pd.testing.assert_frame_equal(
+        daily.sort_values(["day", "carrier"], ignore_index=True), expected.reset_index(), check_dtype=False
+    )
+
+
+def test_write_a_source_runs_as_printed(ran: dict[str, Ran], tmp_path: Path) -> None:
     source, trial = pages.python_blocks("write-a-source")
+    assert "1000 rows in 4 epochs" in ran["write-a-source"].well().said
     (tmp_path / "shop.py").write_text(source, encoding="utf-8")
     assert "20 runs agree" in pages.run(tmp_path, trial, PYTHONPATH=str(tmp_path))
-    assert "1000 rows in 4 epochs" in pages.run(tmp_path, source)
 
 
+@pytest.mark.slow(20, "runs all of the contract kit, whose drivers are processes, on the page's sink")
 def test_the_kit_tries_the_sink_and_the_source_as_printed(tmp_path: Path) -> None:
     sink, sink_test, source_test = pages.python_blocks("testing")
     (tmp_path / "sqlite_sink.py").write_text(sink, encoding="utf-8")
@@ -25,12 +87,3 @@ def test_the_kit_tries_the_sink_and_the_source_as_printed(tmp_path: Path) -> Non
     tests = "import pytest\nraise SystemExit(pytest.main(['-q', '-p', 'no:cacheprovider', '.']))\n"
     said = pages.run(tmp_path, tests, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert " passed" in said and " skipped" not in said
-
-
-def test_the_examples_that_need_no_server_run_as_printed(tmp_path: Path) -> None:
-    """All of a page one after the other, from an empty folder; of `hybrid` the first, its second needs two servers."""
-    names = ("end-of-input", "files", "delta_snapshot", "datagen", "delta_2pc", "files_2pc")
-    examples = {name: "\n".join(pages.python_blocks(name)) for name in names}
-    examples["hybrid"] = pages.python_blocks("hybrid")[0]
-    examples["end-of-input"] += "\nfrom pathlib import Path\nassert Path('out/hourly/_delta_log').is_dir()\n"
-    pages.run_each(tmp_path, examples)

@@ -1,40 +1,15 @@
-"""The README's example is run as it stands, on two months of the data that it names; its tables are true."""
+"""The README's tables are true; its example is run in `tests/docs/test_examples.py`."""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
-import pandas as pd
-from deltalake import DeltaTable
-
-from spark_ext.script import load_function
 from spark_ext.spark import formats
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def test_the_example_runs_and_runs_again_to_nothing(tmp_path: Path) -> None:
-    example = sys.modules[load_function(ROOT / "examples" / "flights.py", "job").__module__]
-    flights = example.package_flights()
-    flights = flights[flights["month"] <= 2]
-    (tmp_path / "data").mkdir()
-    example.write_months(flights, tmp_path / "data" / "flights")
-    (code,) = pages.python_of(README)
-    for rows in (None, "0 rows in 0 epochs"):
-        said = pages.run(tmp_path, code)
-        assert "job 'delays' FINISHED" in said
-        assert rows is None or rows in said
-    daily = DeltaTable(tmp_path / "out" / "delays" / "daily").to_pandas()
-    expected = flights.groupby([flights["departure"].dt.date.rename("day"), "carrier"])["dep_delay"].agg(
-        flights="size", mean_dep_delay="mean"
-    )
-    pd.testing.assert_frame_equal(
-        daily.sort_values(["day", "carrier"], ignore_index=True), expected.reset_index(), check_dtype=False
-    )
 
 
 def test_every_shipped_source_and_sink_is_in_the_table() -> None:

@@ -1,4 +1,7 @@
-"""The flights example, run for real on all of its data, as `make run` does; and its preparation of the data."""
+"""The flights example: its preparation of the data, and the whole of it, run on two months of its data.
+
+As `make run` does it, in a process of its own and on the whole year, it is run by `make test-all`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -15,6 +19,9 @@ import pytest
 from rich.console import Console
 
 from spark_ext.script import load_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "flights.py"
@@ -103,6 +110,41 @@ def run(folder: Path, data: Path, *arguments: str) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "COLUMNS": "200"})
 
 
+@pytest.mark.slow(20, "runs the three queries of the example, one of them a join")
+def test_two_months_and_then_nothing(
+    example: ModuleType,
+    spark: SparkSession,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its `main` in this process, whose session it finds."""
+    for name in ("flights", "weather"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for file in months(data / name)[:2]:
+            (tmp_path / "data" / name / file.name).hardlink_to(file)
+        whole = getattr(example, f"package_{name}")()
+        monkeypatch.setattr(example, f"package_{name}", lambda table=whole[whole["month"] <= 2]: table)
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["flights.py", "--out", str(out), "--data", str(tmp_path / "data")])
+    assert example.main() == 0
+    said = capsys.readouterr().out
+    assert "job 'flights' FINISHED" in said
+    assert said.count("equal to pandas, row by row") == 3 and "NOT equal" not in said
+    assert (out / "delays.png").read_bytes().startswith(b"\x89PNG")
+    before = tables(out)
+    assert example.main() == 0
+    said = capsys.readouterr().out
+    assert "job 'flights' FINISHED: 0 rows in 0 epochs" in said
+    assert "finished: the job had ended before, 0 rows read" in said
+    assert tables(out) == before
+    example.delete_outputs(out)
+    assert not list(out.iterdir())
+
+
+@pytest.mark.extended
+@pytest.mark.slow(100, "336,776 rows through three queries")
 @pytest.mark.timeout(1800)
 def test_the_whole_year_and_then_nothing(example: ModuleType, data: Path, tmp_path: Path) -> None:
     first = run(tmp_path, data)

@@ -350,6 +350,7 @@ spark.stop()
 
 
 @pytest.mark.cluster
+@pytest.mark.slow(30, "starts a cluster with two Workers")
 def test_sources_and_sinks_of_main_and_of_a_module_run_on_executors_in_processes_of_their_own(tmp_path: Path) -> None:
     """On two Workers: what Spark pickles arrives where nobody has seen the code. So do Delta and this Python."""
     (tmp_path / "driver.py").write_text(DRIVER)

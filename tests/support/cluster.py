@@ -19,6 +19,7 @@ from types import TracebackType
 
 import pyspark
 
+from tests.support import cheap_jvm
 from tests.support.processes import Member, Tree
 from tests.support.waiting import until
 
@@ -114,6 +115,7 @@ class Cluster:
             "SPARK_CONF_DIR": str(self._folder),
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
+            "JDK_JAVA_OPTIONS": cheap_jvm.OPTIONS,  # the executors have it from their worker
         }
         (self._folder / "log4j2.properties").write_text(_LOG)
         command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]

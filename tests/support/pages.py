@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,30 +50,72 @@ def run(folder: Path, code: str, **env: str) -> str:
     return done.stdout
 
 
-def run_each(folder: Path, examples: Mapping[str, str], **env: str) -> None:
-    """Start several scripts in one process, each with names of its own and in the folder as it was: one JVM for all.
+@dataclass(frozen=True)
+class Ran:
+    """What became of a script of `run_each`."""
+
+    said: str
+    failed: str
+    """The traceback; empty when there was none."""
+    folder: Path
+    """What it has left in its working folder."""
+
+    def well(self) -> Ran:
+        """Itself, when the script ended well."""
+        assert not self.failed, self.said[-2000:] + self.failed[-3000:]
+        return self
+
+
+_EACH = """
+import contextlib, pathlib, runpy, shutil, traceback
+
+def run(script, end):
+    given, out, failed = end / "given", (end / "said").open("w"), ""
+    for path in given.iterdir() if given.is_dir() else ():
+        shutil.move(path, path.name)
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_path(str(script), run_name="__main__")
+    except BaseException:
+        failed = traceback.format_exc()
+    out.close()
+    (end / "failed").write_text(failed)
+    (end / "left").mkdir()
+    for path in pathlib.Path().iterdir():
+        if path.name != "page.py":
+            shutil.move(path, end / "left" / path.name)
+
+for name in NAMES:
+    run(ROOT / name / (name + ".py"), ROOT / name)
+"""
+
+
+def run_each(
+    folder: Path, examples: Mapping[str, str], *, given: Mapping[str, Path] | None = None, **env: str
+) -> dict[str, Ran]:
+    """Start several scripts in one process, one after the other: one JVM for all.
+
+    Each has names of its own, and a working folder in which is only what it was given. One that fails does not keep the
+    others from running.
 
     Args:
-        folder: empty; they run in a folder in it.
+        folder: empty.
         examples: Python by the name that a traceback shows.
+        given: folders whose content is put into the working folder, by the same names.
         env: what else the environment has to have.
     """
-    scripts, work = folder / "scripts", folder / "work"
-    scripts.mkdir()
-    work.mkdir()
-    for number, (name, code) in enumerate(examples.items()):
-        (scripts / f"{number}-{name}.py").write_text(code, encoding="utf-8")
-    starter = f"""
-import pathlib, runpy, shutil
-for script in sorted(pathlib.Path({str(scripts)!r}).iterdir()):
-    runpy.run_path(str(script), run_name="__main__")
-    print("ran", script.name)
-    for left in pathlib.Path().iterdir():
-        if left.name != "page.py":
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-"""
-    said = run(work, starter, **env).splitlines()
-    assert sum(line.startswith("ran ") for line in said) == len(examples)
+    (folder / "work").mkdir()
+    for name, code in examples.items():
+        (folder / name).mkdir()
+        (folder / name / f"{name}.py").write_text(code, encoding="utf-8")
+    for name, content in (given or {}).items():
+        shutil.copytree(content, folder / name / "given")
+    names = f"import pathlib\nROOT, NAMES = pathlib.Path({str(folder)!r}), {list(examples)!r}\n"
+    run(folder / "work", names + _EACH, **env)
+    return {
+        name: Ran((folder / name / "said").read_text(), (folder / name / "failed").read_text(), folder / name / "left")
+        for name in examples
+    }
 
 
 def section(name: str, title: str = "Options") -> str:

@@ -124,13 +124,29 @@ def check(streams: Streams, shape: Shape, trigger: Mapping[str, object]) -> None
     assert set(streams.state_rows()) == {0}
 
 
-@pytest.mark.parametrize("name", SHAPES)
+# One plan of each kind; the others with `make test-all`.
+SHOWN = ("tumbling", "session", "chained", "distinct_within", "left", "join_then_window")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SHOWN else pytest.param(name, marks=pytest.mark.extended) for name in SHAPES]
+)
 def test_all_is_emitted_and_state_is_empty_available_now_without_no_data_batches(streams: Streams, name: str) -> None:
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     check(streams, SHAPES[name], NOW)
 
 
-@pytest.mark.parametrize("name", ["session", "chained", "distinct_by_time", "distinct_within", "left", "full", "semi"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "session",
+        "left",
+        *(
+            pytest.param(name, marks=pytest.mark.extended)
+            for name in ("chained", "distinct_by_time", "distinct_within", "full", "semi")
+        ),
+    ],
+)
 def test_all_is_emitted_and_state_is_empty_trigger_zero_with_no_data_batches(streams: Streams, name: str) -> None:
     """On Spark's default state store."""
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")

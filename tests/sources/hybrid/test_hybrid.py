@@ -116,6 +116,7 @@ class TestHybrid(SourceContract):
         return LogWorld(tmp_path / "in")
 
 
+@pytest.mark.extended_but("dies_at_every_step")
 class TestHybridOfThree(SourceContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:

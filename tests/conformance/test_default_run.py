@@ -1,0 +1,44 @@
+"""`make test` shows each behaviour of `docs/conformance.md`: what is left to `make test-all` is repetition."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.test_table import ROWS, SHOWN, listed
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def default_run() -> set[tuple[str, str]]:
+    """File and name of each test of the page's files that `make test` runs."""
+    files = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::", SHOWN)))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", "-m", "not extended", *files],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return set(re.findall(r"^(tests/[\w/]+\.py)::(?:\w+::)?(\w+)", done.stdout, re.MULTILINE))
+
+
+@pytest.mark.slow(12, "collects the tests of the page in a process of its own")
+def test_no_line_is_shown_by_extended_tests_alone(default_run: set[tuple[str, str]]) -> None:
+    names = {name for _, name in default_run}
+    for line, cell in ROWS.items():
+        # A test of the contract kit is collected where a connector takes its suite over.
+        shown = [
+            name in names if path.startswith("spark_ext/testing/") else (path, name) in default_run
+            for path, name in listed(cell)
+        ]
+        assert any(shown), f"{line} is shown by extended tests only"

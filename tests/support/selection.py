@@ -1,0 +1,122 @@
+"""What each test needs, found out when it is collected: markers that nobody has to write, and the order of the files.
+
+A test is marked `spark` when it or one of its fixtures asks for the Spark session, `server` when it uses something of
+`tests.servers`, and `process` when it starts a process of its own. What a test uses is read from the code: the
+functions and classes of the tests that it names, those that they name, and so on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+import pytest
+
+SESSION: Final = "spark_of_process"
+"""The fixture of the Spark session."""
+
+_OURS: Final = ("tests.", "spark_ext.testing.")
+_SERVERS: Final = "tests.servers."
+
+_SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
+"""What a test without `slow` is taken to cost, by the dearest of its markers; one without any costs next to nothing."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark, and order: before `-m` selects."""
+    for item in items:
+        for name in sorted(_needs(item)):
+            item.add_marker(name)
+        if any(_is_extended(item, kept.args) for kept in item.iter_markers("extended_but")):
+            item.add_marker("extended")
+    cost: dict[str, float] = {}
+    for item in items:
+        cost[_file(item)] = cost.get(_file(item), 0.0) + _seconds(item)
+    # The dearest file first, so that no worker has a long one left when the others have ended.
+    items.sort(key=lambda item: (-cost[_file(item)], _file(item)))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _seconds(item: pytest.Item) -> float:
+    slow = item.get_closest_marker("slow")
+    if slow is not None:
+        return float(slow.args[0])
+    return next((cost for name, cost in _SECONDS.items() if item.get_closest_marker(name)), 0.02)
+
+
+def _is_extended(item: pytest.Item, kept: Iterable[str]) -> bool:
+    return not any(part in item.name for part in kept)
+
+
+def _needs(item: pytest.Item) -> set[str]:
+    names = set(getattr(item, "fixturenames", ()))
+    found = {"spark"} if SESSION in names else set()
+    if item.get_closest_marker("cluster") or item.get_closest_marker("chaos"):
+        found.add("process")
+    for function in _functions(item, names):
+        found |= _uses(function)
+    return found
+
+
+def _functions(item: pytest.Item, names: set[str]) -> Iterator[Callable[..., Any]]:
+    """A test's function, and those of its fixtures."""
+    if isinstance(item, pytest.Function):
+        yield item.function
+        for name, fixtures in item._fixtureinfo.name2fixturedefs.items():
+            if name in names:
+                yield from (fixture.func for fixture in fixtures)
+
+
+@cache
+def _uses(function: Callable[..., Any]) -> frozenset[str]:
+    """Which of `process` and `server` a function comes to."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    todo: list[Any] = [function]
+    while todo:
+        one = todo.pop()
+        one = getattr(one, "__func__", one)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one is subprocess or getattr(one, "__module__", "") == "subprocess":
+            found.add("process")
+        elif isinstance(one, (FunctionType, type)) and _is_ours(one.__module__):
+            if one.__module__.startswith(_SERVERS):
+                found.add("server")  # and not `process`, which is the test's own doing
+            else:
+                todo += _named(one)
+    return frozenset(found)
+
+
+def _is_ours(module: str) -> bool:
+    return f"{module}.".startswith(_OURS)
+
+
+def _named(one: FunctionType | type) -> Iterator[Any]:
+    """All globals that a function names; the functions of a class and of its bases."""
+    if isinstance(one, type):
+        for base in filter(lambda base: _is_ours(base.__module__), one.__mro__):
+            yield from (value.fget if isinstance(value, property) else value for value in vars(base).values())
+        return
+    function = inspect.unwrap(one)
+    names = _names(function.__code__)
+    for name in names:
+        value = function.__globals__.get(name)
+        yield value
+        if isinstance(value, ModuleType) and _is_ours(value.__name__):
+            # As in `pages.run`: whatever is named beside the module may be its.
+            yield from (getattr(value, other, None) for other in names)
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
+    return set(code.co_names).union(*inner)
