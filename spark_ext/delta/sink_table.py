@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from spark_ext.datafiles.writer import DataFile, told
+from spark_ext.datafiles.writer import DataFile, commit_info
 from spark_ext.delta.failures import error_number
 from spark_ext.delta.features import TableFacts, demands, refuse
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, SparkExtError, StorageError
@@ -238,7 +238,7 @@ class Target:
                 self._add_columns(table, new, fence)
                 return None
             reach("delta.before_commit")
-            self._write(table, files, [Transaction(epoch.application, epoch.number), *fence], told(epoch, files))
+            self._write(table, files, [Transaction(epoch.application, epoch.number), *fence], commit_info(epoch, files))
             reach("delta.committed")
             return CommitOutcome.COMMITTED, table.version() + 1
 
