@@ -8,47 +8,24 @@ See `docs/delta_2pc.md` for the guarantee and its limits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.location import Location
-from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles
+from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import reach
-from spark_ext.options import Bytes
+from spark_ext.options import Bytes, Names, Pairs
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_ext.delta.sink_table import Target
-
-
-def _names(value: object) -> object:
-    """`"day, carrier"` as a tuple."""
-    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
-
-
-def _pairs(value: object) -> object:
-    """A JSON object of texts."""
-    if not isinstance(value, str):
-        return value
-    try:
-        found = json.loads(value)
-    except json.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
-        raise ValueError('this is not a JSON object of texts such as {"name": "value"}')
-    return found
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-Pairs = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
 
 
 class DeltaOptions(SinkOptions):
@@ -154,7 +131,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
         who = f"sink '{task.sink}' (delta_2pc {self.location.uri}), epoch {task.epoch}, partition {task.partition}"
         check_input(schema, self.options.partition_by, who)
-        files = TaskFiles(self.location, schema, self._layout, task)
+        files = DataFileWriter(self.location, schema, self._layout, task)
         try:
             return files.write(batches)
         except OSError as problem:

@@ -8,11 +8,12 @@
 | channel | int | 0 .. channels - 1 |
 | seq | bigint | row number in the channel, from 0 |
 | ts | timestamp | event time: start_time + row number * step_ms, earlier by up to out_of_order |
-| key | bigint | 0 .. keys - 1; the more of key 0 the larger skew is |
+| key | bigint | 0 .. keys - 1; low keys are more frequent if skew > 0 |
 | value | double | uniform in [0, 1) |
 | tag | string | `key-<key>` |
 
-The generator is SplitMix64 (Steele, Lea, Flood 2014), a hash of a counter: a range of rows needs no rows before it.
+The generator is SplitMix64 (Steele, Lea, Flood 2014), a hash of a counter: a range of rows does not depend on the rows
+before it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +31,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import refused
 from spark_ext.model.offsets import Position
-from spark_ext.options import Milliseconds
-from spark_ext.schemas.columns import arrow_schema, fits
+from spark_ext.options import CommaSeparated, Milliseconds
+from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.staged import Cutover
 
@@ -50,10 +53,10 @@ SCHEMA = pa.schema(
         ("tag", pa.string()),
     ]
 )
-"""The columns; `.schema(...)` may choose among them."""
+"""The columns; `.schema(...)` may select some of them."""
 
 ROW_BYTES = 64
-"""What a row counts against `max_bytes_per_epoch`: about its size in Arrow."""
+"""Assumed size of a row for `max_bytes_per_epoch`: about its size in Arrow."""
 
 UInt64s = npt.NDArray[np.uint64]
 
@@ -62,30 +65,25 @@ class DataGenOptions(SourceOptions):
     """Options of `datagen`."""
 
     rows: int | None = Field(default=None, ge=0)
-    """Rows over all channels, spread evenly; without it and `rows_of` there is no end."""
-    rows_of: tuple[int, ...] | None = None
-    """Rows of each channel, such as `1000,2000`: channels then finish one after the other. Sets `channels`."""
+    """Total number of rows, spread evenly over the channels; without it and `rows_of` the source is unbounded."""
+    rows_of: Annotated[tuple[int, ...] | None, CommaSeparated] = None
+    """Number of rows of each channel, such as `1000,2000`: channels then finish at different times. Sets `channels`."""
     channels: int = Field(default=1, gt=0)
-    """How many channels."""
+    """Number of channels."""
     rows_per_second: float | None = Field(default=None, gt=0)
-    """Rows over all channels that become available in a second of wall clock, from the source's first epoch on."""
+    """Rows per second of wall-clock time over all channels, from the source's first epoch on."""
     keys: int = Field(default=100, gt=0)
-    """How many keys."""
+    """Number of keys."""
     skew: float = Field(default=0.0, ge=0)
-    """Exponent of Zipf's law over the keys: 0 all alike; 1: key 0 twice as often as key 1."""
+    """Exponent of Zipf's law over the keys; 0: all equally frequent; 1: key 0 twice as often as key 1."""
     start_time: str = "2024-01-01T00:00:00Z"
     """Event time of the first row of each channel, ISO 8601."""
     step_ms: Milliseconds = 1
-    """Event time from one row of a channel to the next, ms."""
+    """Event time between consecutive rows of a channel, ms."""
     out_of_order: Milliseconds = 0
-    """Each row's event time is set back by something below this, ms."""
+    """Maximum delay by which a row's event time is set back, ms."""
     seed: int = 0
-    """Another seed, other rows."""
-
-    @field_validator("rows_of", mode="before")
-    @classmethod
-    def _numbers(cls, value: object) -> object:
-        return [part for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    """Seed of the generator; another seed gives other rows."""
 
     @field_validator("start_time")
     @classmethod
@@ -105,7 +103,7 @@ class DataGenOptions(SourceOptions):
 
 
 class DataGen(ChannelSource):
-    """Generated rows. Positions are row numbers; a channel's data are its rows and, when paced, its start."""
+    """Generated rows. Positions are row numbers; a channel's data are its number of rows and, if paced, its start."""
 
     options_type = DataGenOptions
     options: DataGenOptions
@@ -142,11 +140,11 @@ class DataGen(ChannelSource):
         return self.options.rows_per_second is not None
 
     def follow(self, cutover: Cutover) -> None:
-        """Begin behind a row number (`seq`) of each channel."""
+        """Begin after a row number (`seq`) of each channel."""
         self._after = cutover.offsets
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Go on from the start that the first epoch fixed."""
+        """Continue from the start time that the first epoch fixed."""
         starts = [channel.data["start"] for channel in known if channel.data and "start" in channel.data]
         self._started = min(starts, default=None)
 
@@ -166,11 +164,10 @@ class DataGen(ChannelSource):
         for field in self._wanted:
             index = SCHEMA.get_field_index(field.name)
             if index < 0 or not fits(SCHEMA.field(index).type, field.type):
-                raise ConfigurationError(
+                raise refused(
                     f"there is no column '{field.name}' of type {field.type}",
-                    operator=f"source '{self.options.uid}'",
-                    kept="nothing was generated",
-                    do=f"leave .schema(...) out, or choose among: {self.schema()}",
+                    f"source '{self.options.uid}'",
+                    f"remove .schema(...), or choose from: {self.schema()}",
                 )
 
     def _data(self, number: int) -> dict[str, int]:
@@ -185,7 +182,7 @@ class DataGen(ChannelSource):
         return data
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """As far as the limits, the pace and the number of rows let it."""
+        """Advance as far as the limits, the pace and the number of rows allow."""
         last = (channel.data or {}).get("rows")
         ends = [end for end in (last, self._due(channel), limit.upto) if end is not None]
         if limit.rows is not None:
@@ -193,7 +190,7 @@ class DataGen(ChannelSource):
         if limit.bytes is not None:
             ends.append(start + max(1, limit.bytes // ROW_BYTES))
         if not ends:
-            # Without any limit an epoch of an endless source would have no end.
+            # Without a limit an epoch of an unbounded source would not end.
             ends.append(start + 10 * BATCH_ROWS)
         end = max(start, min(ends))
         return Advance(end, end == last, rows=end - start, bytes=(end - start) * ROW_BYTES)
@@ -275,7 +272,7 @@ class DataGen(ChannelSource):
         return shares
 
     def _uniform(self, number: int, seq: npt.NDArray[np.int64], salt: int) -> npt.NDArray[np.float64]:
-        """Numbers in [0, 1), by SplitMix64 of the row, begun at a hash of seed, channel and column."""
+        """Numbers in [0, 1), by SplitMix64 of the row, starting at a hash of seed, channel and column."""
         begin = np.zeros(1, np.uint64)
         for part in (self.options.seed, number, salt):
             begin = mix(begin ^ np.array([part], np.int64).view(np.uint64))

@@ -1,10 +1,10 @@
-"""The source of end-of-input markers; `spark_ext.with_watermark` puts it into the plan, users need not.
+"""The source of end-of-input markers; `spark_ext.with_watermark` adds it to the plan, users do not.
 
-It has no channels: it watches the sources under one watermark and gives one row when all of them have ended, as
-`spark_ext.model.end_of_input` decides. It finds its query's checkpoint through the session registry, so it acts inside
-a job only; elsewhere it stays silent, and a query behaves as with Spark's own `withWatermark`.
+It has no channels: it watches the sources under one watermark and emits one row when all of them have ended, as
+`spark_ext.model.end_of_input` decides. It finds its query's checkpoint through the session registry, so it only works
+inside a job; elsewhere it emits nothing, and a query behaves as with Spark's own `withWatermark`.
 
-Not for `Trigger.Once`: its single epoch is over before the end of input can pass, and no source is told the trigger.
+Not for `Trigger.Once`: its single epoch ends before the end of input can pass, and sources do not know the trigger.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import Field
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.end_of_input import END_MICROS, FORMAT, TIME, ZERO, EndOffset, next_offset
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.options import Options
+from spark_ext.options import Names, Options
 from spark_ext.spark import registry
 from spark_ext.spark.spark_log import SparkLog, local_path
 
@@ -29,22 +28,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REMOTE_LOOK_EVERY: Final = 0.1
-"""Least time between two looks at a checkpoint in an object store while the query idles, s."""
+"""Minimum time between two looks at a checkpoint in an object store while the query is idle, s."""
 
 IDLE_CALL: Final = 0.05
-"""Spark asks an idle source every 10 ms; a longer pause means that an epoch ran in between, s."""
+"""Spark calls an idle source every 10 ms; a longer pause means that an epoch ran in between, s."""
 
 
 class EndOfInputOptions(Options):
     """Options of the format `end_of_input`."""
 
-    watches: str = Field(default="")
-    """Uids of the sources under the watermark, separated by commas; empty, or with a `?`: the marker never comes."""
-
-    @property
-    def watched(self) -> tuple[str, ...]:
-        """The uids, one by one."""
-        return tuple(uid.strip() for uid in self.watches.split(",") if uid.strip())
+    watches: Names = ()
+    """Uids of the sources under the watermark, comma-separated; empty, or with a `?`: the marker never comes."""
 
 
 class EndOfInput(DataSource):
@@ -67,8 +61,8 @@ class EndOfInput(DataSource):
         return f"{TIME} timestamp, {ZERO} int"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """What Spark calls."""
-        return EndOfInputReader(self._options.uid, self._options.watched)
+        """The reader that Spark uses."""
+        return EndOfInputReader(self._options.uid, self._options.watches)
 
 
 class CommittedEpochs:
@@ -88,10 +82,10 @@ class CommittedEpochs:
         self._called = self._looked = float("-inf")
 
     def newest(self, *, at_once: bool) -> LoggedOffsets | None:
-        """The offsets of the newest committed epoch; None when there is none.
+        """The offsets of the newest committed epoch; None if there is none.
 
         Args:
-            at_once: look in any case. Else a look at an object store may be left out while the query idles.
+            at_once: always look. Otherwise a look at an object store may be skipped while the query is idle.
         """
         now = self._clock()
         idle = now - self._called < IDLE_CALL
@@ -122,11 +116,11 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return EndOffset(self._uid).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The run ends as soon as no source has anything: look at the log in every planning."""
+        """Look at the log in every planning: the run ends as soon as no source has new rows."""
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The next step of the end of input, when it is due; else `start`, which makes no epoch."""
+        """The next step of the end of input, if it is due; else `start`, which starts no epoch."""
         offset = EndOffset.from_json(start, self._uid)
         if self._before is None:
             self._before = offset.marker
@@ -135,7 +129,7 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = next_offset(offset, self._watches, self._committed(), self._before)
         if end is offset:
             return start
-        reach("end_of_input.planned")
+        reach(FailPoint.END_OF_INPUT_PLANNED)
         return end.to_json()
 
     def _committed(self) -> LoggedOffsets | None:

@@ -1,8 +1,8 @@
 """`async_map`: call an async function for each row, many at a time, inside one epoch.
 
 For look-ups in a service: one coroutine per row, at most `concurrency` at once per task. An epoch's task ends only when
-all its calls have, so their rows are committed with that epoch, and nothing is in flight when the end of input passes.
-The shape (ordered or not, capacity, timeout) is that of Flink's AsyncDataStream.
+all its calls have ended, so their rows are committed with that epoch, and no call is in flight at the end of input. The
+parameters (ordered or not, capacity, timeout) are those of Flink's AsyncDataStream.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from spark_ext.errors import ConfigurationError, DataError, SparkExtError, TransientError
+from spark_ext.errors import DataError, SparkExtError, TransientError, refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
 Result: TypeAlias = "Mapping[str, Any] | tuple[Any, ...] | None"
-"""A row of the output schema, or None to leave the input row out."""
+"""A row of the output schema, or None to drop the input row."""
 
 AHEAD: Final = 2
-"""Input batches in work at once: the next one starts while the last rows of one are waited for."""
+"""Input batches that are processed at once: the next one starts while the last rows of another are awaited."""
+
+_KEPT: Final = "nothing was started"
 
 _SHOWN: Final = 200
 
@@ -44,43 +46,39 @@ def async_map(
 ) -> DataFrame:
     """Map each row by an async function.
 
-    Each task has one event loop, in a thread of its own, so calls go on while Spark reads and writes. Memory: at most
-    two Arrow batches of input and their results per task (`spark.sql.execution.arrow.maxRecordsPerBatch` rows each).
-    A replayed epoch makes its calls again: `fn` is called at least once per row.
+    Each task has one event loop, in its own thread, so calls continue while Spark reads and writes. Memory: at most two
+    Arrow batches of input and their results per task (`spark.sql.execution.arrow.maxRecordsPerBatch` rows each). A
+    replayed epoch repeats its calls: `fn` is called at least once per row.
 
     The result has no watermark: use it before `with_watermark`.
 
     Args:
         df: batch or streaming.
-        fn: `async def fn(row: Row) -> dict | tuple | None`; None leaves the row out.
+        fn: `async def fn(row: Row) -> dict | tuple | None`; None drops the row.
         schema: of the result.
-        concurrency: most calls in flight per task.
-        ordered: whether rows come out in the order of their input; else as calls end.
-        timeout: longest time for one call, s; None: no limit.
+        concurrency: maximum number of calls in flight per task.
+        ordered: whether results are in the order of the input; otherwise in the order in which calls end.
+        timeout: time limit for one call, s; None: no limit.
 
     Raises:
-        ConfigurationError: `fn` is not async, or a number is out of range. When the query runs, a call that fails or
-            takes too long cancels the rest and fails the epoch with a `TransientError` that names the row.
+        ConfigurationError: `fn` is not async, or a number is out of range. While the query runs, a call that fails or
+            times out cancels the others and fails the epoch with a `TransientError` that names the row.
     """
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     who = f"async_map of {name}"
     if not (inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))):  # noqa: B004
-        raise _refused(f"'{name}' is not an async function", who, "declare it with 'async def'")
+        raise refused(f"'{name}' is not an async function", who, "declare it with 'async def'", _KEPT)
     if concurrency < 1:
-        raise _refused(f"concurrency is {concurrency}", who, "give a number from 1")
+        raise refused(f"concurrency is {concurrency}", who, "use a number of at least 1", _KEPT)
     if timeout is not None and timeout <= 0:
-        raise _refused(f"timeout is {timeout}", who, "give a number of seconds above 0, or None")
+        raise refused(f"timeout is {timeout}", who, "use a number of seconds above 0, or None", _KEPT)
     target = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     return df.mapInArrow(_AsyncMap(fn, df.schema, target, concurrency, ordered, timeout, who), target)
 
 
-def _refused(what: str, who: str, do: str) -> ConfigurationError:
-    return ConfigurationError(what, operator=who, kept="nothing was started", do=do)
-
-
 @dataclass(frozen=True)
 class _AsyncMap:
-    """The work of one task; travels to executors."""
+    """The work of one task; sent to executors."""
 
     fn: Callable[[Row], Awaitable[Result]]
     source: StructType
@@ -109,7 +107,7 @@ class _AsyncMap:
                 loop.close()
 
     def _take(self, work: list[Future[list[Any]]]) -> Iterator[pa.RecordBatch]:
-        """The results of one batch: of the oldest, or of whichever is done."""
+        """The results of one batch: of the oldest one, or of one that is complete."""
         done = work[0] if self.ordered else next(iter(wait(work, return_when=FIRST_COMPLETED).done))
         work.remove(done)
         rows = done.result()
@@ -117,7 +115,7 @@ class _AsyncMap:
             yield from self._arrow(rows)
 
     async def _map(self, rows: Iterable[Row], gate: asyncio.Semaphore) -> list[Any]:
-        """All calls of one batch; `gate` is shared by all batches, so no more than its number of tasks exist."""
+        """All calls of one batch; `gate` is shared by all batches and limits the number of calls."""
         results: list[Any] = []
         failures: list[Exception] = []
         running: set[asyncio.Task[None]] = set()
@@ -131,7 +129,7 @@ class _AsyncMap:
                 else:
                     results[slot] = result
             except asyncio.CancelledError:
-                # Also when the function was cancelled from within: its row must not get lost without a word.
+                # Also if the function cancelled itself: its row must not be lost silently.
                 failures.append(self._failed(row, "it was cancelled"))
             except Exception as failure:
                 failures.append(failure)
@@ -177,7 +175,7 @@ class _AsyncMap:
             f"the call failed: {why}",
             operator=f"{self.who}, {_shown(row)}",
             kept="no row of this epoch was committed; the other calls of its task were cancelled",
-            do="nothing if it passes: the epoch is repeated; else catch the failure in the function",
+            do="nothing if it is temporary: the epoch will be retried; else handle the failure in the function",
         )
 
     def _rows(self, batch: pa.RecordBatch) -> list[Row]:
@@ -207,7 +205,7 @@ def _shown(row: Row) -> str:
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -219,7 +217,7 @@ class _Loop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
-        """Cancel what is left, wait until it has ended, and end the thread."""
+        """Cancel the remaining work, wait until it has ended, and end the thread."""
         self.run(self._cancel_all()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,15 +1,21 @@
 """The errors of spark-ext: what happened, to whom, what was kept, what to do now.
 
-Two branches decide what a supervisor does. A `TerminalError` comes back however often the epoch is repeated, so the
-query stops at once; a `TransientError` may pass, so the query is restarted with back-off. Both survive the trip from
-a Python worker through the JVM: Spark hands back the worker's traceback as text, and `from_text` rebuilds the error
-from it. (The split into terminal and transient follows dlt.)
+Two branches decide what a supervisor does. A `TerminalError` occurs again however often the epoch is retried, so the
+query stops at once; a `TransientError` may go away, so the query is restarted with back-off. Both survive the trip from
+a Python worker through the JVM: Spark returns the worker's traceback as text, and `from_text` rebuilds the error from
+it. (The split into terminal and transient follows dlt.)
 """
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from typing import ClassVar, Final
+
+NOTHING_DONE: Final = "nothing was read or written"
+"""What is kept when something is refused before any data moved."""
+
+NOTHING_VISIBLE: Final = "nothing of this epoch is visible; what was committed before is untouched"
+"""What is kept when a sink fails before its commit."""
 
 
 class SparkExtError(Exception):
@@ -17,13 +23,13 @@ class SparkExtError(Exception):
 
     Args:
         what: what happened, one sentence.
-        operator: to whom: a job, source, query or sink uid, with channel and epoch where they are known.
+        operator: where: the uid of a job, source, query or sink, with channel and epoch if they are known.
         kept: what is safe: the state that was not touched.
-        do: the next thing to do.
+        do: what to do next.
     """
 
     code: ClassVar[str] = "SPARK_EXT"
-    """Stable name of the kind of error, used in tables and for `from_text`."""
+    """Stable name of the kind of error, used in tables and by `from_text`."""
 
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "") -> None:
         super().__init__(what)
@@ -42,14 +48,14 @@ class SparkExtError(Exception):
 
 
 def _rebuild(kind: type[SparkExtError], what: str, operator: str, kept: str, do: str) -> SparkExtError:
-    # Past the constructor of `kind`: a subclass from elsewhere may ask for arguments of its own.
+    # Bypasses the constructor of `kind`: a subclass defined elsewhere may require other arguments.
     error = kind.__new__(kind, what)
     SparkExtError.__init__(error, what, operator=operator, kept=kept, do=do)
     return error
 
 
 class TerminalError(SparkExtError):
-    """Repeating the epoch gives the same error: the query stops, nothing is retried."""
+    """Retrying the epoch gives the same error: the query stops, nothing is retried."""
 
     code = "TERMINAL"
 
@@ -67,7 +73,7 @@ class ConfigurationError(TerminalError):
 
 
 class EnvironmentProblem(ConfigurationError):
-    """Java, the Delta jar or the worker's Python is missing or not the right one."""
+    """Java, the Delta jar or the worker's Python is missing or has the wrong version."""
 
     code = "ENVIRONMENT"
 
@@ -79,7 +85,7 @@ class DataError(TerminalError):
 
 
 class StateError(TerminalError):
-    """The job's state directory is not usable as it is: another job's, read-only, or partly deleted."""
+    """The job's state directory cannot be used as it is: it belongs to another job, is read-only, or partly deleted."""
 
     code = "STATE"
 
@@ -91,13 +97,30 @@ class OffsetError(StateError):
 
 
 class FencedError(TerminalError):
-    """A newer incarnation of the job owns the state and the targets; this one may not commit any more."""
+    """A newer incarnation of the job owns the state and the targets; this one can no longer commit."""
 
     code = "FENCED"
 
+    @classmethod
+    def by(cls, newer: int, own: int, target: str, operator: str) -> FencedError:
+        """The error of an incarnation that finds its target claimed.
+
+        Args:
+            newer: the incarnation that has claimed it.
+            own: the incarnation that is fenced off.
+            target: what was claimed: "the table".
+            operator: the sink.
+        """
+        return cls(
+            f"incarnation {newer} of the job has claimed {target}; this is incarnation {own}",
+            operator=operator,
+            kept="everything that was committed; this incarnation adds nothing",
+            do="nothing: the newer start of the job continues; make sure that only one is started",
+        )
+
 
 class UnsupportedTableError(ConfigurationError):
-    """The target needs a feature that the sink does not write."""
+    """The table needs a feature that the connector does not support."""
 
     code = "UNSUPPORTED_TABLE"
 
@@ -109,25 +132,25 @@ class StorageError(TransientError):
 
 
 class PreparedLostError(SparkExtError):
-    """What an epoch's tasks had prepared is gone. The commit is not tried again; the epoch is, from its source."""
+    """What an epoch's tasks had prepared is lost. The commit is not retried; the epoch is, from its source."""
 
     code = "PREPARED_LOST"
 
 
 class ReplayError(TerminalError):
-    """A replayed epoch would not give the rows it gave, because its input has been changed since."""
+    """A replayed epoch would give other rows than before, because its input has changed since."""
 
     code = "REPLAY"
 
 
 class CommitError(TransientError):
-    """A sink could not commit an epoch within its retries; whether it took effect is decided at the next attempt."""
+    """A sink could not commit an epoch within its retries; the next attempt finds out whether it took effect."""
 
     code = "COMMIT"
 
 
 class JobFailedError(SparkExtError):
-    """A job ended in FAILED; `cause_text` holds what Spark or a worker said, with its stack."""
+    """A job ended in FAILED; `cause_text` holds the message of Spark or of a worker, with its stack trace."""
 
     code = "JOB_FAILED"
     cause_text: str = ""
@@ -137,6 +160,18 @@ class JobFailedError(SparkExtError):
         self.cause_text = cause_text
 
 
+def refused(what: str, who: str, do: str, kept: str = NOTHING_DONE) -> ConfigurationError:
+    """The refusal of an option, schema, path or plan.
+
+    Args:
+        what: what is wrong, one sentence.
+        who: the operator that refuses it.
+        do: what to change.
+        kept: what is safe.
+    """
+    return ConfigurationError(what, operator=who, kept=kept, do=do)
+
+
 _RENDERED = re.compile(
     r"[\w.]+: \[(?P<code>[A-Z_]+)\] (?P<what>[^\n]*)"
     r"(?:\n\s*at: +(?P<operator>[^\n]*))?(?:\n\s*kept: +(?P<kept>[^\n]*))?(?:\n\s*do: +(?P<do>[^\n]*))?"
@@ -144,8 +179,8 @@ _RENDERED = re.compile(
 
 
 def from_text(text: str) -> SparkExtError | None:
-    """The last of our errors that a stack trace carries, as an object; None when there is none."""
-    # A subclass without a code of its own goes by its parent's, and comes back as its parent.
+    """The last error of this package in a stack trace, as an object; None if there is none."""
+    # A subclass without a code of its own has its parent's, and is rebuilt as its parent.
     kinds = {kind.code: kind for kind in reversed(_all_kinds(SparkExtError))}
     for match in reversed(list(_RENDERED.finditer(text))):
         kind = kinds.get(match["code"])

@@ -1,13 +1,14 @@
-"""Named points of the protocols at which a test may kill or freeze the process. Off unless the environment asks.
+"""Named points in the protocols at which a test may kill or freeze the process. Off unless the environment asks.
 
-`SPARK_EXT_FAILPOINTS="sink.committed=kill;final.recorded=kill#2"` kills the process with SIGKILL the first time it
-passes `sink.committed`, and the second time it passes `final.recorded`. Actions:
+`SPARK_EXT_FAILPOINTS="sink.committed=kill;final.flagged=kill#2"` kills the process with SIGKILL the first time it
+reaches `sink.committed`, and the second time it reaches `final.flagged`. Actions:
 
 - `kill`: SIGKILL to this process; `kill-driver`: SIGKILL to the driver's Python process (from a worker);
 - `raise`: an OSError, once;
 - `wait:FILE`: create `FILE.waiting`, then block until FILE exists.
 
-The idea is that of FreeBSD's and TiKV's fail points. Without the variable a point costs one comparison.
+`FailPoint` lists the points of this package; a connector of your own uses names with another first part. The idea comes
+from the fail points of FreeBSD and TiKV. Without the variable a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -16,32 +17,147 @@ import os
 import signal
 import time
 from collections import Counter
+from enum import Enum
 from pathlib import Path
+from typing import Final
 
 VARIABLE = "SPARK_EXT_FAILPOINTS"
 DRIVER_PID = "SPARK_EXT_DRIVER_PID"
 ONCE_DIR = "SPARK_EXT_FAILPOINTS_ONCE"
-"""A folder; when given, a point acts once over all processes that share it, not once per process."""
+"""A folder; if it is set, a point acts once over all processes that share the folder, not once per process."""
+
+
+class FailPoint(str, Enum):
+    """The points of this package, `area.step`; those with `before` come just before the step takes effect."""
+
+    __str__ = str.__str__
+
+    # A start of the job.
+    INCARNATION_TAKEN = "incarnation.taken"
+    SINK_CLAIMED = "sink.claimed"
+
+    # An epoch, whatever its source and sink.
+    SOURCE_PLANNED = "source.planned"
+    SOURCE_READ = "source.read"
+    SINK_WRITTEN = "sink.written"
+    SINK_BEFORE_COMMIT = "sink.before_commit"
+    SINK_COMMITTED = "sink.committed"
+
+    # The end of input and the final checkpoint.
+    END_OF_INPUT_PLANNED = "end_of_input.planned"
+    HYBRID_BEFORE_SWITCH = "hybrid.before_switch"
+    FINAL_BEFORE_END_OF_INPUT = "final.before_end_of_input"
+    FINAL_BEFORE_COMPLETED = "final.before_completed"
+    FINAL_COMPLETED = "final.completed"
+    FINAL_BEFORE_FLAGGED = "final.before_flagged"
+    FINAL_FLAGGED = "final.flagged"
+    FINAL_BEFORE_ACKNOWLEDGED = "final.before_acknowledged"
+    FINAL_ACKNOWLEDGED = "final.acknowledged"
+    FINAL_BEFORE_CLOSED = "final.before_closed"
+    FINAL_STOPPED = "final.stopped"
+    FINAL_CLOSED = "final.closed"
+    JOB_ENDED = "job.ended"
+
+    # An append to a table of the ledger.
+    LEDGER_BEFORE_JOBS = "ledger.jobs.before"
+    LEDGER_JOBS = "ledger.jobs.after"
+    LEDGER_BEFORE_CHECKPOINTS = "ledger.checkpoints.before"
+    LEDGER_CHECKPOINTS = "ledger.checkpoints.after"
+    LEDGER_BEFORE_FINISHED = "ledger.finished.before"
+    LEDGER_FINISHED = "ledger.finished.after"
+    LEDGER_BEFORE_EPOCHS = "ledger.epochs.before"
+    LEDGER_EPOCHS = "ledger.epochs.after"
+    LEDGER_BEFORE_CONTROL_EVENTS = "ledger.control_events.before"
+    LEDGER_CONTROL_EVENTS = "ledger.control_events.after"
+    LEDGER_BEFORE_EXECUTION_STATES = "ledger.execution_states.before"
+    LEDGER_EXECUTION_STATES = "ledger.execution_states.after"
+    LEDGER_BEFORE_INCIDENTS = "ledger.incidents.before"
+    LEDGER_INCIDENTS = "ledger.incidents.after"
+
+    # delta_2pc, and the outbox of http_2pc.
+    DELTA_BEFORE_FENCE = "delta.before_fence"
+    DELTA_FENCED = "delta.fenced"
+    DELTA_CLEANED = "delta.cleaned"
+    DELTA_BEFORE_CREATE = "delta.before_create"
+    DELTA_BEFORE_COLUMNS = "delta.before_columns"
+    DELTA_BEFORE_COMMIT = "delta.before_commit"
+    DELTA_COMMITTED = "delta.committed"
+
+    # files_2pc
+    FILES_BEFORE_CLAIM = "files.before_claim"
+    FILES_CLAIMED = "files.claimed"
+    FILES_CLEANED = "files.cleaned"
+    FILES_BEFORE_COMMIT = "files.before_commit"
+    FILES_COMMITTED = "files.committed"
+    FILES_PUBLISHED = "files.published"
+
+    # http_2pc
+    HTTP_FENCED = "http.fenced"
+    HTTP_DECIDED = "http.decided"
+    HTTP_BEFORE_REQUEST = "http.before_request"
+    HTTP_ANSWERED = "http.answered"
+    HTTP_ACKNOWLEDGED = "http.acknowledged"
+    HTTP_BEFORE_SETTLE = "http.before_settle"
+    HTTP_RECORDED = "http.recorded"
+    HTTP_SETTLED = "http.settled"
+
+    # kafka_2pc
+    KAFKA_BEFORE_FENCE = "kafka.before_fence"
+    KAFKA_FENCED = "kafka.fenced"
+    KAFKA_CLEANED = "kafka.cleaned"
+    KAFKA_BEFORE_COMMIT = "kafka.before_commit"
+    KAFKA_COMMITTED = "kafka.committed"
+
+    # postgres_2pc
+    POSTGRES_FENCED = "postgres.fenced"
+    POSTGRES_CLEANED = "postgres.cleaned"
+    POSTGRES_STAGED = "postgres.staged"
+    POSTGRES_BEFORE_PREPARE = "postgres.before_prepare"
+    POSTGRES_PREPARED = "postgres.prepared"
+    POSTGRES_GIVING_UP = "postgres.giving_up"
+    POSTGRES_BEFORE_COMMIT = "postgres.before_commit"
+    POSTGRES_RECORDED = "postgres.recorded"
+    POSTGRES_PART_COMMITTED = "postgres.part_committed"
+    POSTGRES_COMMITTED = "postgres.committed"
+
+
+_NAMES: Final = frozenset(point.value for point in FailPoint)
+_AREAS: Final = frozenset(name.partition(".")[0] for name in _NAMES)
 
 _passed: Counter[str] = Counter()
 
 
 def for_workers() -> dict[str, str]:
-    """What the environment of Python workers needs, also on other machines: a test's fail points, and whom to kill."""
+    """What Python workers need in their environment, also on other machines: the fail points and whom to kill."""
     asked = {name: os.environ[name] for name in (VARIABLE, ONCE_DIR) if name in os.environ}
     return {DRIVER_PID: str(os.getpid()), **asked}
 
 
 def reach(point: str) -> None:
-    """Pass the named point; does nothing unless the environment asks for something there."""
+    """Pass a point; does nothing unless the environment asks for an action there.
+
+    Args:
+        point: a `FailPoint`, or the name of a point in a connector of your own.
+
+    Raises:
+        ValueError: the environment asks for actions, and this point or one of those it names is unknown.
+        OSError: the action `raise`.
+    """
     wanted = os.environ.get(VARIABLE)
     if wanted:
-        _act(point, wanted)
+        _act(str(point), wanted)
+
+
+def _refuse_unknown(name: str) -> None:
+    if name not in _NAMES and name.partition(".")[0] in _AREAS:
+        raise ValueError(f"{VARIABLE}: there is no fail point {name!r}")
 
 
 def _act(point: str, wanted: str) -> None:
+    _refuse_unknown(point)
     for item in wanted.split(";"):
         name, _, action = item.partition("=")
+        _refuse_unknown(name)
         if name != point:
             continue
         action, _, nth = action.partition("#")

@@ -1,28 +1,29 @@
-"""Options of sources and sinks: declared once, as a pydantic model, and refused early when they do not fit.
+"""Options of sources and sinks: declared once, as a pydantic model, and refused early if they are invalid.
 
-Spark hands options over as strings under case-insensitive names. A connector declares a frozen subclass of `Options`;
-its fields are the whole documentation of what may be given. An unknown name is refused with the nearest known one.
+Spark passes options as strings under case-insensitive names. A connector declares a frozen subclass of `Options`; its
+fields document every option. An unknown name is refused, with the closest known name as a hint.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import refused
 
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
-"""What a uid may look like: it becomes part of file names, table rows and transaction ids."""
+"""The form of a uid: it becomes part of file names, table rows and transaction ids."""
 
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
-"""Options that Spark adds by itself; a connector that has no such field does not see them."""
+"""Options that Spark itself adds; a connector without such a field does not see them."""
 
 _PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)\S+@")
-"""Up to the last `@`: a password may hold one, or a slash, that was to be encoded."""
+"""Up to the last `@`: a password may contain one, or a slash, that should have been encoded."""
 
 _SECRET = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|(api|access|account|private|encryption)[._-]?key|authorization|"
@@ -63,69 +64,89 @@ def byte_count(value: object) -> int:
     return int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")
 
 
+def comma_separated(value: object) -> object:
+    """`"day, carrier"` as `("day", "carrier")`; empty parts are dropped, anything but text is returned as it is."""
+    return tuple(part for raw in value.split(",") if (part := raw.strip())) if isinstance(value, str) else value
+
+
+def json_object(value: object) -> object:
+    """`'{"name": "value"}'` as a mapping of strings; anything but text is returned as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
+        raise ValueError('this is not a JSON object of strings such as {"name": "value"}')
+    return found
+
+
 Milliseconds = Annotated[int, BeforeValidator(milliseconds)]
 """A duration option, in ms; accepts `"90 s"`."""
 
 Bytes = Annotated[int, BeforeValidator(byte_count)]
 """A size option, in bytes; accepts `"128m"`."""
 
+CommaSeparated = BeforeValidator(comma_separated)
+"""Splits the text of an option that holds several values."""
+
+Names = Annotated[tuple[str, ...], CommaSeparated]
+"""An option of several names; accepts `"day, carrier"`."""
+
+Pairs = Annotated[Mapping[str, str], BeforeValidator(json_object)]
+"""An option of names and values; accepts a JSON object of strings."""
+
 
 class Options(BaseModel):
-    """Base of a connector's options: immutable, nothing unknown, every connector has a `uid`."""
+    """Base of a connector's options: immutable, no unknown names, every connector has a `uid`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     secret_fields: ClassVar[frozenset[str]] = frozenset()
-    """Names beyond the obvious ones (password, token, ...) whose values are never written anywhere."""
+    """Further options, besides the obvious ones (password, token, ...), whose values are never written anywhere."""
 
     uid: str = Field(pattern=f"^{UID.pattern}$")
-    """The operator's stable name inside its job; its state is kept under it."""
+    """The operator's stable name within its job; its state is stored under this name."""
 
     @classmethod
     def parse(cls: type[Self], connector: str, raw: Mapping[str, str]) -> Self:
-        """Build the options from what Spark hands over.
+        """Build the options from what Spark passes.
 
         Args:
-            connector: format name, for the message.
-            raw: names in any case.
+            connector: format name, for messages.
+            raw: options by name, in any case.
 
         Raises:
-            ConfigurationError: an option is unknown, missing or has a bad value; names the operator and the option.
+            ConfigurationError: an option is unknown, missing or invalid; names the operator and the option.
         """
         given = {name.lower(): value for name, value in raw.items()}
         for name in SPARKS_OWN - cls.model_fields.keys():
             given.pop(name, None)
         who = f"{connector} {given.get('uid') or '(no uid)'}"
         if not given.get("uid"):
-            raise ConfigurationError(
+            raise refused(
                 "the option 'uid' is missing: it names this operator's state, so that a restart finds it again",
-                operator=who,
-                kept="nothing was read or written",
-                do=f'add .option("uid", "<a stable name>") to the {connector} operator',
+                who,
+                f'add .option("uid", "<a stable name>") to the {connector} operator',
             )
         for name in given.keys() - cls.model_fields.keys():
             near = difflib.get_close_matches(name, list(cls.model_fields), n=1)
-            raise ConfigurationError(
+            raise refused(
                 f"there is no option '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""),
-                operator=who,
-                kept="nothing was read or written",
-                do=f"use one of: {', '.join(sorted(cls.model_fields))}",
+                who,
+                f"use one of: {', '.join(sorted(cls.model_fields))}",
             )
         try:
             return cls.model_validate(given)
         except ValidationError as problem:
             first = problem.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            # What concerns several options has no name of its own, and all of them as its input, secrets included.
+            # An error of several options has no name, and its input is all of them, secrets included.
             hidden = not name or cls.is_secret(name) or first["type"] == "missing"
             shown = "" if hidden else f" (given: {cls.shown(name, first['input'])!r})"
             which = f"option '{name}'" if name else "options"
-            raise ConfigurationError(
-                f"{which}: {first['msg']}{shown}",
-                operator=who,
-                kept="nothing was read or written",
-                do=f"correct the {which}",
-            ) from None
+            raise refused(f"{which}: {first['msg']}{shown}", who, f"correct the {which}") from None
 
     @classmethod
     def is_secret(cls, name: str) -> bool:
@@ -134,7 +155,7 @@ class Options(BaseModel):
 
     @classmethod
     def shown(cls, name: str, value: Any) -> Any:
-        """A value as it may be shown and stored: `***` for a secret, and in the place of one in an address."""
+        """A value as it may be shown and stored: secrets are replaced by `***`, also inside an address."""
         if value is not None and cls.is_secret(name):
             return "***"
         if not isinstance(value, str) or "://" not in value:
@@ -152,5 +173,5 @@ def _without_secret(parameter: re.Match[str]) -> str:
 
 
 def is_secret_parameter(name: str) -> bool:
-    """Whether a parameter of an address, `?name=value`, is one that nobody is to see."""
+    """Whether the value of a parameter in an address, `?name=value`, must not be shown."""
     return _SECRET.search(name) is not None or name.lower() in ("key", "sig", "code")

@@ -1,4 +1,4 @@
-"""What a user sets on a job: read from `conf/job.yaml`, overridden by arguments of `Job`."""
+"""Settings of a job: read from `conf/job.yaml`, overridden by arguments of `Job`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import refused
 from spark_ext.model.restarts import RestartPolicy
 from spark_ext.options import Milliseconds
 
@@ -20,15 +20,15 @@ class JobSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     interval: Milliseconds = 0
-    """Least time between the starts of two data epochs of a query; 0: none. The end of input never waits."""
+    """Minimum time between the starts of two data epochs of a query; 0: none. The end of input never waits."""
     checkpoint_interval: Milliseconds = 10_000
-    """How often a consistent cut of the job is recorded in the ledger."""
+    """How often a consistent checkpoint of the job is recorded in the ledger."""
     restart_attempts: int = Field(default=3, ge=0)
-    """Restarts of a query in a row without an epoch committed in between."""
+    """Maximum consecutive restarts of a query without a committed epoch."""
     restart_backoff: Milliseconds = 100
-    """Wait before the first restart; four times as long before each further one, up to 30 s."""
+    """Delay before the first restart; four times as long before each further one, up to 30 s."""
     outage_patience: Milliseconds = 300_000
-    """For how long restarts go on, past `restart_attempts`, while a server or disk outside is away."""
+    """How long restarts continue beyond `restart_attempts` while an external server or disk is unavailable."""
     finalization_timeout: Milliseconds = 600_000
     """How long the final checkpoint waits for operators that require finalization."""
     stop_timeout: Milliseconds = 60_000
@@ -36,7 +36,7 @@ class JobSettings(BaseModel):
     maintenance_interval: Milliseconds = 60_000
     """How often the ledger is compacted and cleaned."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Object-store options of the state directory, as delta-rs names them. Never shown or stored."""
+    """Object store options of the state directory, with delta-rs's names. Never shown or stored."""
 
     @property
     def restarts(self) -> RestartPolicy:
@@ -45,10 +45,10 @@ class JobSettings(BaseModel):
 
     @classmethod
     def of(cls, job: str, given: Mapping[str, Any]) -> JobSettings:
-        """The shipped settings with the given ones over them.
+        """The default settings, overridden by the given ones.
 
         Raises:
-            ConfigurationError: a setting is unknown or has a bad value.
+            ConfigurationError: a setting is unknown or invalid.
         """
         shipped = yaml.safe_load(files("spark_ext.conf").joinpath("job.yaml").read_text()) or {}
         try:
@@ -56,9 +56,9 @@ class JobSettings(BaseModel):
         except ValidationError as problem:
             first = problem.errors(include_url=False, include_input=False)[0]
             name = ".".join(str(part) for part in first["loc"])
-            raise ConfigurationError(
+            raise refused(
                 f"setting '{name}': {first['msg']}",
-                operator=f"job '{job}'",
+                f"job '{job}'",
+                f"use one of: {', '.join(sorted(cls.model_fields))}",
                 kept="nothing was started",
-                do=f"use one of: {', '.join(sorted(cls.model_fields))}",
             ) from None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spark_ext import failpoints
+from spark_ext.failpoints import FailPoint
+from spark_ext.ledger.schema import ROWS
+from spark_ext.model.lifecycle import FinalStep
 
 
 @pytest.fixture(autouse=True)
@@ -61,15 +67,15 @@ def test_an_unknown_action_is_an_error_and_not_passed_over(monkeypatch: pytest.M
         failpoints.reach("a")
 
 
-def test_workers_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_workers_get_what_the_driver_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On a cluster they do not inherit the driver's environment."""
     monkeypatch.delenv(failpoints.VARIABLE, raising=False)
     monkeypatch.delenv(failpoints.ONCE_DIR, raising=False)
     assert failpoints.for_workers() == {failpoints.DRIVER_PID: str(os.getpid())}
     monkeypatch.setenv(failpoints.VARIABLE, "sink.written=kill-driver")
     monkeypatch.setenv(failpoints.ONCE_DIR, str(tmp_path))
-    told = failpoints.for_workers()
-    assert (told[failpoints.VARIABLE], told[failpoints.ONCE_DIR]) == ("sink.written=kill-driver", str(tmp_path))
+    given = failpoints.for_workers()
+    assert (given[failpoints.VARIABLE], given[failpoints.ONCE_DIR]) == ("sink.written=kill-driver", str(tmp_path))
 
 
 PROGRAM = "from spark_ext.failpoints import reach; [reach('a') for _ in range(3)]; print('through')"
@@ -108,3 +114,64 @@ def test_a_process_waits_at_a_point_until_it_is_let_go(tmp_path: Path, monkeypat
     gate.touch()
     thread.join(300)
     assert not thread.is_alive()
+
+
+# -- the list of points -----------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+
+
+def reached(folder: Path) -> Iterator[str]:
+    """Of each call of `reach` in a folder's modules a pattern of the names that it is given."""
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "reach":
+                yield pattern(node.args[0])
+
+
+def pattern(point: ast.expr) -> str:
+    match point:
+        case ast.Attribute(value=ast.Name(id="FailPoint"), attr=name):
+            return re.escape(FailPoint[name])
+        case ast.Constant(value=str(name)):
+            return re.escape(name)
+        case ast.JoinedStr(values=parts):
+            return "".join("[a-z_]+" if isinstance(part, ast.FormattedValue) else pattern(part) for part in parts)
+    raise AssertionError(f"a fail point that cannot be looked up in the list: {ast.unparse(point)}")
+
+
+def test_each_point_of_the_list_is_reached_and_each_that_is_reached_is_in_the_list() -> None:
+    patterns = {one for name in ("spark_ext", "sources", "sinks", "listeners") for one in reached(ROOT / name)}
+    assert len(patterns) > 50
+    points = {point.value for point in FailPoint}
+    assert [one for one in sorted(patterns) if not any(re.fullmatch(one, point) for point in points)] == []
+    assert [point for point in sorted(points) if not any(re.fullmatch(one, point) for one in patterns)] == []
+
+
+def test_each_table_of_the_ledger_and_each_final_step_has_its_points() -> None:
+    """Their names are put together in the code."""
+    tables = {f"ledger.{row.table}.{when}" for row in ROWS for when in ("before", "after")}
+    assert tables == {point.value for point in FailPoint if point.startswith("ledger.")}
+    steps = {f"final.{when}{step.value.lower()}" for step in FinalStep for when in ("before_", "")}
+    own = {FailPoint.FINAL_BEFORE_END_OF_INPUT, FailPoint.FINAL_STOPPED}
+    assert steps == {point.value for point in FailPoint if point.startswith("final.")} - own
+
+
+def test_an_unknown_point_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose first part is not one of this package's belongs to a connector of its own."""
+    monkeypatch.setenv(failpoints.VARIABLE, "sink.written=raise#9;my_sink.torn=raise")
+    with pytest.raises(ValueError, match=r"there is no fail point 'sink\.writen'"):
+        failpoints.reach("sink.writen")
+    failpoints.reach("my_sink.whole")
+    with pytest.raises(OSError, match=r"my_sink\.torn"):
+        failpoints.reach("my_sink.torn")
+    monkeypatch.setenv(failpoints.VARIABLE, "kafka.comitted=kill")
+    with pytest.raises(ValueError, match=r"there is no fail point 'kafka\.comitted'"):
+        failpoints.reach(FailPoint.SINK_WRITTEN)
+
+
+def test_a_point_is_its_name_in_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"{FailPoint.SINK_WRITTEN}=kill" == "sink.written=kill"
+    monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.SINK_WRITTEN}=raise")
+    with pytest.raises(OSError, match=r"fail point sink\.written"):
+        failpoints.reach(FailPoint.SINK_WRITTEN)

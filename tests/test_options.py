@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from pydantic import Field, ValidationError
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.options import UID, Bytes, Milliseconds, Options, byte_count, milliseconds
+from spark_ext.options import UID, Bytes, CommaSeparated, Milliseconds, Names, Options, Pairs, byte_count, milliseconds
 from spark_ext.queries import operators
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.spark import formats
@@ -175,3 +177,29 @@ def test_sizes(text: object, size: int) -> None:
 def test_bad_sizes(text: object) -> None:
     with pytest.raises(ValueError):
         byte_count(text)
+
+
+class Several(Options):
+    names: Names = ()
+    numbers: Annotated[tuple[int, ...] | None, CommaSeparated] = None
+    pairs: Pairs = Field(default_factory=dict)
+
+
+def several(**raw: str) -> Several:
+    return Several.parse("several", {"uid": "u", **raw})
+
+
+def test_values_separated_by_commas() -> None:
+    assert several(names=" day, carrier ,,").names == ("day", "carrier")
+    assert several(names="").names == several().names == ()
+    assert several(numbers="1000, 0").numbers == (1000, 0)
+    assert several().numbers is None
+    with pytest.raises(ConfigurationError, match="numbers"):
+        several(numbers="1,x")
+
+
+@pytest.mark.parametrize("text", ["day", "[1]", '{"a": 1}', "null"])
+def test_what_is_not_an_object_of_strings_is_refused(text: str) -> None:
+    assert several(pairs='{"a": "1"}').pairs == {"a": "1"}
+    with pytest.raises(ConfigurationError, match="not a JSON object of strings"):
+        several(pairs=text)

@@ -1,12 +1,12 @@
 """A log of one sink's epochs in a folder: each entry is a file that is created whole, or not at all, and only once.
 
-An entry's number is its place in the log. Whoever wants to write one reads the log to its end, looks, and creates the
-next number. If another entry was there first, the creation fails and all is looked at again: what was looked at still
-holds at the moment of the commit, however long the process was frozen in between. (The idea is that of Delta's log.)
+An entry's number is its position in the log. A writer reads the log to its end, decides, and creates the next number.
+If another entry was created first, the creation fails and the writer decides again: what it read still holds at the
+moment of the commit, however long the process was frozen in between. (The idea comes from Delta's log.)
 
-So that a log of 100,000 epochs is read at once, each `SPAN` entries are merged into a segment, each `SPAN` segments
-into a larger one, and so on. A merged piece is deleted one round later, when nobody can still want to read it who
-listed the folder before the segment was there.
+So that a log of 100,000 epochs is read quickly, each `SPAN` entries are merged into a segment, each `SPAN` segments
+into a larger one, and so on. A merged piece is deleted one round later, when no reader can still need it that listed
+the folder before the segment existed.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from spark_ext.errors import CommitError, StateError
-from spark_ext.failpoints import reach
 
 VERSION: Final = 1
 SPAN: Final = 100
 ROUNDS: Final = 40
-"""How often an entry that met another one is decided again before the caller's back-off takes over."""
+"""How often an entry that lost to another one is decided again before the caller's back-off takes over."""
 
 T = TypeVar("T")
 
 Entry = Mapping[str, Any]
-"""What is written: `{"kind": "claim", ...}` or `{"kind": "epoch", ...}`; readers skip kinds that they do not know."""
+"""An entry: `{"kind": "claim", ...}` or `{"kind": "epoch", ...}`; readers skip unknown kinds."""
 
 _PIECE = re.compile(r"(\d{20})(?:-(\d{20}))?\.jsonl")
 
 
 @dataclass(frozen=True)
-class State:
-    """What the entries up to one of them amount to."""
+class LogState:
+    """The result of all entries up to one of them."""
 
     last: int = -1
     """The newest entry; -1: none."""
     incarnation: int = 0
-    """The newest one that has claimed the target."""
+    """The newest incarnation that has claimed the target."""
     owner: str | None = None
     """The job's id."""
     epochs: Mapping[str, int] = field(default_factory=dict)
-    """By application id (see `Epoch.application`), the last committed epoch."""
+    """The last committed epoch by application id (see `Epoch.application`)."""
 
-    def after(self, entry: Entry) -> State:
-        """With one more entry."""
+    def after(self, entry: Entry) -> LogState:
+        """The state with one more entry."""
         state = replace(self, last=self.last + 1)
         if entry["kind"] == "claim":
             return replace(state, incarnation=max(self.incarnation, entry["incarnation"]), owner=entry["job_id"])
@@ -80,15 +79,15 @@ class EpochLog:
     """The log of one sink.
 
     Args:
-        folder: where it is; made with the first entry.
+        folder: its folder; created with the first entry.
         span: how many pieces are merged into one.
     """
 
     def __init__(self, folder: Path, span: int = SPAN) -> None:
         self._folder, self._span = folder, span
 
-    def state(self) -> State:
-        """What the log says now.
+    def state(self) -> LogState:
+        """The current state.
 
         Raises:
             OSError: it cannot be read.
@@ -96,26 +95,26 @@ class EpochLog:
         return self._read(self._fold)
 
     def entries(self) -> list[Entry]:
-        """All entries of one moment, in order.
+        """All entries as of one moment, in order.
 
         Raises:
             OSError: the log cannot be read.
         """
         return self._read(lambda chain: [entry for piece in chain for entry in self._entries(piece)])
 
-    def append(self, decide: Callable[[State], Entry | None], writer: str, before: str) -> State | None:
-        """Write the entry that is decided on by the log's state at its very place.
+    def append(self, decide: Callable[[LogState], Entry | None], writer: str) -> LogState | None:
+        """Write an entry that was decided on from exactly the state before it.
 
         Args:
-            decide: what to write after this state; None: nothing. May raise. Called again when another was faster.
-            writer: part of the name of the draft, by which `sweep` knows whose it is.
-            before: fail point just before the step that makes it so.
+            decide: returns the entry to write after a state, or None to write nothing. May raise. It is called again
+                if another writer was faster.
+            writer: part of the name of the draft, by which `sweep` knows its owner.
 
         Returns:
-            The state with the entry; None if nothing was to be written.
+            The state with the entry; None if nothing was written.
 
         Raises:
-            CommitError: others were faster, again and again.
+            CommitError: other writers were faster in every attempt.
             OSError: the log cannot be read or written.
         """
         for _ in range(ROUNDS):
@@ -123,7 +122,6 @@ class EpochLog:
             entry = decide(state)
             if entry is None:
                 return None
-            reach(before)
             after = state.after(entry)
             piece = _Piece(after.last, after.last)
             if self._put(piece, None, [entry], writer) and self._counts(piece, entry):
@@ -132,12 +130,12 @@ class EpochLog:
         raise CommitError(
             f"other writers of the log were faster {ROUNDS} times in a row",
             operator=f"log {self._folder}",
-            kept="all that was committed",
-            do="see who else writes under this sink's uid: each sink needs one of its own",
+            kept="everything that was committed",
+            do="find out who else writes under this sink's uid: each sink needs a uid of its own",
         )
 
     def sweep(self, is_dead: Callable[[str], bool]) -> None:
-        """Delete drafts of writers that are dead.
+        """Delete the drafts of dead writers.
 
         Raises:
             OSError: the folder cannot be listed.
@@ -149,16 +147,16 @@ class EpochLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _read(self, take: Callable[[Sequence[_Piece]], T]) -> T:
-        """What is taken from the pieces that hold all entries of one moment."""
+        """The result of `take` for the pieces that hold all entries as of one moment."""
         torn = 0
         while torn < ROUNDS:
             chain = self._chain()
             if chain is None:
                 torn += 1
                 continue
-            # What was listed may be merged and deleted before it is read; and once it is deleted, a writer that was
-            # frozen since may put an entry of its own there for a moment (see `_counts`). Where that can have been, a
-            # longer piece is in the chain now.
+            # A listed piece may be merged and deleted before it is read; and once it is deleted, a writer that was
+            # frozen since may create an entry of its own there for a moment (see `_counts`). If that can have happened,
+            # the chain has a longer piece by now.
             with contextlib.suppress(FileNotFoundError):
                 taken = take(chain)
                 if (self._chain() or [])[: len(chain)] == chain:
@@ -167,13 +165,13 @@ class EpochLog:
             "entries of the log are missing",
             operator=f"log {self._folder}",
             kept="nothing was written",
-            do="bring the folder back from a copy; files in it must not be deleted by hand",
+            do="restore the folder from a backup; files in it must not be deleted by hand",
         )
 
     def _chain(self) -> list[_Piece] | None:
-        """The longest pieces from the first entry to the last; None: entries are missing between those that are there.
+        """The longest pieces from the first entry to the last; None if entries in between are missing.
 
-        A listing that was torn by writers misses some as well.
+        A listing that ran while others wrote can lack some as well.
         """
         there = self._pieces()
         longest: dict[int, _Piece] = {}
@@ -186,9 +184,9 @@ class EpochLog:
         end = chain[-1].last if chain else -1
         return chain if all(piece.last <= end for piece in there) else None
 
-    def _fold(self, chain: Sequence[_Piece]) -> State:
-        """The state at the end of a chain: a segment knows its own."""
-        state, after = State(), chain
+    def _fold(self, chain: Sequence[_Piece]) -> LogState:
+        """The state at the end of a chain; a segment stores its own."""
+        state, after = LogState(), chain
         for number in range(len(chain) - 1, -1, -1):
             if chain[number].is_segment:
                 state, after = self._segment_state(chain[number]), chain[number + 1 :]
@@ -213,39 +211,39 @@ class EpochLog:
         text = (self._folder / piece.name).read_text(encoding="utf-8")
         lines = text.splitlines()
         if not text.endswith("\n") or len(lines) != 2 + piece.last - piece.first:
-            # It was created whole: only a file system that forgot what it had can have done this.
+            # It was created whole: only a file system that lost data can have done this.
             raise StateError(
-                f"'{piece.name}' of the log is empty or cut, as a power failure may leave the newest files",
+                f"'{piece.name}' of the log is empty or truncated, as a power failure may leave the newest files",
                 operator=f"log {self._folder}",
-                kept="nothing was written; all other entries are as they were",
-                do="bring the file back from a copy. If there is none and it is the newest: delete it, and restore the "
-                "job to a checkpoint before the failure, so that the epoch is repeated",
+                kept="nothing was written; all other entries are unchanged",
+                do="restore the file from a backup. If there is none and it is the newest file: delete it, and restore "
+                "the job to a checkpoint before the failure, so that the epoch is retried",
             )
         return [json.loads(line) for line in lines[1:]]
 
-    def _segment_state(self, piece: _Piece) -> State:
+    def _segment_state(self, piece: _Piece) -> LogState:
         with (self._folder / piece.name).open(encoding="utf-8") as lines:
-            return State(**json.loads(next(lines))["state"])
+            return LogState(**json.loads(next(lines))["state"])
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def _put(self, piece: _Piece, state: State | None, entries: Sequence[Entry], writer: str) -> bool:
-        """Create a piece with its whole content, unless it is there: a line about it, then one per entry."""
+    def _put(self, piece: _Piece, state: LogState | None, entries: Sequence[Entry], writer: str) -> bool:
+        """Create a piece with its whole content, unless it exists: a header line, then one line per entry."""
         head = {"version": VERSION} if state is None else {"version": VERSION, "state": asdict(state)}
         lines = "".join(json.dumps(line) + "\n" for line in (head, *entries))
         return put_if_absent(self._folder / piece.name, lines, writer)
 
     def _counts(self, piece: _Piece, entry: Entry) -> bool:
-        """Whether a fresh entry is the log's, and not in a gap that merging has left below the end.
+        """Whether a new entry is part of the log, and not in a gap that merging has left below its end.
 
-        Entries are deleted only after a segment that covers them is there: a look after the creation finds it.
+        Entries are deleted only once a segment covers them, so a look after the creation finds that segment.
         """
         written = json.loads(json.dumps(entry))
 
         def at_its_place(chain: Sequence[_Piece]) -> Entry | None:
             holder = next((other for other in chain if other.first <= piece.first <= other.last), None)
             if holder is None:
-                return None  # somebody has deleted the folder meanwhile
+                return None  # someone has deleted the folder meanwhile
             return written if holder == piece else self._entries(holder)[piece.first - holder.first]
 
         if self._read(at_its_place) == written:
@@ -254,17 +252,17 @@ class EpochLog:
         return False
 
     def _merge(self, last: int, writer: str) -> None:
-        """Merge what the newest entry has completed. A failure is made up for by the next merge of a larger segment."""
+        """Merge what the newest entry has completed. After a failure the next merge of a larger segment catches up."""
         size = self._span
         with contextlib.suppress(OSError):
             while (last + 1) % size == 0:
                 self._segment(_Piece(last + 1 - size, last), size, writer)
-                # One round late: nobody who listed the folder before this segment was there needs these any more.
+                # One round late: no reader that listed the folder before this segment existed still needs these.
                 self._forget(_Piece(last + 1 - 2 * size, last - size), size)
                 size *= self._span
 
     def _segment(self, piece: _Piece, size: int, writer: str) -> list[Entry]:
-        """A segment's entries; it is made if it is not there."""
+        """A segment's entries; the segment is created if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             return self._entries(piece)
         step = size // self._span
@@ -281,7 +279,7 @@ class EpochLog:
         return entries
 
     def _forget(self, covered: _Piece, size: int) -> None:
-        """Delete the parts of a segment that is there."""
+        """Delete the parts of a segment, if it exists."""
         if covered.first < 0 or not (self._folder / covered.name).exists():
             return
         for piece in self._pieces():
@@ -290,13 +288,13 @@ class EpochLog:
 
 
 def put_if_absent(file: Path, text: str, writer: str) -> bool:
-    """Create a file with its whole content, unless it is there; by a hard link, which is atomic, also on NFS.
+    """Create a file with its whole content, unless it exists; by a hard link, which is atomic, also on NFS.
 
     Returns:
         Whether it was created.
 
     Raises:
-        OSError: the folder cannot be written, or its file system has no hard links.
+        OSError: the folder cannot be written, or its file system does not support hard links.
     """
     draft = file.with_name(f".draft-{writer}-{secrets.token_hex(8)}")
     try:
@@ -310,5 +308,5 @@ def put_if_absent(file: Path, text: str, writer: str) -> bool:
     except FileExistsError:
         return False
     finally:
-        with contextlib.suppress(OSError):  # what made it fail is told; `sweep` finds the draft
+        with contextlib.suppress(OSError):  # the first failure is the one to report; `sweep` finds the draft
             draft.unlink(missing_ok=True)

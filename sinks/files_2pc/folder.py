@@ -1,8 +1,8 @@
-"""The folder of a `files_2pc` sink: what it says of itself, which files are committed, what dead drivers have left.
+"""The folder of a `files_2pc` sink: its description, its committed files, and what dead drivers have left.
 
 out/_files_2pc.json         the format and the columns, written once
-out/_files/                 all data files, committed or not; readers of Spark pass over names that begin with `_`
-out/_epochs/<sink uid>/     the log: which files are committed (`_epoch_log`)
+out/_files/                 all data files, committed or not; Spark's readers skip names that begin with `_`
+out/_epochs/<sink uid>/     the log: which files are committed (`epoch_log`)
 out/day=2013-01-31/part-…   links to committed files, for readers that know nothing of the log
 """
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.orphans import delete_orphans
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sinks.contract import Claim
 from spark_ext.sinks.files_2pc.epoch_log import EpochLog, put_if_absent
 
@@ -51,7 +51,7 @@ class Folder:
     """One folder as the target of sinks.
 
     Args:
-        path: where it is, absolute.
+        path: absolute.
         who: for messages.
     """
 
@@ -63,13 +63,13 @@ class Folder:
         """The log of one sink."""
         return EpochLog(self.path / EPOCHS / uid)
 
-    # -- what it says of itself ---------------------------------------------------------------------------------------
+    # -- its description ----------------------------------------------------------------------------------------------
 
     def about(self) -> About | None:
-        """What the folder says; None when it is not there, or empty.
+        """The folder's description; None if the folder does not exist or is empty.
 
         Raises:
-            ConfigurationError: it is another's, or of a newer release.
+            ConfigurationError: something else has written the folder, or a newer release.
             OSError: it cannot be read.
         """
         try:
@@ -86,12 +86,12 @@ class Folder:
             for item in found:
                 if item.name not in (FILES, EPOCHS, ABOUT) and not item.name.startswith(".draft-"):
                     raise self._refusal(
-                        f"the folder is not empty and no sink of this kind has written it; it has '{item.name}'",
-                        "choose another path, or move what is there",
+                        f"the folder is not empty and was not written by a sink of this kind; it has '{item.name}'",
+                        "choose another path, or move its content",
                     )
 
     def ensure(self, wanted: About) -> None:
-        """Describe a new folder; refuse one whose files are not like those that are wanted.
+        """Describe a new folder; refuse one whose files are different.
 
         Raises:
             ConfigurationError: names what differs.
@@ -106,7 +106,7 @@ class Folder:
         self.check(found, wanted)
 
     def check(self, found: About, wanted: About) -> None:
-        """Refuse files that are not like those which the folder has.
+        """Refuse files that are not like those in the folder.
 
         Raises:
             ConfigurationError: names what differs.
@@ -115,8 +115,8 @@ class Folder:
             there, asked = getattr(found, name), getattr(wanted, name)
             if there != asked:
                 raise self._refusal(
-                    f"the folder was written with {name}={_shown(there)}, the query says {name}={_shown(asked)}",
-                    "use the options that the folder was begun with, or another path",
+                    f"the folder was written with {name}={_shown(there)}, the query has {name}={_shown(asked)}",
+                    "use the options of the folder's first query, or another path",
                 )
         there = {field.name: field.dataType.simpleString() for field in found.schema.fields}
         asked = {field.name: field.dataType.simpleString() for field in wanted.schema.fields}
@@ -125,11 +125,11 @@ class Folder:
                 raise self._refusal(
                     f"column '{name}' is {there.get(name, 'missing')} in the folder and {asked.get(name, 'missing')} "
                     "in the query",
-                    "change the query so that it gives what the folder has, or choose another path",
+                    "change the query to the columns of the folder, or choose another path",
                 )
 
     def _refusal(self, what: str, do: str) -> ConfigurationError:
-        return ConfigurationError(what, operator=self._who, kept="the folder is as it was", do=do)
+        return refused(what, self._who, do, kept="the folder is unchanged")
 
     # -- its files ----------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Folder:
                 yield from entry.get("files", ())
 
     def publish(self, paths: Iterable[str]) -> None:
-        """Link committed files into the folder; those that are there already are passed over.
+        """Link committed files into the folder; existing links are skipped.
 
         Raises:
             OSError: the folder cannot be written.
@@ -167,16 +167,16 @@ class Folder:
                     os.link(self.path / FILES / name, link)
 
     def clean(self, claim: Claim) -> int:
-        """Delete what dead incarnations have left; only after the claim is in the log, when none can commit any more.
+        """Delete what dead incarnations have left; only once the claim is in the log, when they can no longer commit.
 
-        Not touched are files of the claiming incarnation, of sinks outside a job (incarnation 0), of other uids, and
-        committed ones.
+        Committed files stay, and so do those of the claiming incarnation, of sinks outside a job (incarnation 0) and
+        of other uids.
 
         Returns:
             How many files were deleted.
 
         Raises:
-            OSError: the folder cannot be listed, or a file not deleted.
+            OSError: the folder cannot be listed, or a file cannot be deleted.
         """
         deleted = delete_orphans(self.files, claim, lambda: self._committed_names(claim.sink))
         self.log(claim.sink).sweep(lambda writer: 0 < int(writer) < claim.incarnation)

@@ -1,7 +1,7 @@
-"""Rows as lines of JSON. Simple columns are turned into text by Arrow, all rows at once; nested ones by Python.
+"""Rows as lines of JSON. Arrow turns simple columns into text, all rows at once; Python turns nested ones.
 
-Moments as `2013-01-31T05:15:00.123456Z`; decimals as text, because a number of JSON is a double to most readers;
-bytes in base64; NaN and infinities as text.
+Timestamps as `2013-01-31T05:15:00.123456Z`; decimals as strings, because most readers take a JSON number for a double;
+binary values in base64; NaN and infinities as strings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def json_lines(table: pa.Table, schema: spark.StructType) -> bytes:
-    """The rows, one object per line with all its fields.
+    """The rows, one object per line with all fields.
 
     Raises:
         ValueError, OverflowError: a nested time outside the years 1 to 9999.
@@ -56,7 +56,7 @@ def _texts(column: pa.Array, kind: spark.DataType) -> pa.Array:
     if isinstance(kind, (spark.FloatType, spark.DoubleType)) and pc.all(pc.is_finite(column)).as_py() is not False:
         return column.cast(text)
     if isinstance(kind, (spark.DecimalType, spark.DateType)):
-        # Arrow writes small decimals with an exponent, which Spark's readers take too.
+        # Arrow writes small decimals with an exponent, which Spark's readers accept.
         return _quoted(column.cast(text))
     if isinstance(kind, spark.TimestampType):
         return _quoted(pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%SZ").cast(text))
@@ -86,7 +86,7 @@ def _scalar(text: str) -> pa.Scalar:
 
 
 def converter(kind: spark.DataType) -> Convert | None:
-    """What makes a value of a type one of JSON; None: nothing has to be done."""
+    """Converts values of a type to JSON; None if no conversion is needed."""
     made = _convert_value(kind)
     return None if made is None else (lambda value: None if value is None else made(value))
 

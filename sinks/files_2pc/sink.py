@@ -1,9 +1,9 @@
-"""The sink `files_2pc`: Parquet, csv or json files in a folder, each epoch visible at once and once.
+"""The sink `files_2pc`: Parquet, CSV or JSON files in a folder; each epoch becomes visible atomically, exactly once.
 
     frame.writeStream.format("files_2pc").option("uid", "daily").option("path", "out/daily").start()
 
-Tasks write files that no reader looks for; the driver commits an epoch by one entry in a log (`_epoch_log`), which
-names them. `read(spark, path)` and `committed_files(path)` read by the log. See `docs/files_2pc.md`.
+Tasks write files that readers ignore; the driver commits an epoch by one entry in a log (`epoch_log`) that names them.
+`read(spark, path)` and `committed_files(path)` read by the log. See `docs/files_2pc.md`.
 """
 
 from __future__ import annotations
@@ -11,71 +11,66 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
-from spark_ext.errors import ConfigurationError, DataError, FencedError, StorageError
-from spark_ext.failpoints import reach
-from spark_ext.options import Bytes
+from spark_ext.errors import NOTHING_VISIBLE, DataError, FencedError, StorageError, refused
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.options import Bytes, Names
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_ext.datafiles.writer import TaskFiles
-    from spark_ext.sinks.files_2pc.epoch_log import Entry, State
+    from spark_ext.datafiles.writer import DataFileWriter
+    from spark_ext.sinks.files_2pc.epoch_log import Entry, LogState
     from spark_ext.sinks.files_2pc.folder import About, Folder
-
-
-def _names(value: object) -> object:
-    """`"day, carrier"` as a tuple."""
-    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
 
 class FilesSinkOptions(SinkOptions):
     """Options of `files_2pc`."""
 
     path: str = Field(min_length=1)
-    """The folder: a path that driver and executors share. Created when absent."""
+    """The folder: a path that the driver and the executors share. Created if it does not exist."""
 
     format: Literal["parquet", "csv", "json"] = "parquet"
-    """Of the files."""
+    """File format."""
 
     compression: Literal["snappy", "zstd", "gzip", "none"] | None = None
-    """Of the files; csv and json know `gzip` and `none`. None: snappy for parquet, none for the others."""
+    """Compression codec; CSV and JSON support `gzip` and `none`. Default: snappy for Parquet, none otherwise."""
 
-    partition_by: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
-    """Partition columns, comma-separated: their values are in the names of folders. Fixed with the first epoch."""
+    partition_by: Names = ()
+    """Partition columns, comma-separated: their values are in the names of folders. Fixed by the first epoch."""
 
     header: bool = False
-    """Whether each csv file begins with the columns' names."""
+    """Whether each CSV file begins with the column names."""
 
     sep: str = Field(default=",", min_length=1, max_length=1)
-    """What separates the values of a csv line."""
+    """CSV: separator of values."""
 
     publish: bool = True
     """Whether committed files are linked into the folder itself, for readers that do not know the log."""
 
     target_file_size: Bytes = Field(default=256 * 1024**2, gt=0)
-    """A file that has reached this size is closed and another begun."""
+    """Size at which a file is closed and a new one is started, bytes."""
 
     row_group_rows: int = Field(default=1_000_000, gt=0)
-    """Most rows that a task collects before it writes them; in parquet a row group."""
+    """Maximum number of rows that a task buffers before it writes them; a row group in Parquet."""
 
     row_group_size: Bytes = Field(default=128 * 1024**2, gt=0)
-    """Most memory that a task collects before it writes."""
+    """Maximum memory that a task buffers before it writes, bytes."""
 
     @model_validator(mode="after")
     def _together(self) -> FilesSinkOptions:
         if self.format != "parquet" and self.compression not in (None, "gzip", "none"):
-            raise ValueError(f"compression '{self.compression}' is for parquet; {self.format} knows gzip and none")
+            raise ValueError(f"compression '{self.compression}' is for parquet; {self.format} supports gzip and none")
         if self.format != "csv" and (self.header or self.sep != ","):
-            raise ValueError("header and sep are for format=csv")
+            raise ValueError("header and sep require format=csv")
         return self
 
 
@@ -88,14 +83,13 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._schema: StructType | None = None
-        # Made absolute at once, because executors may have another working directory.
+        # Made absolute here, because executors may have another working directory.
         place = Location.of(self.options.path, {})
         if place.local is None:
-            raise ConfigurationError(
-                f"'{self.options.path}' is not a path that this machine has mounted",
-                operator=f"sink '{self.options.uid}' (files_2pc)",
-                kept="nothing was written",
-                do="give a path on a shared file system; on object stores use delta_2pc",
+            raise refused(
+                f"'{self.options.path}' is not a path of a mounted file system",
+                f"sink '{self.options.uid}' (files_2pc)",
+                "use a path on a shared file system; for object stores use delta_2pc",
             )
         self._path = place.local
 
@@ -123,10 +117,10 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         return About(options.format, columns, options.partition_by, options.header, options.sep)
 
     def validate(self, schema: StructType) -> None:
-        """Refuse types that the format does not hold, and folders that are another's or have other files.
+        """Refuse types that the format does not support, and folders with other content or other files.
 
         Raises:
-            ConfigurationError: names the column, the type or what differs.
+            ConfigurationError: names the column and its type, or what differs.
             StorageError: the folder cannot be read or written.
         """
         from spark_ext.sinks.files_2pc.types import check
@@ -141,7 +135,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         self._schema = schema
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
-        """Files that no reader looks for.
+        """Write files that readers ignore.
 
         Raises:
             ConfigurationError: a type cannot be stored.
@@ -152,7 +146,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         check(schema, self.options.format, self.options.partition_by, who)
-        files = self._task_files(schema, task)
+        files = self._writer(schema, task)
         try:
             return files.write(batches)
         except OSError as problem:
@@ -161,12 +155,12 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             raise DataError(
                 f"a value cannot be written as {self.options.format}: {problem}",
                 operator=who,
-                kept="nothing of this epoch is visible; what was committed before is untouched",
+                kept=NOTHING_VISIBLE,
                 do="filter such rows out, or choose another format",
             ) from problem
 
-    def _task_files(self, schema: StructType, task: Task) -> TaskFiles:
-        from spark_ext.sinks.files_2pc.text import HivePaths, TextFiles
+    def _writer(self, schema: StructType, task: Task) -> DataFileWriter:
+        from spark_ext.sinks.files_2pc.text import HivePathWriter, TextFileWriter
 
         options, place = self.options, self._folder.files
         layout = Layout(
@@ -178,24 +172,25 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             statistics_columns=0,
         )
         if options.format == "parquet":
-            return HivePaths(place, schema, layout, task)
-        return TextFiles(place, schema, layout, task, options.format, options.header, options.sep)
+            return HivePathWriter(place, schema, layout, task)
+        return TextFileWriter(place, schema, layout, task, options.format, options.header, options.sep)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
-        """One log entry with all files of the epoch.
+        """Write one log entry with all files of the epoch.
 
         Raises:
             FencedError: a newer incarnation has claimed the folder.
-            ConfigurationError: the folder is another's, or has other files.
+            ConfigurationError: the folder has other content or other files.
             StorageError: the folder cannot be read or written.
-            CommitError: others were faster, again and again.
+            CommitError: other writers were faster in every attempt.
         """
         files = [file for of_task in prepared for file in of_task]
 
-        def decide(state: State) -> Entry | None:
+        def decide(state: LogState) -> Entry | None:
             self._refuse_newer(state, epoch.incarnation)
             if state.epochs.get(epoch.application, -1) >= epoch.number:
                 return None
+            reach(FailPoint.FILES_BEFORE_COMMIT)
             return {
                 "kind": "epoch",
                 "application": epoch.application,
@@ -207,19 +202,19 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         try:
             self._folder.ensure(self._about(schema))
             log = self._folder.log(epoch.sink)
-            if log.append(decide, str(epoch.incarnation), "files.before_commit") is None:
+            if log.append(decide, str(epoch.incarnation)) is None:
                 self._settle(epoch, files)
                 return CommitOutcome.ALREADY_COMMITTED
-            reach("files.committed")
+            reach(FailPoint.FILES_COMMITTED)
             self._publish(file.path for file in files)
-            reach("files.published")
+            reach(FailPoint.FILES_PUBLISHED)
         except OSError as problem:
-            kept = "the epoch's files; whether they are committed is found out by the next attempt"
+            kept = "the epoch's files; the next attempt finds out whether they are committed"
             raise self._storage("could not be written", problem, kept=kept) from problem
         return CommitOutcome.COMMITTED
 
     def _settle(self, epoch: Epoch, files: Sequence[DataFile]) -> None:
-        """After a repeat: the links that a crash may have prevented are made, the rows prepared anew are not needed."""
+        """After a retry: create the links that a crash may have prevented, and delete the files prepared again."""
         for entry in reversed(self._folder.log(epoch.sink).entries()):
             if entry.get("application") == epoch.application and entry.get("epoch") == epoch.number:
                 committed = {file["path"] for file in entry["files"]}
@@ -234,7 +229,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             self._folder.publish(paths)
 
     def claim(self, claim: Claim) -> None:
-        """The fence first, as an entry of the log, then what dead incarnations have left.
+        """Set the fence, as an entry of the log, then clean up what dead incarnations have left.
 
         Raises:
             FencedError: a newer incarnation has claimed the folder.
@@ -242,46 +237,42 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             StorageError: the folder cannot be read or written.
         """
 
-        def decide(state: State) -> Entry | None:
+        def decide(state: LogState) -> Entry | None:
             self._refuse_newer(state, claim.incarnation)
             if state.owner not in (None, claim.job_id):
-                raise ConfigurationError(
+                raise refused(
                     f"the folder holds epochs that another job wrote under the sink uid '{claim.sink}', "
                     f"or this job '{claim.job}' before its state was deleted",
-                    operator=self._who,
-                    kept="the folder is as it was; nothing was started",
-                    do="give this sink another uid; or, if the state was deleted, bring it back, "
-                    f"or delete the output at {self._path} to write it anew",
+                    self._who,
+                    "give this sink another uid; or, if the state was deleted, restore it, "
+                    f"or delete the output at {self._path} to write it again",
+                    kept="the folder is unchanged; nothing was started",
                 )
             if state.incarnation == claim.incarnation:
                 return None
+            reach(FailPoint.FILES_BEFORE_CLAIM)
             return {"kind": "claim", "incarnation": claim.incarnation, "job": claim.job, "job_id": claim.job_id}
 
         try:
             if self._schema is not None:
                 self._folder.ensure(self._about(self._schema))
-            self._folder.log(claim.sink).append(decide, str(claim.incarnation), "files.before_claim")
-            reach("files.claimed")
+            self._folder.log(claim.sink).append(decide, str(claim.incarnation))
+            reach(FailPoint.FILES_CLAIMED)
             self._folder.clean(claim)
-            reach("files.cleaned")
+            reach(FailPoint.FILES_CLEANED)
         except OSError as problem:
             raise self._storage("could not be written", problem) from problem
 
-    def _refuse_newer(self, state: State, incarnation: int) -> None:
+    def _refuse_newer(self, state: LogState, incarnation: int) -> None:
         if incarnation and state.incarnation > incarnation:
-            raise FencedError(
-                f"incarnation {state.incarnation} of the job has claimed the folder; this is incarnation {incarnation}",
-                operator=self._who,
-                kept="everything that was committed; nothing of this incarnation is added",
-                do="nothing: the newer start of the job goes on; see that only one is started",
-            )
+            raise FencedError.by(state.incarnation, incarnation, "the folder", self._who)
 
     def _storage(self, what: str, problem: OSError, who: str | None = None, kept: str | None = None) -> StorageError:
         return StorageError(
             f"the folder {what}: {problem}",
             operator=who or self._who,
-            kept=kept or "what was committed before; nothing of this epoch is visible",
-            do="see to the storage (space, permissions, hard links); the epoch is repeated",
+            kept=kept or NOTHING_VISIBLE,
+            do="check the storage (space, permissions, hard links); the epoch will be retried",
         )
 
 
@@ -290,9 +281,9 @@ def _record(file: DataFile) -> dict[str, Any]:
 
 
 def committed_files(path: str | Path) -> list[Path]:
-    """The committed files of a folder that `files_2pc` writes; an epoch's files are all in it, or none.
+    """The committed files of a folder that `files_2pc` writes: either all files of an epoch, or none.
 
-    For any reader: `pyarrow.dataset.dataset(committed_files("out"))`, DuckDB, pandas. Files stay where they are.
+    For any reader: `pyarrow.dataset.dataset(committed_files("out"))`, DuckDB, pandas. Files are never moved.
 
     Raises:
         ConfigurationError: it is not such a folder.
@@ -302,7 +293,7 @@ def committed_files(path: str | Path) -> list[Path]:
 
 
 def read(spark: SparkSession, path: str | Path) -> DataFrame:
-    """The committed rows of a folder that `files_2pc` writes, as of now, with the columns as they were written.
+    """The rows that are committed now in a folder that `files_2pc` writes, with the columns as they were written.
 
     Raises:
         ConfigurationError: it is not such a folder.
@@ -326,10 +317,9 @@ def _opened(path: str | Path) -> tuple[Folder, About]:
     folder = Folder(Path(path).expanduser().absolute(), f"reader of {path}")
     about = folder.about()
     if about is None:
-        raise ConfigurationError(
+        raise refused(
             f"there is no output of files_2pc at '{path}'",
-            operator=f"reader of {path}",
-            kept="nothing was read",
-            do="correct the path, or wait for the query's first epoch",
+            f"reader of {path}",
+            "correct the path, or wait for the query's first epoch",
         )
     return folder, about

@@ -1,9 +1,8 @@
-"""csv and json files of a task. The forms are those that Spark reads back unchanged; see `read_options`.
+"""CSV and JSON files of a task, in the form that Spark reads back unchanged; see `read_options`.
 
-csv: texts in quotes, with quotes doubled; null is nothing, the empty text is `""`; moments as
+CSV: strings in quotes, with quotes doubled; null is empty, the empty string is `""`; timestamps as
 `2013-01-31 05:15:00.123456Z`.
-json: one object per line with all its fields; moments as `2013-01-31T05:15:00.123456Z`; decimals as text, because a
-number of JSON is a double to most readers; bytes in base64; NaN and infinities as text.
+JSON: see `json`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as spark
 
-from spark_ext.datafiles.writer import DataFile, TaskFiles
+from spark_ext.datafiles.writer import DataFile, DataFileWriter
 from spark_ext.sinks.files_2pc.json import json_lines
 
 if TYPE_CHECKING:
@@ -26,21 +25,21 @@ if TYPE_CHECKING:
     from spark_ext.sinks.contract import Task
 
 ROWS_AT_ONCE: Final = 20_000
-"""Rows that are text at a time, when json is written."""
+"""Rows of JSON that are converted at a time."""
 
 _YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999 as microseconds since 1970: what the text forms of times hold."""
+"""The years 1 to 9999 as microseconds since 1970: the range of the text form of times."""
 
 
-class HivePaths(TaskFiles):
-    """Files in folders `day=2013-01-31`, from which readers take the partition's value."""
+class HivePathWriter(DataFileWriter):
+    """Writes files into folders `day=2013-01-31`, from which readers take the partition's value."""
 
     def _folder(self, name: str, value: str | None) -> str:
         return hive_folder(name, value)
 
 
-class TextFiles(HivePaths):
-    """The rows of one task as csv or json files."""
+class TextFileWriter(HivePathWriter):
+    """Writes the rows of one task as CSV or JSON files."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class TextFiles(HivePaths):
 
 
 class _TextFile:
-    """What csv and json files share."""
+    """What CSV and JSON files share."""
 
     def __init__(self, place: Location, path: str) -> None:
         import pyarrow as pa
@@ -99,7 +98,7 @@ class _TextFile:
         return DataFile(self.path, size, self._rows, partition, time.time_ns() // 1_000_000, "{}")
 
     def drop(self) -> None:
-        """Give up the open handles, whatever state they are in."""
+        """Close the open handles, whatever state they are in."""
         for stream in (self._out, self._raw):
             with contextlib.suppress(OSError, ValueError):
                 stream.close()
@@ -119,7 +118,7 @@ def _refuse_far_times(table: pa.Table) -> None:
 
 
 class CsvFile(_TextFile):
-    """One csv file."""
+    """One CSV file."""
 
     def __init__(self, place: Location, path: str, schema: pa.Schema, header: bool, separator: str) -> None:
         from pyarrow import csv
@@ -159,7 +158,7 @@ def read_options(form: str, header: bool, separator: str) -> dict[str, str]:
             "quote": '"',
             "escape": '"',
             "multiLine": "true",
-            # Otherwise Spark takes a quoted empty text for null too. What stands for null is never in a file.
+            # Otherwise Spark reads a quoted empty string as null too. This value for null never occurs in a file.
             "nullValue": "\x00null\x00",
             "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSX",
             "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS",

@@ -1,7 +1,7 @@
-"""How an epoch's rows are cut into requests. Pure functions.
+"""How an epoch's rows are divided into requests. Pure functions.
 
 A task gathers its lines into pieces; the driver joins the pieces of all tasks, in their order, into the requests of the
-epoch. Both follow one `Cut`, which is recorded with the epoch.
+epoch. Both use the same `Cut`, which is recorded with the epoch.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Cut:
-    """How an epoch is cut into requests. Recorded with it: options that were changed since do not move its cuts."""
+    """How an epoch is divided into requests. Recorded with it: later changes of the options do not affect it."""
 
     rows: int
-    """Most rows of a request."""
+    """Maximum number of rows of a request."""
     bytes: int
-    """Most bytes of its lines; a longer line is a request of its own."""
+    """Maximum size of its lines, bytes; a longer line is a request of its own."""
     body: str
     """`lines` or `array`."""
 
     def to_json(self) -> str:
-        """As it is stored."""
+        """The stored form."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Cut:
-        """Read it back."""
+        """Parse the stored form."""
         return cls(**json.loads(text))
 
 
@@ -38,17 +38,17 @@ class Piece:
 
     rows: int
     lines: str
-    """JSON, one row per line, each with its line end."""
+    """JSON, one row per line, each line terminated."""
 
     @property
     def size(self) -> int:
-        """Bytes of the lines."""
+        """Size of the lines, bytes."""
         return len(self.lines) if self.lines.isascii() else len(self.lines.encode())
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one request carries."""
+    """The content of one request."""
 
     number: int
     """From 0, within the epoch."""

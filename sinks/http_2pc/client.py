@@ -1,8 +1,8 @@
-"""Requests of `http_2pc`: one at a time, each told apart by its answer into taken, again, fenced or refused.
+"""Requests of `http_2pc`: one at a time; the answer to each is classified as taken, again, fenced or refused.
 
-What an answer means is a pure function (`verdict`); waiting and sending are in `Sender`. Waits that the receiver asks
-for are flow control and count against a limit of time. Everything else that may pass is a `TransientError`, which the
-base of all sinks tries again with its own back-off and limit.
+`verdict`, a pure function, classifies an answer; `Sender` sends and waits. Waits that the receiver asks for are flow
+control and count against a time limit. Any other temporary failure is a `TransientError`, which the base of all sinks
+retries with its own back-off and limit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from spark_ext.errors import ConfigurationError, DataError, EnvironmentProblem, FencedError, TransientError
-from spark_ext.failpoints import reach
+from spark_ext.clients.library import load
+from spark_ext.errors import ConfigurationError, DataError, FencedError, TransientError, refused
+from spark_ext.failpoints import FailPoint, reach
 
 if TYPE_CHECKING:
     import httpx
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
     from spark_ext.sinks.http_2pc.chunks import Chunk
 
 SHOWN = 300
-"""Characters of an answer that an error shows."""
+"""Maximum number of characters of an answer that an error shows."""
 
 MOST_READ = 64 * 1024
-"""Bytes of an answer that are read; the connection of a longer one is given up."""
+"""Maximum number of bytes of an answer that are read; after a longer one the connection is closed."""
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 """Statuses after which the same request may succeed."""
 
 _TOO_LARGE = 413
-"""The request is larger than the receiver takes. Its division into requests is recorded: only the receiver can help."""
+"""The request is too large for the receiver. The division into requests is recorded: only the receiver can change."""
 
 _ACCESS = frozenset({401, 403, 404, 405, 407, 410, 501, 505})
-"""Statuses that say that address, method or credentials are wrong, not the rows."""
+"""Statuses that mean that the address, method or credentials are wrong, not the rows."""
 
 FENCED = 412
 """Precondition Failed: the receiver has seen a newer incarnation."""
@@ -58,7 +59,7 @@ def verdict(status: int, conflict: str) -> Verdict:
 
     Args:
         status: of the answer.
-        conflict: what 409 means: `retry`, `done` or `refuse`.
+        conflict: the meaning of 409: `retry`, `done` or `refuse`.
     """
     if 200 <= status < 300:
         return Verdict.TAKEN
@@ -70,7 +71,7 @@ def verdict(status: int, conflict: str) -> Verdict:
 
 
 def retry_after(value: str | None, now: datetime) -> float | None:
-    """A header `Retry-After` as seconds from now, at least 0; None when there is none, or it makes no sense."""
+    """A header `Retry-After` as seconds from now, at least 0; None if there is none or it is invalid."""
     if value is None:
         return None
     if value.strip().isdecimal():
@@ -86,18 +87,18 @@ def retry_after(value: str | None, now: datetime) -> float | None:
 
 @dataclass(frozen=True)
 class Wire:
-    """Where and how requests go. Holds secrets: never shown."""
+    """Where and how requests are sent. Contains secrets: never shown."""
 
     url: str
     method: str
     headers: Mapping[str, str]
-    """Of every request; credentials among them."""
+    """Of every request, including credentials."""
     secrets: tuple[str, ...]
-    """Texts that no message may hold."""
+    """Texts that no message may contain."""
     timeout: float
-    """Seconds for connecting, and for each wait for the receiver."""
+    """Limit for connecting and for each wait for the receiver, seconds."""
     patience: float
-    """Seconds that one request may be put off by `Retry-After`."""
+    """Limit for the delay of one request by `Retry-After`, seconds."""
     conflict: str
     compress: bool
     ca_file: str | None
@@ -105,7 +106,7 @@ class Wire:
 
 
 _clients: dict[tuple[float, str | None], httpx.Client] = {}
-"""Open connections of this process: sinks are built anew for each epoch."""
+"""Open connections of this process: sink objects are created again for each epoch."""
 
 
 def library(who: str) -> Any:
@@ -114,20 +115,11 @@ def library(who: str) -> Any:
     Raises:
         EnvironmentProblem: it is not installed.
     """
-    try:
-        import httpx
-    except ImportError as problem:
-        raise EnvironmentProblem(
-            "the sink http_2pc needs the library httpx, which is not installed",
-            operator=who,
-            kept="nothing was sent",
-            do="pip install 'spark-ext[http]'",
-        ) from problem
-    return httpx
+    return load("httpx", "http", who)
 
 
 class Sender:
-    """Sends chunks and settles what their answers mean.
+    """Sends chunks and acts on the answers.
 
     Args:
         wire: where and how.
@@ -139,13 +131,13 @@ class Sender:
         self._httpx = library(who)
 
     def send(self, chunk: Chunk, headers: Mapping[str, str]) -> None:
-        """Send a chunk until the receiver has taken it, waiting as long as it asks for.
+        """Send a chunk until the receiver has taken it, waiting as long as the receiver asks for.
 
         Raises:
             TransientError: no answer, or one after which the same request may succeed.
             FencedError: the receiver has seen a newer incarnation.
-            DataError: the rows were refused.
-            ConfigurationError: address or credentials were refused.
+            DataError: the receiver refused the rows.
+            ConfigurationError: the receiver refused the address or the credentials.
         """
         import tenacity
 
@@ -162,7 +154,7 @@ class Sender:
             raise self._error(meaning, status, text, wait, chunk)
 
     def _request(self, body: bytes, headers: Mapping[str, str], chunk: Chunk) -> tuple[int, str, float | None]:
-        reach("http.before_request")
+        reach(FailPoint.HTTP_BEFORE_REQUEST)
         try:
             with self._client().stream(
                 self._wire.method, self._wire.url, content=body, headers=dict(headers)
@@ -172,11 +164,11 @@ class Sender:
                 try:
                     text = _beginning(answer)
                 except self._httpx.DecodingError:
-                    # The status counts; the body is for people only.
+                    # Only the status matters; the body is for messages.
                     text = ""
         except self._httpx.TransportError as problem:
             raise self._no_answer(problem, chunk) from problem
-        reach("http.answered")
+        reach(FailPoint.HTTP_ANSWERED)
         return status, text, wait
 
     def _client(self) -> httpx.Client:
@@ -189,76 +181,76 @@ class Sender:
                 try:
                     verify = ssl.create_default_context(cafile=self._wire.ca_file)
                 except OSError as problem:
-                    raise ConfigurationError(
+                    raise refused(
                         f"the certificates of 'ca_file' could not be read: {problem}",
-                        operator=self._who,
+                        self._who,
+                        "use a readable file of PEM certificates",
                         kept="nothing was sent",
-                        do="give a readable file of PEM certificates",
                     ) from problem
             _clients[key] = self._httpx.Client(timeout=self._wire.timeout, verify=verify)
         return _clients[key]
 
     def _no_answer(self, problem: Exception, chunk: Chunk) -> ConfigurationError | TransientError:
-        told = self._clean(f"{type(problem).__name__}: {problem}")
+        reason = self._clean(f"{type(problem).__name__}: {problem}")
         if "CERTIFICATE_VERIFY_FAILED" in str(problem):
-            return ConfigurationError(
-                f"the receiver's certificate was not accepted: {told}",
-                operator=self._operator(chunk),
+            return refused(
+                f"the receiver's certificate was not accepted: {reason}",
+                self._operator(chunk),
+                "check the certificate, or name its authority with the option 'ca_file'",
                 kept="the epoch is recorded in the outbox; nothing was sent",
-                do="see to the certificate, or name its authority with the option 'ca_file'",
             )
         return TransientError(
-            f"there was no answer: {told}",
+            f"there was no answer: {reason}",
             operator=self._operator(chunk),
-            kept="the epoch is recorded in the outbox; whether this request took effect is the receiver's to know, "
-            "by its key",
-            do="see that the receiver is reachable; the same request is sent again",
+            kept="the epoch is recorded in the outbox; only the receiver knows, by the key, whether this request took "
+            "effect",
+            do="make sure that the receiver is reachable; the same request will be sent again",
         )
 
     def _error(
         self, meaning: Verdict, status: int, text: str, wait: float | None, chunk: Chunk
     ) -> ConfigurationError | DataError | FencedError | TransientError:
-        told = f"status {status}" + self._shown(text)
-        kept = "the epoch is recorded in the outbox; requests that were answered with success are not undone"
+        answer = f"status {status}" + self._shown(text)
+        kept = "the epoch is recorded in the outbox; requests that have succeeded are not undone"
         who = self._operator(chunk)
         if meaning is Verdict.FENCED:
             return FencedError(
-                f"the receiver has seen a newer incarnation of the job: {told}",
+                f"the receiver has seen a newer incarnation of the job: {answer}",
                 operator=who,
                 kept=kept,
-                do="nothing: the newer start of the job goes on; see that only one is started",
+                do="nothing: the newer start of the job continues; make sure that only one is started",
             )
         if meaning is Verdict.AGAIN:
-            asked = "" if wait is None else f"; it asks to wait {wait:.0f} s, beyond the option 'patience'"
+            asked = "" if wait is None else f"; it asks to wait {wait:.0f} s, more than the option 'patience' allows"
             return TransientError(
-                f"the receiver did not take the request: {told}{asked}",
+                f"the receiver did not take the request: {answer}{asked}",
                 operator=who,
                 kept=kept,
-                do="see to the receiver; the same request is sent again",
+                do="check the receiver; the same request will be sent again",
             )
         if status in _ACCESS or 300 <= status < 400:
-            return ConfigurationError(
-                f"the receiver refused the request: {told}",
-                operator=who,
-                kept=kept,
-                do="correct 'url' (redirects are not followed), 'method', 'token' or 'headers', and start again: the "
+            return refused(
+                f"the receiver refused the request: {answer}",
+                who,
+                "correct 'url' (redirects are not followed), 'method', 'token' or 'headers', and start again: the "
                 "recorded epoch is sent first",
+                kept=kept,
             )
         limit = "raise the receiver's limit (for later epochs, lower 'batch_bytes' or 'batch_rows')"
-        mend = limit if status == _TOO_LARGE else "correct the receiver"
+        fix = limit if status == _TOO_LARGE else "correct the receiver"
         return DataError(
-            f"the receiver refused these {chunk.rows} rows: {told}",
+            f"the receiver refused these {chunk.rows} rows: {answer}",
             operator=who,
             kept=kept,
-            do=f"{mend}, and start again: the recorded epoch is sent first, with the same keys",
+            do=f"{fix}, and start again: the recorded epoch is sent first, with the same keys",
         )
 
     def _shown(self, text: str) -> str:
         if self._wire.redact or not text.strip():
             return ""
-        # Cleaned first: a secret that is cut in two is not recognised.
-        told = self._clean(text)
-        return f": {told[:SHOWN]}" + ("..." if len(told) > SHOWN else "")
+        # Cleaned before it is truncated: a part of a secret would not be recognised.
+        clean = self._clean(text)
+        return f": {clean[:SHOWN]}" + ("..." if len(clean) > SHOWN else "")
 
     def _clean(self, text: str) -> str:
         for secret in self._wire.secrets:
@@ -270,7 +262,7 @@ class Sender:
 
 
 def shown(url: str) -> str:
-    """An address without what may be secret in it: query and user."""
+    """An address without the parts that may be secret: query and user."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

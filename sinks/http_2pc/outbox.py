@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as spark
 
 from spark_ext.datafiles.location import Location
-from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles, owner_of
+from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_of
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
@@ -84,7 +84,7 @@ def stage(
         StorageError: the outbox cannot be written.
     """
     rows = JsonRows(schema, who)
-    files = TaskFiles(location, SCHEMA, _LAYOUT, task)
+    files = DataFileWriter(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
     lines = (line for batch in batches for line in rows.lines(batch))
     try:
@@ -101,7 +101,7 @@ def stage(
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from spark_ext.schemas.parquet_types import arrow_schema
+    from spark_ext.schemas.arrow import arrow_schema
 
     columns = [[epoch], [cut.to_json()], [piece.rows], [piece.lines]]
     schema = arrow_schema(SCHEMA)

@@ -1,14 +1,14 @@
-"""Rows as JSON texts: one line per row, the same on every machine and in every attempt. Pure functions.
+"""Rows as JSON: one line per row, the same on every machine and in every attempt. Pure functions.
 
 | Spark | JSON |
 |---|---|
-| byte, short, int, long, boolean, string | number, boolean, text |
-| float, double | number; `"NaN"`, `"Infinity"` and `"-Infinity"` as texts, which JSON has no numbers for |
-| decimal | text with all its digits, so that no reader rounds it |
-| binary | text, Base64 |
-| date, timestamp, timestamp_ntz | text, ISO 8601 with microseconds; timestamps in UTC, with a `Z` |
+| byte, short, int, long, boolean, string | number, boolean, string |
+| float, double | number; the strings `"NaN"`, `"Infinity"` and `"-Infinity"`, for which JSON has no numbers |
+| decimal | string with all digits, so that no reader rounds it |
+| binary | string, Base64 |
+| date, timestamp, timestamp_ntz | string, ISO 8601 with microseconds; timestamps in UTC, with a `Z` |
 | struct, array | object, array |
-| map | object when its keys are strings; else an array of `{"key": ..., "value": ...}` |
+| map | object if its keys are strings; else an array of `{"key": ..., "value": ...}` |
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import types as spark
 
-from spark_ext.errors import ConfigurationError, DataError
-from spark_ext.schemas.parquet_types import arrow_type
+from spark_ext.errors import DataError, refused
+from spark_ext.schemas.arrow import arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ToJson: TypeAlias = Callable[[Any], Any] | None
-"""What makes a value of Arrow's `to_pylist` one of JSON; None when it is one already."""
+"""Converts a value of Arrow's `to_pylist` to JSON; None if no conversion is needed."""
+
+_DO = "cast, rename or drop the column in the query"
 
 _AS_THEY_ARE = (
     spark.ByteType,
@@ -45,7 +47,7 @@ _AS_THEY_ARE = (
 
 
 def check_types(schema: spark.StructType, who: str) -> None:
-    """Refuse what has no JSON form, before a row moves.
+    """Refuse types without a JSON form, before any row moves.
 
     Raises:
         ConfigurationError: names the column and its type.
@@ -54,15 +56,15 @@ def check_types(schema: spark.StructType, who: str) -> None:
 
 
 class JsonRows:
-    """Makes the lines of a schema's rows."""
+    """Converts rows of a schema to lines."""
 
     def __init__(self, schema: spark.StructType, who: str) -> None:
         self._who = who
         self._names = schema.names
         self._converters = _of_fields(schema, "", who)
-        # Spark gives times in the session's zone, in which the first and the last hours of all years are outside them.
+        # Spark sends times in the session's zone, in which the first and last hours of all years can be out of range.
         self._types = [arrow_type(field.dataType) for field in schema.fields]
-        # One encoder for all: `json.dumps` would look at its arguments again for each row.
+        # One encoder for all rows: `json.dumps` would check its arguments again for each row.
         self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
     def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
@@ -87,7 +89,7 @@ class JsonRows:
             values: list[Any] = column.to_pylist()
         except (OverflowError, ValueError) as problem:
             raise DataError(
-                f"column '{name}' holds a date or time outside the years 1 to 9999, which ISO 8601 has no text for",
+                f"column '{name}' has a date or time outside the years 1 to 9999, which ISO 8601 cannot represent",
                 operator=self._who,
                 kept="nothing of this epoch was sent",
                 do=f"filter or clip '{name}' in the query, or cast it to a number",
@@ -99,16 +101,16 @@ def _of_fields(schema: spark.StructType, path: str, who: str) -> list[ToJson]:
     seen: set[str] = set()
     for field in schema.fields:
         if field.name in seen:
-            raise _refused(f"the column '{path}{field.name}' is there twice; a JSON object has each name once", who)
+            raise refused(f"column '{path}{field.name}' occurs twice; a JSON object has each name once", who, _DO)
         seen.add(field.name)
     return [converter(field.dataType, f"{path}{field.name}", who) for field in schema.fields]
 
 
 def converter(kind: spark.DataType, path: str, who: str) -> ToJson:
-    """How values of a type become JSON; nulls are the caller's.
+    """The conversion of a type's values to JSON; the caller handles nulls.
 
     Raises:
-        ConfigurationError: they cannot.
+        ConfigurationError: the type has no JSON form.
     """
     if isinstance(kind, _AS_THEY_ARE):
         return None
@@ -130,13 +132,7 @@ def converter(kind: spark.DataType, path: str, who: str) -> ToJson:
         return _array(converter(kind.elementType, f"{path}.element", who))
     if isinstance(kind, spark.MapType):
         return _map(kind, path, who)
-    raise _refused(f"column '{path}' has the type {kind.simpleString()}, which has no JSON form here", who)
-
-
-def _refused(what: str, who: str) -> ConfigurationError:
-    return ConfigurationError(
-        what, operator=who, kept="nothing was sent", do="cast, rename or drop the column in the query"
-    )
+    raise refused(f"column '{path}' has the type {kind.simpleString()}, which has no JSON form here", who, _DO)
 
 
 def _number(value: float) -> float | str:

@@ -1,9 +1,9 @@
-"""The sink `http_2pc`: each epoch goes to an HTTP receiver in requests that carry idempotency keys.
+"""The sink `http_2pc`: each epoch is sent to an HTTP receiver in requests with idempotency keys.
 
     frame.writeStream.format("http_2pc").options(uid="orders", url="https://shop/orders", outbox="state/outbox").start()
 
-Tasks write their rows as JSON into an outbox; the driver records the epoch there (`_http.outbox`), and only then sends
-it (`_http.client`). Exactly once needs a receiver that remembers keys: `docs/http_2pc.md` says how long.
+Tasks write their rows as JSON into an outbox; the driver records the epoch there (`outbox`), and only then sends it
+(`client`). Exactly once requires a receiver that remembers keys: `docs/http_2pc.md` says for how long.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from urllib.parse import unquote_plus, urlsplit
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
-from spark_ext.errors import ConfigurationError, TransientError
-from spark_ext.failpoints import reach
-from spark_ext.options import Bytes, Milliseconds, is_secret_parameter
+from spark_ext.errors import ConfigurationError, TransientError, refused
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.options import Bytes, Milliseconds, Pairs, is_secret_parameter
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
-from spark_ext.sinks.delta_2pc import Pairs
 from spark_ext.sinks.http_2pc.chunks import Chunk, Cut
 from spark_ext.sinks.http_2pc.client import Sender, Wire, library, shown
 from spark_ext.sinks.http_2pc.outbox import Outbox, placed, stage
@@ -40,61 +39,61 @@ class HttpOptions(SinkOptions):
     secret_fields: ClassVar[frozenset[str]] = frozenset({"headers", "storage_options"})
 
     url: str
-    """Where requests go: `http://` or `https://`, without credentials."""
+    """Address of the receiver: `http://` or `https://`, without credentials."""
 
     outbox: str = Field(min_length=1)
-    """A folder that lasts and that driver and executors share: a local path or a URI; sinks may share it."""
+    """A durable folder that the driver and the executors share: a local path or a URI; sinks may share it."""
 
     commit_patience: Milliseconds = 600_000
-    """As for every sink, but longer: a receiver that throttles asks for waits of its own."""
+    """As for every sink, with a higher default: a receiver that throttles requests asks for longer waits."""
 
     body: Literal["lines", "array"] = "lines"
     """JSON, one row per line (`application/x-ndjson`), or one array (`application/json`)."""
 
     batch_rows: int = Field(default=1_000, gt=0)
-    """Most rows of a request."""
+    """Maximum number of rows per request."""
 
     batch_bytes: Bytes = Field(default=1024**2, gt=0)
-    """Most bytes of a request's rows; a larger row is a request of its own."""
+    """Maximum size of the rows of a request, bytes; a larger row is a request of its own."""
 
     method: Literal["POST", "PUT", "PATCH"] = "POST"
-    """Of the requests."""
+    """Method of the requests."""
 
     key_header: str = Field(default="Idempotency-Key", pattern=r"^[A-Za-z0-9-]+$")
     """Name of the header with the idempotency key."""
 
     conflict: Literal["retry", "done", "refuse"] = "retry"
-    """What status 409 says: the same key is being worked on; the request was taken before; or it is refused."""
+    """Meaning of status 409: the same key is being processed; the request was taken before; or it is refused."""
 
     token: str | None = Field(default=None, repr=False)
-    """Sent as `Authorization: Bearer`. Never shown or stored; better kept in the environment (`token_env`)."""
+    """Sent as `Authorization: Bearer`. Never shown or stored; preferably kept in the environment (`token_env`)."""
 
     token_env: str | None = None
-    """Name of the driver's environment variable that holds the token."""
+    """Name of the driver's environment variable that contains the token."""
 
     headers: Pairs = Field(default_factory=dict, repr=False)
-    """Further headers as a JSON object of texts. Never shown or stored."""
+    """Further headers as a JSON object of strings. Never shown or stored."""
 
     headers_env: str | None = None
-    """Name of the driver's environment variable that holds further headers as a JSON object."""
+    """Name of the driver's environment variable that contains further headers as a JSON object."""
 
     timeout: Milliseconds = Field(default=30_000, gt=0)
-    """Longest wait for a connection, and for the receiver to go on with an answer, ms."""
+    """Maximum wait for a connection and for each part of an answer, ms."""
 
     patience: Milliseconds = 600_000
-    """How long `Retry-After` may put off one request, all in all, before that counts as a failed attempt, ms."""
+    """How long `Retry-After` may delay one request in total before that counts as a failed attempt, ms."""
 
     compression: Literal["none", "gzip"] = "none"
-    """Of the bodies."""
+    """Compression of the bodies."""
 
     ca_file: str | None = None
-    """PEM certificates of the authority that the receiver's is signed by; default: the ones of the system."""
+    """PEM certificates of the authority that signed the receiver's certificate; default: those of the system."""
 
     redact: bool = False
-    """Whether errors leave out what the receiver answered, which may repeat rows."""
+    """Whether errors omit the receiver's answer, which may repeat rows."""
 
     storage_options: Pairs = Field(default_factory=dict, repr=False)
-    """Options of the outbox's object store as `deltalake` names them, as a JSON object. Never shown or stored."""
+    """Options of the outbox's object store with `deltalake`'s names, as a JSON object. Never shown or stored."""
 
     @field_validator("url")
     @classmethod
@@ -105,7 +104,7 @@ class HttpOptions(SinkOptions):
         if parts.username is not None or parts.password is not None:
             raise ValueError("credentials do not belong in an address; use 'token' or 'headers'")
         if parts.fragment:
-            raise ValueError("an address of requests has no part behind '#'")
+            raise ValueError("an address of requests has no fragment ('#')")
         return value
 
     @model_validator(mode="after")
@@ -145,10 +144,10 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         return {key: value for key, value in self.__dict__.items() if key != "_outbox"}
 
     def validate(self, schema: StructType) -> None:
-        """Refuse what can be refused before the query starts. The receiver is not asked: it may come later.
+        """Check everything that can be checked before the query starts, except the receiver, which may start later.
 
         Raises:
-            ConfigurationError: a type has no JSON form, the outbox is another table, a variable is not set.
+            ConfigurationError: a type has no JSON form, the outbox is another table, or a variable is not set.
             EnvironmentProblem: `httpx` is not installed.
             StorageError: the outbox cannot be read.
         """
@@ -158,7 +157,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         self._outbox.check()
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
-        """Rows as JSON in a file of the outbox that belongs to no epoch yet.
+        """Write rows as JSON to a file of the outbox that belongs to no epoch yet.
 
         Raises:
             DataError: a value has no JSON form.
@@ -170,32 +169,32 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         return stage(self._place, schema, batches, task, cut, who)
 
     def claim(self, claim: Claim) -> None:
-        """The fence of the outbox, then the files that dead incarnations have left.
+        """Set the fence of the outbox, then clean up the files that dead incarnations have left.
 
         Raises:
             FencedError: a newer incarnation has claimed it.
-            ConfigurationError: another job's epochs are in it.
+            ConfigurationError: it contains epochs of another job.
         """
         self._outbox.claim(claim)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
-        """Decide the epoch, send what was decided, and note that all of it was acknowledged.
+        """Decide the epoch, send what was decided, and record that all of it was acknowledged.
 
         Raises:
             FencedError: a newer incarnation has claimed the outbox, or the receiver has seen one.
             DataError, ConfigurationError: the receiver has refused a request.
-            TransientError: it cannot be reached or does not take requests now, and none has been taken meanwhile.
+            TransientError: the receiver is unreachable or takes no requests now, and has taken none meanwhile.
         """
         if not self._outbox.decide(epoch, [file for of_task in prepared for file in of_task]):
             return CommitOutcome.ALREADY_COMMITTED
         self._send(epoch)
-        reach("http.acknowledged")
+        reach(FailPoint.HTTP_ACKNOWLEDGED)
         self._outbox.settle(epoch)
-        reach("http.settled")
+        reach(FailPoint.HTTP_SETTLED)
         return CommitOutcome.COMMITTED
 
     def _send(self, epoch: Epoch) -> None:
-        """Only failures in a row are failed attempts: a receiver that takes one request of ten makes progress."""
+        """Only consecutive failures are failed attempts: a receiver that takes one request in ten makes progress."""
         import tenacity
 
         sender = Sender(self._wire(), f"{self._who}, query id {epoch.query_id}, epoch {epoch.number}")
@@ -215,7 +214,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
                 tenacity.nap.sleep(self.options.commit_backoff / 1000)
 
     def _names(self, epoch: Epoch, chunk: Chunk) -> dict[str, str]:
-        """Whose rows these are: the key, and its parts for a receiver that compares them."""
+        """The headers that identify the rows: the key, and its parts for a receiver that compares them."""
         key = f"{epoch.sink}:{epoch.lineage}:{epoch.query_id}:{epoch.number}:{chunk.number}"
         return {
             self.options.key_header: key,
@@ -226,22 +225,22 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             "Spark-Ext-Chunk": str(chunk.number),
             "Spark-Ext-Last-Chunk": "true" if chunk.last else "false",
             "Spark-Ext-Incarnation": str(epoch.incarnation),
-            # By what was recorded, not by the option, which may have been changed since: a row is an object.
+            # From what was recorded, not from the option, which may have changed since: a row is an object.
             "Content-Type": "application/x-ndjson" if chunk.body[:1] != b"[" else "application/json",
         }
 
     def _wire(self) -> Wire:
-        """The options as the client needs them, with what the environment holds.
+        """The options in the client's form, with the values of environment variables.
 
         Raises:
-            ConfigurationError: a variable is not set or makes no sense.
+            ConfigurationError: a variable is not set or invalid.
         """
         options = self.options
         given = dict(options.headers)
         if options.headers_env is not None:
             given |= self._json(options.headers_env)
         token = options.token if options.token_env is None else self._variable(options.token_env)
-        # What comes behind a scheme (`Bearer ...`) is one by itself.
+        # The part after a scheme (`Bearer ...`) is a secret by itself.
         secrets = [part for value in given.values() for part in (value, value.partition(" ")[2])]
         secrets += [token] if token else []
         for parameter in urlsplit(options.url).query.split("&"):
@@ -251,7 +250,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             given["Authorization"] = f"Bearer {token}"
         for name, value in given.items():
             if not name.isascii() or not value.isascii() or not (name + value).isprintable():
-                raise self._refused(f"the header '{name}' holds characters that no header may hold")
+                raise self._refusal(f"the header '{name}' contains characters that are not allowed in headers")
         if options.compression == "gzip":
             given["Content-Encoding"] = "gzip"
         return Wire(
@@ -270,7 +269,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
     def _variable(self, name: str) -> str:
         value = os.environ.get(name, "").strip()
         if not value:
-            raise self._refused(f"the environment variable '{name}' is not set in the driver")
+            raise self._refusal(f"the environment variable '{name}' is not set in the driver")
         return value
 
     def _json(self, name: str) -> dict[str, str]:
@@ -279,14 +278,13 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         except json.JSONDecodeError:
             found = None
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-            raise self._refused(f"the environment variable '{name}' does not hold a JSON object of texts")
+            raise self._refusal(f"the environment variable '{name}' is not a JSON object of strings")
         return found
 
-    def _refused(self, what: str) -> ConfigurationError:
-        return ConfigurationError(
+    def _refusal(self, what: str) -> ConfigurationError:
+        return refused(
             what,
-            operator=self._who,
-            kept="nothing was sent",
-            do="correct the options 'token_env', 'headers' or 'headers_env', or the variables they name; variables are "
-            "those that the driver was started with",
+            self._who,
+            "correct the options 'token_env', 'headers' or 'headers_env', or the variables they name; the driver must "
+            "be started with these variables",
         )

@@ -1,8 +1,8 @@
-"""The topic in which `kafka_2pc` keeps which epochs are committed: one record per epoch, in the epoch's transaction.
+"""The topic in which `kafka_2pc` records committed epochs: one record per epoch, in the epoch's transaction.
 
-It is compacted, so the last record of each sink stays for ever and the topic stays small; the offsets of a consumer
-group, which could hold the same, are forgotten a week after the last commit. A sink's records are in one partition,
-by the hash of its transactional id over a fixed number, so that more partitions later do no harm.
+It is compacted, so the last record of each sink is kept forever and the topic stays small; the offsets of a consumer
+group, which could hold the same, expire a week after the last commit. All records of a sink are in one partition, the
+hash of its transactional id modulo a fixed number, so that partitions added later do no harm.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.clients.kafka import KafkaOptions, admin, answered, library, offsets, partitions, told
-from spark_ext.errors import ConfigurationError, StorageError
+from spark_ext.clients.kafka import KafkaOptions, admin, answered, library, offsets, partitions, to_error, unanswered
+from spark_ext.errors import ConfigurationError, StorageError, refused
 from spark_ext.sinks.contract import Claim, Epoch
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 PARTITIONS: Final = 8
-"""Of the topic; never to be changed."""
+"""Of the topic; must never change."""
 
 APPLICATIONS: Final = 100
-"""How many queries' epochs a record remembers: a sink outside a job may serve many, one after the other."""
+"""Number of queries whose epochs a record keeps: a sink outside a job may serve many, one after the other."""
 
 _VERSION: Final = 1
-_KEPT: Final = "the target is as it was"
+_KEPT: Final = "the target is unchanged"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """Only closed segments are compacted, so a small one keeps the topic small."""
 _WINDOW: Final = 64
-"""Offsets that a look reads at first, from the end backwards; eight times as many with each further step."""
+"""Number of offsets read first, backwards from the end; eight times as many in each further step."""
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """What a sink has committed, and for whom."""
+    """What a sink has committed, and for which job."""
 
     incarnation: int = 0
     job: str = ""
     job_id: str = ""
     epochs: Mapping[str, int] = field(default_factory=dict)
-    """`Epoch.application` to the last number, the most recent one last."""
+    """The last epoch by `Epoch.application`, the most recent one last."""
 
     def holds(self, epoch: Epoch) -> bool:
         """Whether the epoch, or a later one of its query, is committed."""
         return self.epochs.get(epoch.application, -1) >= epoch.number
 
     def with_epoch(self, epoch: Epoch) -> EpochRecord:
-        """With this epoch as the last one."""
+        """The record with this epoch as the last one."""
         others = {name: number for name, number in self.epochs.items() if name != epoch.application}
         kept = dict(list(others.items())[-(APPLICATIONS - 1) :])
         return replace(self, incarnation=epoch.incarnation, epochs={**kept, epoch.application: epoch.number})
 
     def claimed(self, claim: Claim) -> EpochRecord:
-        """With a new owner."""
+        """The record with a new owner."""
         return replace(self, incarnation=claim.incarnation, job=claim.job, job_id=claim.job_id)
 
     def to_bytes(self) -> bytes:
@@ -66,10 +66,10 @@ class EpochRecord:
 
     @classmethod
     def from_bytes(cls, raw: bytes, who: str) -> EpochRecord:
-        """Read a record.
+        """Parse a record.
 
         Raises:
-            ConfigurationError: a newer release wrote it, or it is something else.
+            ConfigurationError: a newer release wrote it, or it is not a record of epochs.
         """
         try:
             found = json.loads(raw)
@@ -77,16 +77,16 @@ class EpochRecord:
                 return cls(found["incarnation"], found["job"], found["job_id"], found["epochs"])
         except (ValueError, KeyError, TypeError):
             pass
-        raise ConfigurationError(
-            "the topic of epochs holds a record that this release does not know",
-            operator=who,
+        raise refused(
+            "the topic of epochs contains a record that this release does not support",
+            who,
+            "run the release that wrote it or a newer one, or choose another topic with the option 'epochs_topic'",
             kept=_KEPT,
-            do="run the release that wrote it or a newer one, or choose another topic with the option 'epochs_topic'",
         )
 
 
 class EpochsTopic:
-    """The topic, as one sink sees it.
+    """The topic from the view of one sink.
 
     Args:
         options: how to reach the brokers.
@@ -104,10 +104,10 @@ class EpochsTopic:
         return self._options.request_timeout / 1000
 
     def ensure(self) -> None:
-        """Create the topic if it is not there; refuse one that would forget.
+        """Create the topic if it does not exist; refuse one that would lose records.
 
         Raises:
-            ConfigurationError: it is not there and may not be created; or is not compacted, or has too few partitions.
+            ConfigurationError: it cannot be created, is not compacted, or has too few partitions.
             StorageError: no answer.
         """
         kafka = library(self.who)
@@ -118,11 +118,11 @@ class EpochsTopic:
             asked = client.describe_configs([resource], request_timeout=self._seconds)
             policy = answered(asked[resource], self._seconds)["cleanup.policy"].value
         except (kafka.KafkaException, TimeoutError) as problem:
-            raise self._fault(problem, f"the topic of epochs '{self.topic}' could not be looked at") from problem
+            raise self._fault(problem, f"the topic of epochs '{self.topic}' could not be described") from problem
         if policy != "compact":
-            raise self._refused(f"has cleanup.policy={policy}, so it would forget what is committed")
+            raise self._refusal(f"has cleanup.policy={policy}, so it would lose what is committed")
         if there < PARTITIONS:
-            raise self._refused(f"has {there} partitions instead of {PARTITIONS}")
+            raise self._refusal(f"has {there} partitions instead of {PARTITIONS}")
 
     def _partitions(self, client: AdminClient) -> int:
         return partitions(client, [self.topic], self._seconds, self.who, _KEPT)[self.topic]
@@ -137,22 +137,22 @@ class EpochsTopic:
         except kafka.KafkaException as problem:
             if problem.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise
-        # Another broker may not have heard of it yet.
+        # Another broker may not know it yet.
         limit = time.monotonic() + self._seconds
         while not (there := self._partitions(client)):
             if time.monotonic() > limit:
                 raise TimeoutError
             time.sleep(0.02)
-        # Only when it has leaders does the brokers' metadata have all of it.
+        # The brokers' metadata of the topic is complete only once all partitions have leaders.
         self._offset(client, kafka.admin.OffsetSpec.latest())
         return there
 
     def look(self, *, settled: bool = True) -> EpochRecord:
-        """The sink's last committed record. What it says still holds as long as the sink's producer is not fenced.
+        """The sink's last committed record. It remains valid as long as the sink's producer is not fenced.
 
         Args:
-            settled: whether to wait for open transactions of other sinks, behind which nothing is told; a look before
-                one's own predecessor's is ended must not.
+            settled: whether to wait for open transactions of other sinks, which hide all records after them. Must be
+                false before the transaction of the sink's own predecessor is ended.
 
         Raises:
             StorageError: no answer, or another sink's transaction stays open.
@@ -165,7 +165,7 @@ class EpochsTopic:
             consumer = kafka.Consumer(
                 self._options.client(
                     self.who,
-                    group_id="spark-ext",  # asked for by the library; nothing is ever committed under it
+                    group_id="spark-ext",  # required by the library; nothing is ever committed under it
                     enable_auto_commit=False,
                     enable_partition_eof=True,
                     isolation_level="read_committed",
@@ -180,7 +180,7 @@ class EpochsTopic:
             raise self._fault(problem, "the committed epochs could not be read") from problem
 
     def _settled_end(self, client: AdminClient) -> int:
-        """The partition's end, once no transaction before it is open: behind an open one nothing is told."""
+        """The partition's end, once no transaction before it is open: an open one hides all records after it."""
         kafka = library(self.who)
         latest = kafka.admin.OffsetSpec.latest()
         written = self._offset(client, latest, committed=False)
@@ -192,11 +192,11 @@ class EpochsTopic:
             if time.monotonic() > limit:
                 raise StorageError(
                     f"a transaction on the topic of epochs '{self.topic}' has been open for {self._seconds:g} s; "
-                    "before it ends nobody can tell which epochs are committed",
+                    "the committed epochs cannot be read before it ends",
                     operator=self.who,
                     kept=_KEPT,
-                    do="wait: the brokers end it after the transaction_timeout of the sink that began it; it is "
-                    "tried again with back-off",
+                    do="wait: the brokers end it after the transaction_timeout of the sink that began it; the "
+                    "operation will be retried with back-off",
                 )
             time.sleep(0.01)
 
@@ -235,19 +235,13 @@ class EpochsTopic:
 
     def _fault(self, problem: Exception, what: str) -> Exception:
         if isinstance(problem, TimeoutError):
-            return StorageError(
-                f"{what}: no answer within {self._seconds:g} s",
-                operator=self.who,
-                kept=_KEPT,
-                do="see to the brokers and the network; it is tried again with back-off",
-            )
-        return told(problem.args[0], what, self.who, _KEPT)
+            return unanswered(self.who, self._seconds, _KEPT, what)
+        return to_error(problem.args[0], what, self.who, _KEPT)
 
-    def _refused(self, how: str) -> ConfigurationError:
-        return ConfigurationError(
+    def _refusal(self, how: str) -> ConfigurationError:
+        return refused(
             f"the topic of epochs '{self.topic}' {how}",
-            operator=self.who,
-            kept="nothing was written",
-            do=f"create it with --partitions {PARTITIONS} --config cleanup.policy=compact, or choose another with the "
+            self.who,
+            f"create it with --partitions {PARTITIONS} --config cleanup.policy=compact, or choose another with the "
             "option 'epochs_topic'",
         )

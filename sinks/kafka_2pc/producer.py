@@ -1,8 +1,8 @@
 """Phase two of `kafka_2pc`: one transactional producer per sink, kept from epoch to epoch in the committing process.
 
-A `Session` is a producer after `init_transactions`: Kafka has ended the transaction of whoever had the id before, and
-refuses that one from now on. What the session then read of the committed epochs therefore holds until it is refused
-itself. After any failure it is thrown away: the next one finds out what took effect.
+A `Session` is a producer after `init_transactions`: Kafka has ended the transaction of the previous owner of the id,
+and refuses that producer from now on. The committed epochs that the session then read are therefore valid until the
+session is refused itself. After any failure it is discarded: the next one finds out what took effect.
 """
 
 from __future__ import annotations
@@ -17,35 +17,34 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ext.clients.kafka import KafkaOptions, admin, library, partitions, refused_settings, told
-from spark_ext.errors import ConfigurationError, SparkExtError, TransientError
-from spark_ext.failpoints import reach
+from spark_ext.clients.kafka import KafkaOptions, admin, library, partitions, refused_settings, to_error
+from spark_ext.errors import NOTHING_VISIBLE, SparkExtError, TransientError, refused
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.kafka_2pc.epochs import EpochRecord, EpochsTopic
 from spark_ext.sinks.kafka_2pc.staging import Staged
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-KEPT: Final = "nothing of this epoch is visible; what was committed before is untouched"
 
 _FENCED: Final = frozenset(
     {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"}
 )
 _PURGED: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-"""What messages are told that were thrown away because of another error."""
+"""Errors of messages that were discarded because of another error."""
 
 _GOODBYE_S: Final = 2.0
-"""How long a failed session may take to end its transaction; the next one ends it otherwise."""
+"""Time limit of a failed session for ending its transaction, s; otherwise the next session ends it."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the brokers and the client allow."""
+    """Limits of transactions and messages."""
 
     transaction_ms: int
-    """After which the brokers end a transaction that nobody ends."""
+    """Time after which the brokers end an abandoned transaction."""
     message_bytes: int
-    """Of one message's key and value."""
+    """Maximum size of the key and value of a message."""
 
 
 Check = Callable[[EpochRecord], None]
@@ -56,12 +55,12 @@ class Session:
 
     Args:
         options: how to reach the brokers.
-        epochs: where the sink's record is; its key is the transactional id.
+        epochs: the topic with the sink's record; its key is the transactional id.
         limits: of transactions and messages.
 
     Raises:
         EnvironmentProblem: the library is missing.
-        ConfigurationError: the brokers refuse the client, or the time-out.
+        ConfigurationError: the brokers refuse the client or the time-out.
         StorageError: no answer.
     """
 
@@ -85,7 +84,7 @@ class Session:
         # `on_delivery` and `error_cb` are the library's own names, with their underscores.
         settings["on_delivery"], settings["error_cb"] = settings.pop("on.delivery"), settings.pop("error.cb")
         defaults = {
-            "partitioner": "murmur2_random",  # that of Kafka's Java clients, so that keys go where theirs go
+            "partitioner": "murmur2_random",  # that of Kafka's Java clients, so that keys go to the same partitions
             "message.max.bytes": max(limits.message_bytes + 65_536, 1_000_000),
             "queue.buffering.max.kbytes": max(65_536, 2 * limits.message_bytes // 1024),
             "retry.backoff.ms": 2,  # the first request after a commit is refused for some ms
@@ -99,7 +98,7 @@ class Session:
             self._take()
             self.record = epochs.look()
         except BaseException:
-            # Left alone it would go on asking for the id, and fence off whoever has it by then.
+            # Left open it would keep requesting the id, and fence off its next owner.
             self.close()
             raise
 
@@ -112,15 +111,15 @@ class Session:
     # -- one epoch ----------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[pa.RecordBatch], topic: str | None, record: EpochRecord) -> None:
-        """All messages and the record, in one transaction.
+        """Publish all messages and the record in one transaction.
 
         Args:
             messages: as they were staged.
-            topic: of all messages; None: they have a column.
-            record: what is committed once they are.
+            topic: of all messages; None: the messages have a column for it.
+            record: what is committed with them.
 
         Raises:
-            TransientError: it did not commit, or that is in doubt: look again with a new session.
+            TransientError: it did not commit, or the outcome is unknown: a new session finds out.
             DataError: the brokers refuse a message.
         """
         begun = time.monotonic()
@@ -132,7 +131,7 @@ class Session:
                 self._check()
             epochs = self._epochs
             self._when_there_is_room(epochs.topic, record.to_bytes(), epochs.key.encode(), epochs.partition)
-            reach("kafka.before_commit")
+            reach(FailPoint.KAFKA_BEFORE_COMMIT)
             self._producer.commit_transaction(self._seconds)
         except (self._kafka.KafkaException, BufferError) as problem:
             fault = self._fault(problem, "the transaction could not be committed", time.monotonic() - begun)
@@ -166,7 +165,7 @@ class Session:
                 self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
                 return
             except BufferError:
-                # The client's queue is full; what the brokers do not take in time fails, and ends the wait.
+                # The client's queue is full; messages that the brokers do not take in time fail, which ends the wait.
                 self._producer.poll(0.05)
                 self._check()
 
@@ -175,7 +174,7 @@ class Session:
             raise self._kafka.KafkaException(self._fatal or self._failed[0])
 
     def require(self, staged: Iterable[Staged]) -> None:
-        """Refuse topics and partitions that are not there, before a transaction begins.
+        """Refuse topics and partitions that do not exist, before a transaction begins.
 
         Raises:
             ConfigurationError: names them.
@@ -187,17 +186,17 @@ class Session:
         unknown = [topic for topic, most in wanted.items() if self._partitions.get(topic, 0) <= max(most, 0)]
         if unknown:
             client = admin(self._options, self._who)
-            self._partitions |= partitions(client, unknown, self._seconds, self._who, KEPT)
+            self._partitions |= partitions(client, unknown, self._seconds, self._who, NOTHING_VISIBLE)
         for topic, partition in wanted.items():
             if self._partitions[topic] <= max(partition, 0):
                 there = self._partitions[topic]
-                raise ConfigurationError(
+                raise refused(
                     f"the topic '{topic}' has {there} partitions, and a row is for partition {partition}"
                     if there
                     else f"there is no topic '{topic}'",
-                    operator=self._who,
-                    kept=KEPT,
-                    do="create it, or correct the rows' columns 'topic' and 'partition'",
+                    self._who,
+                    "create it, or correct the columns 'topic' and 'partition' of the rows",
+                    kept=NOTHING_VISIBLE,
                 )
 
     # -- failures -----------------------------------------------------------------------------------------------------
@@ -211,15 +210,16 @@ class Session:
             self._fatal = self._fatal or error
 
     def _fault(self, problem: Exception, what: str, seconds: float = 0) -> SparkExtError:
-        """The cause: a message's own error, or a fatal one, is told by callbacks only, not by the call that failed."""
+        """The cause: a message's own error, or a fatal one, is reported by callbacks only, not by the failed call."""
         with suppress(self._kafka.KafkaException):
             self._producer.poll(0)
         error = problem.args[0] if isinstance(problem, self._kafka.KafkaException) else None
         cause = self._fatal or next(iter(self._failed), None) or error
         if cause is None:
-            return TransientError(f"{what}: {problem}", operator=self._who, kept=KEPT, do="it is tried again")
+            do = "nothing: it will be retried"
+            return TransientError(f"{what}: {problem}", operator=self._who, kept=NOTHING_VISIBLE, do=do)
         if cause.name() not in _FENCED and not (error is not None and error.name() in _FENCED):
-            return told(cause, what, self._who, KEPT)
+            return to_error(cause, what, self._who, NOTHING_VISIBLE)
         late = seconds * 1000 >= self._timeout_ms
         return TransientError(
             f"{what}: "
@@ -230,18 +230,20 @@ class Session:
             )
             + f" ({cause.name()})",
             operator=self._who,
-            kept=KEPT,
+            kept=NOTHING_VISIBLE,
             do="raise transaction_timeout, or lower the rows per epoch"
             if late
-            else "it is tried again, which finds out whether a newer incarnation has taken over",
+            else "nothing: the retry finds out whether a newer incarnation has taken over",
         )
 
     def close(self) -> None:
-        """End the transaction, if one is open, and forget what was not sent."""
+        """End the transaction, if one is open, and discard what was not sent."""
         self._producer.purge()
         with suppress(self._kafka.KafkaException):
             self._producer.abort_transaction(_GOODBYE_S)
-        self._producer.close()
+        # A fatal error is raised again here; it must not hide the one for which the session is closed.
+        with suppress(self._kafka.KafkaException):
+            self._producer.close()
 
 
 def _numbers(column: pa.Array | None, default: int) -> Iterable[int]:
@@ -260,7 +262,7 @@ def _pairs(headers: list[Mapping[str, Any] | None] | None) -> list[tuple[str, by
 # -- sessions of this process -----------------------------------------------------------------------------------------
 
 _open: dict[tuple[str, str], tuple[int, Session]] = {}
-"""By brokers and transactional id, with the incarnation whose it is: sinks are built anew for each epoch."""
+"""By brokers and transactional id, with its incarnation: sink objects are created again for each epoch."""
 
 
 def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, incarnation: int, check: Check) -> Session:
@@ -268,11 +270,11 @@ def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, incarnat
 
     Args:
         options: how to reach the brokers.
-        epochs: where the sink's record is.
+        epochs: the topic with the sink's record.
         limits: of transactions and messages.
-        incarnation: who asks.
-        check: raises for a record under which it may not go on; asked before anyone is fenced off, and again when
-            nobody else can commit any more.
+        incarnation: of the caller.
+        check: raises if a record forbids this incarnation to continue; called before any other producer is fenced off,
+            and again when no other producer can commit any more.
     """
     key = (options.bootstrap_servers, epochs.key)
     if key in _open and _open[key][0] == incarnation:

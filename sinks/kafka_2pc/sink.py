@@ -2,9 +2,8 @@
 
     messages.writeStream.format("kafka_2pc").options(uid="out", bootstrap_servers="kafka:9092", topic="orders").start()
 
-Tasks stage their messages as files (`_kafka.staging`); the driver publishes them with one transactional producer
-(`_kafka.producer`), together with a record of the epoch (`_kafka.epochs`). See `docs/kafka_2pc.md` for the guarantee
-and its limits.
+Tasks stage their messages as files (`staging`); the driver publishes them with one transactional producer (`producer`),
+together with a record of the epoch (`epochs`). See `docs/kafka_2pc.md` for the guarantee and its limits.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pydantic import Field
 from pyspark.sql.types import StructType
 
 from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions
-from spark_ext.errors import ConfigurationError, FencedError
-from spark_ext.failpoints import reach
+from spark_ext.errors import NOTHING_DONE, FencedError, refused
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.spark import registry
@@ -37,25 +36,25 @@ class KafkaSinkOptions(SinkOptions, KafkaOptions):
     secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
 
     topic: str | None = Field(default=None, min_length=1)
-    """Where all messages go; None: each row's column `topic` says it. It wins over the column."""
+    """Topic of all messages; default: the column `topic` of each row. The option overrides the column."""
 
     staging: str | None = Field(default=None, min_length=1)
-    """Folder in which tasks leave their messages until the epoch is committed: a local path, or a URI that `pyarrow.fs`
-    knows. Driver and executors have to share it. None: below the job's state directory; without a job, below
+    """Folder for the messages of tasks until their epoch is committed: a local path, or a URI that `pyarrow.fs`
+    supports. The driver and the executors must share it. Default: below the job's state directory; without a job, below
     `checkpointLocation`."""
 
     epochs_topic: str = Field(default="spark-ext-epochs", min_length=1)
-    """The compacted topic that keeps which epochs are committed, for any number of sinks; created when absent."""
+    """The compacted topic that records committed epochs, for any number of sinks; created if it does not exist."""
 
     transactional_id: str | None = Field(default=None, min_length=1)
-    """None: `spark-ext.<topic>.<uid>`. Two sinks that share it fence each other off."""
+    """Default: `spark-ext.<topic>.<uid>`. Two sinks with the same id fence each other off."""
 
     transaction_timeout: Milliseconds = Field(default=300_000, gt=0)
-    """After which the brokers end a transaction whose driver is gone, ms; so long may readers of the topic stand still.
-    An epoch's messages have to be sent within it."""
+    """Time after which the brokers end a transaction whose driver has died, ms; until then readers of the topic may be
+    blocked. The messages of an epoch must be sent within this time."""
 
     max_message_bytes: Bytes = Field(default=1_000_000, gt=0)
-    """Key and value of a message are refused above it; the topic's own max.message.bytes has to be larger."""
+    """Maximum size of the key and value of a message, bytes; the topic's own max.message.bytes must be larger."""
 
     checkpointlocation: str | None = None
     """Spark's own option; see `staging`."""
@@ -95,7 +94,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         return Limits(self.options.transaction_timeout, self.options.max_message_bytes)
 
     def _place(self, state: str = "") -> str:
-        """The staging folder; found on the driver, and carried to the executors."""
+        """The staging folder; determined on the driver, and sent to the executors."""
         if self._folder is None:
             mine = registry.lookup(self.options.uid)
             state = mine.state if mine else state
@@ -103,14 +102,13 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             if base is None and self.options.checkpointlocation:
                 base = f"{self.options.checkpointlocation.rstrip('/')}/staging"
             if base is None:
-                raise ConfigurationError(
+                raise refused(
                     "there is no folder in which tasks can stage their messages",
-                    operator=self._who,
-                    kept="nothing was written",
-                    do="give one that driver and executors share with the option 'staging', or give "
-                    "'checkpointLocation' as an option, or run the query in a job",
+                    self._who,
+                    "set the option 'staging' to a folder that driver and executors share, or set 'checkpointLocation' "
+                    "as an option, or run the query in a job",
                 )
-            # One that no sink with another target shares, since what is old in it is deleted.
+            # Not shared with sinks of other targets, since old files in it are deleted.
             self._folder = f"{base.rstrip('/')}/{self._epochs.key.replace('*', '_')}"
         return self._folder
 
@@ -126,7 +124,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         return dict(self.__dict__)
 
     def validate(self, schema: StructType) -> None:
-        """Refuse rows that are no messages, a topic that is not there, and a client that cannot connect.
+        """Refuse rows that are not messages, a topic that does not exist, and a client that cannot connect.
 
         Raises:
             ConfigurationError: names the column or topic.
@@ -136,7 +134,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks.kafka_2pc.staging import check_columns
 
         check_columns(schema, self.options.topic, self._who)
-        options, kept = self.options, "nothing was written"
+        options, kept = self.options, NOTHING_DONE
         asked = options.topic or options.epochs_topic
         client = admin(options, self._who)
         found = partitions(client, [asked], options.request_timeout / 1000, self._who, kept)
@@ -144,11 +142,11 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             raise no_topic(options.topic, "written", self._who, kept)
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Staged | None:
-        """A file of messages that no reader sees.
+        """Write a file of messages that no reader sees.
 
         Raises:
-            ConfigurationError: the rows are no messages.
-            DataError: a message without a topic, or too large.
+            ConfigurationError: the rows are not messages.
+            DataError: a message has no topic or is too large.
             StorageError: the file cannot be written.
         """
         from spark_ext.sinks.kafka_2pc.staging import check_columns
@@ -157,7 +155,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         return self._staging.write(batches, task, self.options.topic, self.options.max_message_bytes)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Staged]) -> CommitOutcome:
-        """One transaction with all messages of the epoch and the record of it."""
+        """Publish all messages of the epoch and its record in one transaction."""
         from spark_ext.sinks.kafka_2pc.producer import forget, session
 
         options, staging = self.options, self._staging
@@ -176,25 +174,25 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 messages = (batch for one in prepared for batch in staging.read(one))
                 held.publish(messages, options.topic, held.record.with_epoch(epoch))
                 outcome = CommitOutcome.COMMITTED
-                reach("kafka.committed")
+                reach(FailPoint.KAFKA_COMMITTED)
         except BaseException:
-            # Whether it took effect is found out with a new session.
+            # A new session finds out whether it took effect.
             forget(options, self._epochs)
             raise
         staging.remove(prepared)
         return outcome
 
     def claim(self, claim: Claim) -> None:
-        """Take the transactional id, which ends the transaction of whoever had it, record it, and clean the staging.
+        """Take the transactional id, which ends its owner's transaction, record the claim, and clean up the staging.
 
-        Who has the id is decided by Kafka; whose turn it is, by the record: an older driver that takes the id back
-        finds there that it may not, and the newer one takes it again.
+        Kafka decides who has the id, the record decides who may have it: an older driver that takes the id back reads
+        there that it is fenced, and the newer one takes it again.
         """
         from spark_ext.sinks.kafka_2pc.producer import forget, session
 
         options = self.options
         self._place(claim.state)
-        reach("kafka.before_fence")
+        reach(FailPoint.KAFKA_BEFORE_FENCE)
         forget(options, self._epochs)
         try:
             held = session(
@@ -208,26 +206,26 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         finally:
             # Epochs are committed by another process.
             forget(options, self._epochs)
-        reach("kafka.fenced")
+        reach(FailPoint.KAFKA_FENCED)
         self._staging.clean(claim.incarnation)
-        reach("kafka.cleaned")
+        reach(FailPoint.KAFKA_CLEANED)
 
     def _refuse_newer(self, record: EpochRecord, incarnation: int) -> None:
         if record.incarnation > incarnation:
             raise FencedError(
                 f"incarnation {record.incarnation} of job '{record.job}' has taken this sink; this is {incarnation}",
                 operator=f"{self._who}, transactional id '{self._epochs.key}'",
-                kept="all committed epochs; the newer incarnation goes on from them",
-                do="let the newer one run; nothing is to be done here",
+                kept="all committed epochs; the newer incarnation continues from them",
+                do="nothing: the newer incarnation continues; make sure that only one is started",
             )
 
     def _refuse_other(self, record: EpochRecord, claim: Claim) -> None:
         if record.job_id not in ("", claim.job_id):
-            raise ConfigurationError(
+            raise refused(
                 f"job '{record.job}' wrote to this target under the sink uid '{claim.sink}': it is another job, or the "
                 "same one with a new state directory",
-                operator=f"{self._who}, transactional id '{self._epochs.key}'",
-                kept="the target is as it was",
-                do="give the sink another uid or another 'transactional_id', which starts anew beside what is there",
+                f"{self._who}, transactional id '{self._epochs.key}'",
+                "give the sink another uid or another 'transactional_id', which adds to the existing messages",
+                kept="the target is unchanged",
             )
         self._refuse_newer(record, claim.incarnation)

@@ -1,7 +1,7 @@
 """Phase one of `kafka_2pc`: tasks write their messages to Arrow files in a folder that driver and executors share.
 
-A file's name says whose it is: incarnation, query, epoch, partition, attempt. What dead incarnations left is found by
-it.
+The name of a file identifies its owner: incarnation, query, epoch, partition, attempt. So the files of dead
+incarnations can be found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql import types as T
 
-from spark_ext.errors import ConfigurationError, DataError, PreparedLostError, StorageError
+from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StorageError, refused
 from spark_ext.sinks.contract import Task
 
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -32,31 +32,30 @@ _COLUMNS: Final[dict[str, tuple[tuple[type[T.DataType], ...], pa.DataType]]] = {
     "partition": ((T.IntegerType,), pa.int32()),
     "timestamp": ((T.TimestampType,), pa.timestamp("ms", "UTC")),
 }
-"""Columns that a query may give, the types each may have, and how they are staged."""
+"""Columns that a query may have, the types of each, and the type in which it is staged."""
 
 _HEADER_NAMES: Final = ["key", "value"]
 _NAME: Final = re.compile(r"i(?P<incarnation>\d+)-.*\.arrow")
-_KEPT: Final = "nothing of this epoch is visible; what was committed before is untouched"
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What one task has prepared."""
+    """The messages that one task has prepared."""
 
     path: str
     """A local path or a URI."""
     rows: int
     topics: tuple[tuple[str, int], ...]
-    """Each topic in it, with the highest partition that is named; -1: none."""
+    """Each topic in it, with the highest partition that a row names; -1: none."""
     host: str
-    """The machine that wrote it; for messages."""
+    """The machine that wrote it; for error messages."""
 
 
 def check_columns(schema: T.StructType, topic: str | None, who: str) -> None:
-    """Refuse rows that are no messages.
+    """Refuse rows that are not messages.
 
     Raises:
-        ConfigurationError: names the column and the types that it may have.
+        ConfigurationError: names the column and its allowed types.
     """
     for column in schema:
         types = _COLUMNS.get(column.name, ((), None))[0]
@@ -66,22 +65,20 @@ def check_columns(schema: T.StructType, topic: str | None, who: str) -> None:
         if not right:
             wanted = "array<struct<key: string, value: binary>>" if column.name == "headers" else ""
             wanted = wanted or " or ".join(kind().simpleString() for kind in types)
-            raise ConfigurationError(
+            raise refused(
                 f"column '{column.name}' has the type {column.dataType.simpleString()}"
-                + (f", it has to be {wanted}" if types else ", and is none that a message has"),
-                operator=who,
-                kept="nothing was written",
-                do=f"select the columns of a message: {', '.join(_COLUMNS)}; for example to_json(struct('*')) AS value",
+                + (f", it must be {wanted}" if types else ", and is not a column of a message"),
+                who,
+                f"select the columns of a message: {', '.join(_COLUMNS)}; for example to_json(struct('*')) AS value",
             )
     missing = next((name for name in ("value",) if name not in schema.names), None)
     if topic is None and "topic" not in schema.names:
         missing = missing or "topic"
     if missing is not None:
-        raise ConfigurationError(
+        raise refused(
             f"there is no column '{missing}'" + (", and no option 'topic'" if missing == "topic" else ""),
-            operator=who,
-            kept="nothing was written",
-            do="select it" + (", or name the topic with the option 'topic'" if missing == "topic" else ""),
+            who,
+            "select it" + (", or name the topic with the option 'topic'" if missing == "topic" else ""),
         )
 
 
@@ -113,10 +110,10 @@ class Staging:
         self._folder, self._who = folder.rstrip("/"), who
 
     def write(self, batches: Iterator[pa.RecordBatch], task: Task, topic: str | None, max_bytes: int) -> Staged | None:
-        """A task's messages as a file; None when there are none.
+        """Write a task's messages as a file; None if there are none.
 
         Raises:
-            DataError: a message without a topic, or one that is too large.
+            DataError: a message has no topic or is too large.
             StorageError: the file cannot be written.
         """
         name = f"i{task.incarnation}-{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}.arrow"
@@ -145,8 +142,8 @@ class Staging:
             raise StorageError(
                 f"the staged file '{path}' could not be written: {problem}",
                 operator=self._who,
-                kept=_KEPT,
-                do="see to the folder of the option 'staging' (space, permissions); the epoch is repeated",
+                kept=NOTHING_VISIBLE,
+                do="check the folder of the option 'staging' (space, permissions); the epoch will be retried",
             ) from problem
         return Staged(f"{self._folder}/{name}", rows, tuple(sorted(topics.items())), socket.gethostname())
 
@@ -160,26 +157,26 @@ class Staging:
             raise DataError(
                 f"a message has {largest} bytes, more than the {max_bytes} of the option 'max_message_bytes'",
                 operator=where,
-                kept=_KEPT,
+                kept=NOTHING_VISIBLE,
                 do="make the messages smaller, or raise max_message_bytes and the topic's max.message.bytes",
             )
         if "topic" in messages.schema.names and messages["topic"].null_count:
             raise DataError(
                 "a row has no topic: its column 'topic' is null, and there is no option 'topic'",
                 operator=where,
-                kept=_KEPT,
+                kept=NOTHING_VISIBLE,
                 do="filter such rows, or name the topic with the option 'topic'",
             )
         wrong = _no_message(messages)
         if wrong is not None:
-            raise DataError(wrong, operator=where, kept=_KEPT, do="correct or filter such rows in the query")
+            raise DataError(wrong, operator=where, kept=NOTHING_VISIBLE, do="correct or filter such rows in the query")
 
     def read(self, staged: Staged) -> Iterator[pa.RecordBatch]:
         """The messages of a task.
 
         Raises:
-            ConfigurationError: the file is not there: the folder is not shared.
-            PreparedLostError: it is not there on the machine that wrote it, or not whole.
+            ConfigurationError: the file does not exist here: the folder is not shared.
+            PreparedLostError: the file is missing on the machine that wrote it, or incomplete.
         """
         filesystem, path = place_of(staged.path)
         rows = 0
@@ -192,29 +189,29 @@ class Staging:
             raise self._lost(staged, f"cannot be read: {problem}") from problem
         except FileNotFoundError as problem:
             if staged.host == socket.gethostname():
-                raise self._lost(staged, "is gone") from problem
-            raise ConfigurationError(
-                f"the staged file '{staged.path}', written on {staged.host}, is not there on {socket.gethostname()}",
-                operator=self._who,
-                kept=_KEPT,
-                do="give a folder that driver and executors share with the option 'staging'; if it is shared, find "
-                "out what deletes files in it",
+                raise self._lost(staged, "is missing") from problem
+            raise refused(
+                f"the staged file '{staged.path}', written on {staged.host}, does not exist on {socket.gethostname()}",
+                self._who,
+                "set the option 'staging' to a folder that driver and executors share; if it is shared, find out what "
+                "deletes files in it",
+                kept=NOTHING_VISIBLE,
             ) from problem
         if rows != staged.rows:
-            # A stream of batches that was cut between two of them looks whole.
+            # A stream that was truncated between two batches looks complete.
             raise self._lost(staged, f"has {rows} of {staged.rows} messages")
 
     def _lost(self, staged: Staged, how: str) -> PreparedLostError:
         return PreparedLostError(
-            f"what a task had staged is lost: the file '{staged.path}' {how}",
+            f"the messages that a task had staged are lost: the file '{staged.path}' {how}",
             operator=self._who,
-            kept=_KEPT,
-            do="nothing: the epoch is repeated from its source; if it comes again, find out what deletes or cuts files "
-            "in the folder of the option 'staging'",
+            kept=NOTHING_VISIBLE,
+            do="nothing: the epoch will be retried from its source; if it occurs again, find out what deletes or "
+            "truncates files in the folder of the option 'staging'",
         )
 
     def remove(self, staged: Sequence[Staged]) -> None:
-        """Forget what is committed. A file that stays is removed by the next claim."""
+        """Delete what is committed. The next claim deletes files that could not be deleted."""
         for one in staged:
             filesystem, path = place_of(one.path)
             try:
@@ -223,7 +220,7 @@ class Staging:
                 continue
 
     def clean(self, incarnation: int) -> None:
-        """Remove what incarnations before this one have left.
+        """Delete what earlier incarnations have left.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -240,28 +237,28 @@ class Staging:
             raise StorageError(
                 f"the staging folder '{self._folder}' could not be cleaned: {problem}",
                 operator=self._who,
-                kept=_KEPT,
-                do="see to the folder's permissions and start again",
+                kept=NOTHING_VISIBLE,
+                do="check the folder's permissions and start again",
             ) from problem
 
 
 def _messages(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """A batch in the staged types; the option `topic` stands for the column."""
+    """A batch in the staged types; the option `topic` replaces the column."""
     names = [name for name in batch.schema.names if not (name == "topic" and topic is not None)]
-    # A time between two milliseconds is cut, as Spark's own sink does it.
+    # A time between two milliseconds is truncated, as in Spark's own sink.
     columns = [batch.column(name).cast(_COLUMNS[name][1], safe=name != "timestamp") for name in names]
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def _no_message(messages: pa.RecordBatch) -> str | None:
-    """What a row says that no message can; the client would take some of it for something else."""
+    """What no message can have, or None; the client would misinterpret some of it."""
     columns = dict(zip(messages.schema.names, messages.columns, strict=True))
     least = pc.min(columns["partition"]).as_py() if "partition" in columns else None
     if least is not None and least < 0:
-        return f"a row is for partition {least}; null leaves the choice to the client"
+        return f"a row is for partition {least}; use null to let the client choose"
     first = pc.min(columns["timestamp"].cast(pa.int64())).as_py() if "timestamp" in columns else None
     if first is not None and first <= 0:
-        return "a row's timestamp is not after 1970-01-01 00:00 UTC, which no message can have; null stands for now"
+        return "a row's timestamp is not after 1970-01-01 00:00 UTC, as messages require; use null for the current time"
     if "headers" in columns:
         headers = columns["headers"].flatten()
         if pc.any(pc.and_(headers.is_valid(), pc.struct_field(headers, "key").is_null())).as_py():

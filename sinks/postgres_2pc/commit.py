@@ -1,7 +1,7 @@
 """Phase two, on the driver: one transaction that holds the fence, moves the rows and records the epoch.
 
 With prepared transactions the same transaction records the decision to commit them; then each is committed. That second
-step is not atomic over several of them, but it can no longer be taken back: whoever comes next finishes it.
+step is not atomic over several of them, but it cannot be undone: the next commit or claim finishes it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.clients.postgres.problems import told
-from spark_ext.errors import PreparedLostError, StateError
-from spark_ext.failpoints import reach
+from spark_ext.clients.postgres.problems import describe
+from spark_ext.errors import NOTHING_VISIBLE, PreparedLostError, StateError
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import CommitOutcome, Epoch
 from spark_ext.sinks.postgres_2pc import record
 from spark_ext.sinks.postgres_2pc.prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
-from spark_ext.sinks.postgres_2pc.rows import Teller, copy_in, unpacked
+from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, unpacked
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Upsert:
-    """How rows meet those that are there."""
+    """How rows replace existing ones."""
 
     key: tuple[str, ...]
     latest_by: str | None = None
@@ -40,24 +40,24 @@ class Committer:
     identity: record.Identity
     table: Table
     columns: tuple[str, ...]
-    """The rows' columns, in their order."""
+    """The columns of the rows, in their order."""
     upsert: Upsert | None
-    teller: Teller
+    errors: RowErrors
     lock_timeout: int
-    """How long to wait for a lock, ms."""
+    """Time limit for a lock, ms."""
     fence: Fence
 
     def commit(self, epoch: Epoch, parts: Sequence[Part]) -> CommitOutcome:
-        """The epoch, once.
+        """Commit the epoch exactly once.
 
         Raises:
             FencedError: a newer incarnation has claimed the table.
-            PreparedLostError: what the tasks had prepared is gone; nothing was written.
+            PreparedLostError: what the tasks had prepared is lost; nothing was written.
             psycopg.Error: the server failed.
         """
         begin(self.connection, self.lock_timeout)
         held, _, _ = record.lock(self.connection, self.identity)
-        record.refuse_older(held, epoch.incarnation, self.teller.who)
+        record.refuse_older(held, epoch.incarnation, self.errors.who)
         if epoch.number <= record.last(self.connection, self.identity, epoch):
             self.connection.execute("ROLLBACK")
             self.finish()
@@ -69,13 +69,13 @@ class Committer:
         if in_doubt:
             self._all_there(in_doubt)
             record.decide(self.connection, self.identity, epoch, in_doubt)
-        reach("postgres.before_commit")
+        reach(FailPoint.POSTGRES_BEFORE_COMMIT)
         self.connection.execute("COMMIT")
-        reach("postgres.recorded")
+        reach(FailPoint.POSTGRES_RECORDED)
         if in_doubt:
             self.finish()
             self._forget_attempts(epoch)
-        reach("postgres.committed")
+        reach(FailPoint.POSTGRES_COMMITTED)
         return CommitOutcome.COMMITTED
 
     # -- rows ---------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Committer:
         sources = [sql.Identifier(record.SCHEMA, part.table) for part in staged]
         copied = self.upsert is None and self.table.only_insert is None
         if inline and copied:
-            copy_in(self.connection, self.table.name.identifier, self.table.chosen(self.columns), inline, self.teller)
+            copy_in(self.connection, self.table.name.identifier, self.table.chosen(self.columns), inline, self.errors)
         elif inline:
             few = sql.Identifier("pg_temp", "spark_ext_rows")
             self.connection.execute(
@@ -96,21 +96,21 @@ class Committer:
                     names(self.columns), self.table.name.identifier
                 )
             )
-            copy_in(self.connection, few, self.table.chosen(self.columns), inline, self.teller)
+            copy_in(self.connection, few, self.table.chosen(self.columns), inline, self.errors)
             sources.append(few)
         if sources:
             self._insert_checked(sources, staged, exact=copied)
         drop(self.connection, [part.table for part in staged])
 
     def _insert_checked(self, sources: Sequence[sql.Identifier], staged: Sequence[Staged], *, exact: bool) -> None:
-        """Insert, and see that the staging tables still had all rows."""
+        """Insert, and check that the staging tables still had all rows."""
         import psycopg
 
         try:
             inserted = self.connection.execute(self._insert(sources)).rowcount
         except psycopg.errors.UndefinedTable as gone:
-            raise self._lost(told(gone)) from None
-        # Counting costs a scan; a trigger of the table may keep rows out, an upsert joins some.
+            raise self._lost(describe(gone)) from None
+        # Counting costs a scan; a trigger of the table may drop rows, an upsert merges some.
         if not exact or inserted != sum(part.rows for part in staged):
             self._count(staged)
 
@@ -135,12 +135,12 @@ class Committer:
         )
         made = into + rows + sql.SQL(" ON CONFLICT ({}) DO UPDATE SET {}").format(key, changes)
         if latest is not None:
-            # A row that came late does not undo a later one.
+            # A row that arrives late does not replace a newer one.
             made += sql.SQL(" WHERE t.{0} IS NULL OR excluded.{0} >= t.{0}").format(sql.Identifier(latest))
         return made
 
     def _count(self, staged: Sequence[Staged]) -> None:
-        """An unlogged table is empty after a crash of the server."""
+        """Check the number of rows: an unlogged table is empty after a crash of the server."""
         from psycopg import sql
 
         for part in staged:
@@ -154,24 +154,24 @@ class Committer:
         there = {gid for gid, _ in pending(self.connection, self.identity.mark)}
         lost = [gid for gid in gids if gid not in there]
         if lost:
-            raise self._lost(f"{len(lost)} of {len(gids)} prepared transactions are gone, such as '{lost[0]}'")
+            raise self._lost(f"{len(lost)} of {len(gids)} prepared transactions are missing, such as '{lost[0]}'")
 
     def _lost(self, what: str) -> PreparedLostError:
         return PreparedLostError(
-            f"what the tasks had prepared is gone: {what}; the server was restarted after a crash, "
-            "or somebody removed it",
-            operator=self.teller.who,
-            kept="nothing of this epoch is visible; what was committed before is untouched",
-            do="nothing: the epoch is repeated from its source",
+            f"what the tasks had prepared is lost: {what}; the server was restarted after a crash, "
+            "or someone removed it",
+            operator=self.errors.who,
+            kept=NOTHING_VISIBLE,
+            do="nothing: the epoch will be retried from its source",
         )
 
     # -- prepared transactions ----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Commit the prepared transactions that were decided on, by whomever; safe to repeat, and to do at once.
+        """Commit the prepared transactions that any incarnation has decided on; safe to repeat and to run concurrently.
 
         Raises:
-            StateError: one was rolled back by somebody else after the decision.
+            StateError: one was rolled back by someone else after the decision.
         """
         decided = record.decided(self.connection, self.identity)
         if not decided:
@@ -189,7 +189,7 @@ class Committer:
         try:
             self.connection.execute(sql.SQL("COMMIT PREPARED {}").format(sql.Literal(gid)))
         except psycopg.errors.UndefinedObject:
-            # Somebody has committed it, and its own row says so, or it and the decision have been cleared since.
+            # It is already committed, as its own row shows, or it and the decision have been deleted since.
             settled = self.connection.execute(
                 "SELECT EXISTS (SELECT FROM spark_ext.parts WHERE gid = %s) "
                 "OR NOT EXISTS (SELECT FROM spark_ext.decided WHERE gid = %s)",
@@ -197,17 +197,17 @@ class Committer:
             ).fetchone()
             if settled != (True,):
                 raise StateError(
-                    f"the prepared transaction '{gid}' was decided on and is gone without having been committed",
-                    operator=self.teller.who,
+                    f"the prepared transaction '{gid}' was decided on, but was removed without a commit",
+                    operator=self.errors.who,
                     kept="the other parts of its epoch are committed",
-                    do="find out who ran ROLLBACK PREPARED on it; the rows of that one task are missing in the table. "
-                    "Restore an older checkpoint of the job, or add them by hand and "
+                    do="find out who ran ROLLBACK PREPARED on it; the rows of that task are missing in the table. "
+                    "Restore an older checkpoint of the job, or add the rows by hand and "
                     f"DELETE FROM spark_ext.decided WHERE gid = '{gid}'",
                 ) from None
-        reach("postgres.part_committed")
+        reach(FailPoint.POSTGRES_PART_COMMITTED)
 
     def _forget_attempts(self, epoch: Epoch) -> None:
-        """Roll back what lost attempts prepared up to this epoch, and older incarnations: it holds locks and a slot."""
+        """Roll back what failed attempts up to this epoch, and older incarnations, prepared: it holds locks."""
         left = [
             gid
             for gid, origin in pending(self.connection, self.identity.mark)
@@ -224,11 +224,11 @@ class Committer:
 
 
 def begin(connection: psycopg.Connection[Any], lock_timeout: int) -> None:
-    """Begin a transaction that waits for locks so long, ms, and does not hold its own for ever if we freeze."""
-    # A snapshot for each statement, whatever the database's default: what is read after the lock is as it is then.
+    """Begin a transaction with a time limit for locks, ms; the server ends it if this process freezes."""
+    # A snapshot per statement, whatever the database's default: what is read after the lock is current.
     connection.execute(
         f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {int(lock_timeout)}; "
         "SET LOCAL idle_in_transaction_session_timeout = 60000; "
-        # Spark is about to note that the epoch is safe: then the server may not forget it in a crash.
+        # Spark will record that the epoch is safe: from then on the server must not lose it in a crash.
         "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
     )

@@ -1,8 +1,8 @@
 """Arrow batches as the stream of `COPY ... WITH (FORMAT binary)`, without a Python object per value.
 
-A row is the number of its fields, then each field's length (-1: null) and bytes. Columns of fixed width and without
-nulls are one numpy array of records; other columns become an Arrow array of (length, bytes) each, and Arrow joins them
-row by row. The form is that of PostgreSQL's documentation of COPY and of its types' `send` and `recv` functions.
+A row is the number of its fields, then each field's length (-1: null) and bytes. Columns of fixed width without nulls
+are one numpy array of records; other columns become an Arrow array of (length, bytes) each, and Arrow joins them row by
+row. The format is that of PostgreSQL's documentation of COPY, and of the `send` and `recv` functions of its types.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
 _DAYS = 10_957
-"""From 1970 to 2000, where PostgreSQL counts from."""
+"""From 1970 to 2000, PostgreSQL's epoch."""
 _MICROS = _DAYS * 86_400_000_000
 _PIECE_BYTES = 32 * 1024**2
-"""A batch larger than this is cut: an Arrow array of binaries ends at 2 GiB."""
+"""A larger batch is divided: an Arrow array of binaries is limited to 2 GiB."""
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class ValueMisfit(ValueError):
-    """A value that its column cannot hold, found before the server sees it."""
+    """A value that does not fit its column, found before it is sent to the server."""
 
     def __init__(self, row: int, column: str, reason: str) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class ValueMisfit(ValueError):
 
 
 def encode(batch: pa.RecordBatch, columns: Sequence[Column]) -> Iterator[memoryview | bytes]:
-    """The rows of a batch, whose columns are those given, in their order; without header and trailer.
+    """The rows of a batch with these columns, in their order; without header and trailer.
 
     Raises:
         ValueMisfit: names the row of the batch, from 0.
@@ -97,7 +97,7 @@ def _binary(matrix: Bytes) -> pa.Array:
 
 
 def _field(array: pa.Array, column: Column, fixed: Bytes | None = None) -> pa.Array:
-    """Each value with its length before it; a null is the length -1."""
+    """Each value preceded by its length; a null is the length -1."""
     if fixed is not None:
         value = _binary(np.hstack([_length(fixed.shape[1], len(array)), fixed]))
         return pc.if_else(array.is_valid(), value, _NULL) if array.null_count else value
@@ -111,7 +111,7 @@ def _field(array: pa.Array, column: Column, fixed: Bytes | None = None) -> pa.Ar
 
 
 def _fixed(array: pa.Array, column: Column) -> Bytes | None:
-    """Each value's bytes, as many for each; whatever for a null. None: the type has no fixed width."""
+    """The bytes of all values, of the same width; arbitrary for a null. None: the type has no fixed width."""
     kind = column.kind if column.element is None else "array"
     if kind in _NUMBERS:
         wire, shift = _NUMBERS[kind]
@@ -151,7 +151,7 @@ def _big_endian(numbers: npt.NDArray[Any], wire: str) -> Bytes:
 
 
 def _numeric(array: pa.Array) -> Bytes:
-    """Groups of four decimal digits; the server takes zeroes in front and behind, so all values get as many."""
+    """Groups of four decimal digits; the server accepts leading and trailing zeros, so all values have one width."""
     kind = array.type if types.is_decimal(array.type) else None
     scale = kind.scale if kind is not None else 0
     after = -(-scale // 4)
@@ -177,7 +177,7 @@ def _groups(numbers: npt.NDArray[Any], count: int) -> list[npt.NDArray[Any]]:
 
 
 def _unscaled(array: pa.Array) -> npt.NDArray[Any]:
-    """Decimals as whole numbers: 64 bits while that is enough, also for a further factor of 1,000; else Python's."""
+    """Decimals as integers: 64 bits if these suffice, also for a further factor of 1,000; else Python's integers."""
     if not types.is_decimal(array.type):
         # The least 64-bit integer has no positive counterpart.
         numbers = np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False))
@@ -211,7 +211,7 @@ def _payload(array: pa.Array, column: Column) -> pa.Array:
         texts = array if types.is_string(array.type) else _json(array, column)
         if column.kind == "json":
             return texts.cast(pa.binary())
-        # The form of jsonb has a version before the text.
+        # The format of jsonb has a version before the text.
         return pc.binary_join_element_wise(b"\x01", texts.cast(pa.binary()), b"")
     return array.cast(pa.binary())
 
@@ -233,7 +233,7 @@ def _array(array: pa.Array, column: Column) -> pa.Array:
 
 
 def _json(array: pa.Array, column: Column) -> pa.Array:
-    """Nested values as JSON texts, one Python object per value: slower than the rest."""
+    """Nested values as JSON, one Python object per value: slower than the other types."""
     plain = _plain(array.type)
     try:
         values = array.to_pylist()
@@ -254,7 +254,7 @@ def _has_texts(one: pa.Array) -> bool:
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any]:
-    """What turns a value of Arrow's into one that JSON has; numbers that JSON has not, and the rest, become texts."""
+    """Converts a value of Arrow's to JSON; NaN, infinities and types that JSON does not support become strings."""
     if types.is_struct(kind):
         fields = {field.name: _plain(field.type) for field in kind}
         return lambda value: value and {name: plain(value[name]) for name, plain in fields.items()}

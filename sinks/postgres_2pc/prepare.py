@@ -1,6 +1,6 @@
 """Phase one, in tasks: rows into the commit message, a staging table, or a prepared transaction.
 
-Names carry the sink's mark, the incarnation and the epoch, so that a later start knows whose they are.
+Names contain the sink's mark, the incarnation and the epoch, so that a later start can identify their owner.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.postgres_2pc.record import SCHEMA, Identity, decided, refuse_fenced
-from spark_ext.sinks.postgres_2pc.rows import Teller, copy_in, packed
+from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, packed
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inline:
-    """Few rows: they travel in the commit message, and the driver copies them."""
+    """A few rows: they are part of the commit message, and the driver copies them."""
 
     rows: int
     data: bytes
@@ -35,7 +35,7 @@ class Inline:
 
 @dataclass(frozen=True)
 class Staged:
-    """Rows in an unlogged table of their own; empty after a crash of the server, hence counted."""
+    """Rows in an unlogged table of their own; it is empty after a crash of the server, so the rows are counted."""
 
     rows: int
     table: str
@@ -52,7 +52,7 @@ class InDoubt:
 Part: TypeAlias = Inline | Staged | InDoubt
 
 Fence: TypeAlias = "Callable[[], AbstractContextManager[psycopg.Connection[Any]]]"
-"""Gives a further connection that holds the sink's row, in a transaction: nobody decides meanwhile."""
+"""Opens another connection that holds the sink's row in a transaction: no decision can be made meanwhile."""
 
 _STAGED = re.compile(r"s_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_(\d+)_[0-9a-f]{6}")
 _GID = re.compile(r"spark_ext:([0-9a-f]{12}):(\d+):(\d+):(\d+):(\d+):[0-9a-f]{6}")
@@ -60,7 +60,7 @@ _GID = re.compile(r"spark_ext:([0-9a-f]{12}):(\d+):(\d+):(\d+):(\d+):[0-9a-f]{6}
 
 @dataclass(frozen=True)
 class Origin:
-    """What the name of a staging table or a prepared transaction says."""
+    """The parts of the name of a staging table or a prepared transaction."""
 
     mark: str
     incarnation: int
@@ -70,33 +70,33 @@ class Origin:
 
     @classmethod
     def of(cls, name: str) -> Origin | None:
-        """Read a name; None when it is not ours."""
+        """Parse a name; None if it is not one of this package."""
         found = _STAGED.fullmatch(name) or _GID.fullmatch(name)
         return None if found is None else cls(found[1], *(int(found[place]) for place in range(2, 6)))
 
     @classmethod
     def task(cls, identity: Identity, task: Task) -> Origin:
-        """Of what a task makes."""
+        """The origin of what a task creates."""
         return cls(identity.mark, task.incarnation, task.epoch, task.partition, task.attempt)
 
     def _parts(self) -> tuple[str, ...]:
-        # Attempt numbers begin again with each Spark application; the last part tells two such apart.
+        # Attempt numbers start again with each Spark application; the last part makes the name unique.
         numbers = map(str, (self.incarnation, self.epoch, self.partition, self.attempt))
         return (self.mark, *numbers, secrets.token_hex(3))
 
     def new_table(self) -> str:
-        """A name that was never used."""
+        """A unique name."""
         return "_".join(("s", *self._parts()))
 
     def new_gid(self) -> str:
-        """A name that was never used."""
+        """A unique name."""
         return ":".join(("spark_ext", *self._parts()))
 
 
 def gather(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int
 ) -> tuple[Inline | None, list[pa.RecordBatch]]:
-    """The rows as part of the message if they are few; else the first batches, of which more follow."""
+    """The rows as part of the message if they are few; else the first batches, which more follow."""
     first: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -114,24 +114,24 @@ def stage(
     columns: Sequence[str],
     batches: Iterator[pa.RecordBatch],
     origin: Origin,
-    teller: Teller,
+    errors: RowErrors,
     lock_timeout: int,
 ) -> Staged:
-    """Copy rows into a new staging table, which is there with all of them or not at all; waits for locks, ms."""
+    """Copy rows into a new staging table, atomically; `lock_timeout` is in ms."""
     from psycopg import sql
 
     name = origin.new_table()
     into = sql.Identifier(SCHEMA, name)
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = {int(lock_timeout)}")
-        # The target's own types, so that a value that does not fit is found here, with its row.
+        # The target's own types, so that a value that does not fit is found here, and its row is known.
         connection.execute(
             sql.SQL(
                 "CREATE UNLOGGED TABLE {} WITH (autovacuum_enabled = false) AS SELECT {} FROM {} WITH NO DATA"
             ).format(into, names(columns), table.name.identifier)
         )
-        rows = copy_in(connection, into, table.chosen(columns), batches, teller)
-    reach("postgres.staged")
+        rows = copy_in(connection, into, table.chosen(columns), batches, errors)
+    reach(FailPoint.POSTGRES_STAGED)
     return Staged(rows, name)
 
 
@@ -142,28 +142,28 @@ def prepare(
     columns: Sequence[str],
     batches: Iterator[pa.RecordBatch],
     origin: Origin,
-    teller: Teller,
+    errors: RowErrors,
 ) -> InDoubt:
-    """Copy rows into the target and prepare the transaction, which outlives this connection and the server.
+    """Copy rows into the target and prepare the transaction, which survives this connection and the server.
 
     Raises:
-        FencedError: a newer incarnation holds the target: it has cleaned up, and would not see what is prepared now.
+        FencedError: a newer incarnation has claimed the target: it would not clean up what is prepared now.
     """
     from psycopg import sql
 
     gid = origin.new_gid()
-    rows = copy_in(connection, table.name.identifier, table.chosen(columns), batches, teller)
-    # Seen once the transaction is committed, by whomever.
+    rows = copy_in(connection, table.name.identifier, table.chosen(columns), batches, errors)
+    # Visible once the transaction is committed, by any process.
     connection.execute("INSERT INTO spark_ext.parts (gid) VALUES (%s)", (gid,))
-    reach("postgres.before_prepare")
-    refuse_fenced(connection, identity, origin.incarnation, teller.who)
+    reach(FailPoint.POSTGRES_BEFORE_PREPARE)
+    refuse_fenced(connection, identity, origin.incarnation, errors.who)
     connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(gid)))
-    reach("postgres.prepared")
+    reach(FailPoint.POSTGRES_PREPARED)
     return InDoubt(rows, gid)
 
 
 def make_way(connection: psycopg.Connection[Any], identity: Identity, origin: Origin, fence: Fence) -> None:
-    """Roll back what would hold a task up: of lost attempts at the same partition, and of older incarnations."""
+    """Roll back what would block a task: of failed attempts at the same partition, and of older incarnations."""
     place = (origin.incarnation, origin.epoch, origin.partition)
     give_up(
         connection,
@@ -178,15 +178,15 @@ def make_way(connection: psycopg.Connection[Any], identity: Identity, origin: Or
 
 
 def give_up(connection: psycopg.Connection[Any], identity: Identity, gids: Sequence[str], fence: Fence) -> None:
-    """Roll back prepared transactions, but for those that have been decided on.
+    """Roll back prepared transactions, except those that were decided on.
 
-    Under the fence: else one could be decided on between the look at the decisions and its end.
+    Under the fence: otherwise one could be decided on after the decisions were read.
     """
     if not gids:
         return
     with fence() as held:
         kept = set(decided(held, identity))
-        reach("postgres.giving_up")
+        reach(FailPoint.POSTGRES_GIVING_UP)
         for gid in gids:
             if gid not in kept:
                 roll_back(connection, gid)
@@ -212,7 +212,7 @@ def staging_tables(connection: psycopg.Connection[Any], mark: str) -> list[tuple
 
 
 def roll_back(connection: psycopg.Connection[Any], gid: str) -> None:
-    """Undo a prepared transaction; one that is not there is passed over."""
+    """Roll back a prepared transaction, if it exists."""
     import psycopg
     from psycopg import sql
 
@@ -223,7 +223,7 @@ def roll_back(connection: psycopg.Connection[Any], gid: str) -> None:
 
 
 def drop(connection: psycopg.Connection[Any], tables: Sequence[str]) -> None:
-    """Drop staging tables; those that are not there are passed over."""
+    """Drop staging tables, if they exist."""
     from psycopg import sql
 
     for name in tables:

@@ -1,8 +1,8 @@
-"""The sink's own record in the target's database: which epochs are committed, who may commit, what was decided.
+"""The sink's own record in the target's database: committed epochs, the incarnation that may commit, and decisions.
 
-It lies in the schema `spark_ext` of the same database, so that one transaction moves the rows and records the epoch.
-Its row in `sinks` is locked (`FOR UPDATE`) by whoever commits or claims: that lock is the fence. Whoever holds it has
-seen the newest incarnation, and no newer one can claim before this transaction has ended.
+It is in the schema `spark_ext` of the same database, so that one transaction moves the rows and records the epoch. Its
+row in `sinks` is locked (`FOR UPDATE`) by every commit and claim: that lock is the fence. Its holder has seen the
+newest incarnation, and no newer one can claim before this transaction has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.errors import ConfigurationError, FencedError
+from spark_ext.errors import FencedError, refused
 from spark_ext.sinks.postgres_2pc.table import LOCK
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_ext.sinks.contract import Claim, Epoch
 
 SCHEMA = "spark_ext"
-"""The schema of the record, of staging tables, and of nothing else."""
+"""The schema of the record and the staging tables, and of nothing else."""
 
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS spark_ext;
@@ -49,16 +49,16 @@ class Identity:
 
     sink: str
     target: str
-    """`schema.table`, with its schema."""
+    """`schema.table`."""
 
     @property
     def mark(self) -> str:
-        """Twelve characters that names of this sink's things begin with; SQL names are short."""
+        """Twelve characters at the beginning of the names of this sink's objects; SQL names are short."""
         return hashlib.sha256(f"{self.sink}\0{self.target}".encode()).hexdigest()[:12]
 
 
 def ensure(connection: psycopg.Connection[Any]) -> None:
-    """Make the schema and its tables if they are not there."""
+    """Create the schema and its tables if they do not exist."""
     if connection.execute("SELECT to_regclass('spark_ext.parts')").fetchone() != (None,):
         return
     with connection.transaction():
@@ -67,7 +67,7 @@ def ensure(connection: psycopg.Connection[Any]) -> None:
 
 
 def lock(connection: psycopg.Connection[Any], identity: Identity) -> tuple[int, str | None, str | None]:
-    """Lock the sink's row until the transaction ends; made when it is not there.
+    """Lock the sink's row until the transaction ends; it is created if it does not exist.
 
     Returns:
         The newest incarnation, and the job and job id that own the uid in this target.
@@ -83,25 +83,20 @@ def lock(connection: psycopg.Connection[Any], identity: Identity) -> tuple[int, 
 
 
 def refuse_older(held: int, incarnation: int, who: str) -> None:
-    """The fence.
+    """Check the fence.
 
     Raises:
-        FencedError: a newer incarnation holds the target.
+        FencedError: a newer incarnation has claimed the target.
     """
     if held > incarnation:
-        raise FencedError(
-            f"incarnation {held} of the job has claimed the table; this is incarnation {incarnation}",
-            operator=who,
-            kept="everything that was committed; nothing of this incarnation is added",
-            do="nothing: the newer start of the job goes on; see that only one is started",
-        )
+        raise FencedError.by(held, incarnation, "the table", who)
 
 
 def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, incarnation: int, who: str) -> None:
-    """A look at the fence without a lock: enough for what is not visible yet.
+    """Check the fence without a lock: enough for what is not visible yet.
 
     Raises:
-        FencedError: a newer incarnation holds the target.
+        FencedError: a newer incarnation has claimed the target.
     """
     held = connection.execute(
         "SELECT incarnation FROM spark_ext.sinks WHERE sink = %s AND target = %s", (identity.sink, identity.target)
@@ -111,24 +106,24 @@ def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, incar
 
 
 def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
-    """One uid belongs to one job.
+    """Check that the uid belongs to this job.
 
     Raises:
-        ConfigurationError: the target holds another job's epochs under it.
+        ConfigurationError: the target has epochs of another job under it.
     """
     if owner is not None and owner != claim.job_id:
-        raise ConfigurationError(
+        raise refused(
             f"the table holds epochs that another job wrote under the sink uid '{claim.sink}', "
             f"or this job '{claim.job}' before its state was deleted",
-            operator=who,
-            kept="the table is as it was; nothing was started",
-            do="give this sink another uid; or, if the state was deleted, bring it back, or, to write the output anew, "
+            who,
+            "give this sink another uid; or, if the state was deleted, restore it, or, to write the output again, "
             f"empty the table and DELETE FROM {SCHEMA}.sinks and {SCHEMA}.epochs WHERE sink = '{claim.sink}'",
+            kept="the table is unchanged; nothing was started",
         )
 
 
 def claimed(connection: psycopg.Connection[Any], identity: Identity, claim: Claim) -> None:
-    """Write down who may commit from now on; the row is locked."""
+    """Record the incarnation that may commit from now on; the row is locked."""
     connection.execute(
         "UPDATE spark_ext.sinks SET job = %s, job_id = %s, incarnation = %s, claimed_at = clock_timestamp() "
         "WHERE sink = %s AND target = %s",
@@ -137,7 +132,7 @@ def claimed(connection: psycopg.Connection[Any], identity: Identity, claim: Clai
 
 
 def last(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch) -> int:
-    """The last committed epoch of the same query and lineage; -1: none. A statement of its own, after the lock."""
+    """The last committed epoch of the same query and lineage; -1: none. A separate statement, after the lock."""
     found = connection.execute(
         "SELECT epoch FROM spark_ext.epochs WHERE sink = %s AND target = %s AND application = %s",
         (identity.sink, identity.target, epoch.application),
@@ -146,7 +141,7 @@ def last(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch) 
 
 
 def committed(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch, rows: int) -> None:
-    """Write the epoch down; part of the transaction that moves its rows."""
+    """Record the epoch; part of the transaction that moves its rows."""
     connection.execute(
         "INSERT INTO spark_ext.epochs AS e (sink, target, application, epoch, incarnation, rows) "
         "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (sink, target, application) DO UPDATE SET "
@@ -157,7 +152,7 @@ def committed(connection: psycopg.Connection[Any], identity: Identity, epoch: Ep
 
 
 def decide(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch, gids: Sequence[str]) -> None:
-    """Write down that prepared transactions will be committed; with `committed`, in one transaction."""
+    """Record that prepared transactions will be committed; in the same transaction as `committed`."""
     connection.execute(
         "INSERT INTO spark_ext.decided (gid, sink, target, epoch) SELECT g, %s, %s, %s FROM unnest(%s::text[]) g",
         (identity.sink, identity.target, epoch.number, list(gids)),

@@ -1,4 +1,4 @@
-"""Rows into a table by one COPY; a row that PostgreSQL refuses is named by its number, column and value."""
+"""Copies rows into a table by one COPY; a row that PostgreSQL refuses is reported with its number, column and value."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
-from spark_ext.clients.postgres.problems import place_in_copy, problem, told
-from spark_ext.errors import DataError, SparkExtError
-from spark_ext.schemas.parquet_types import arrow_type
+from spark_ext.clients.postgres.problems import describe, place_in_copy, to_error
+from spark_ext.errors import NOTHING_VISIBLE, DataError, SparkExtError
 from spark_ext.sinks.postgres_2pc.copy import HEADER, TRAILER, ValueMisfit, encode
 from spark_ext.sinks.postgres_2pc.table import names
 from spark_ext.sinks.postgres_2pc.types import Column
@@ -23,35 +21,33 @@ if TYPE_CHECKING:
     from psycopg import sql
 
 _REMEMBERED = 32 * 1024**2
-"""Bytes of rows just sent that are kept to show the one that the server refuses; it is never further behind."""
+"""Bytes of rows that are kept after sending, to show the one that the server refuses; it is never further behind."""
 
 _SHOWN = 200
-"""Most characters of a value in a message."""
-
-KEPT = "nothing of this epoch is visible; what was committed before is untouched"
+"""Maximum number of characters of a value in a message."""
 
 
 @dataclass(frozen=True)
-class Teller:
-    """Who copies, and what may be told of the rows."""
+class RowErrors:
+    """Errors of rows: the operator that they name, and whether they may show values."""
 
     who: str
     redact: bool
 
     def refused(self, row: int, column: str | None, value: object, reason: str) -> DataError:
-        """A row's refusal; `value` is anything, shown unless the rows are to be kept out of messages."""
+        """The error of a row; `value` is shown unless values must not appear in messages."""
         where = f"row {row}" + (f", column '{column}'" if column else "")
         shown = "" if self.redact or value is _UNKNOWN else f", value {_short(value)}"
         return DataError(
             f"{where}{shown}: {reason}",
             operator=self.who,
-            kept=KEPT,
+            kept=NOTHING_VISIBLE,
             do="correct the row in the query, or the column's type or constraint in the table",
         )
 
-    def problem(self, error: BaseException) -> SparkExtError:
-        """An error of the client's as one of ours."""
-        return problem(error, self.who, KEPT, redact=self.redact)
+    def of(self, error: BaseException) -> SparkExtError:
+        """An error of the client as one of this package's."""
+        return to_error(error, self.who, NOTHING_VISIBLE, redact=self.redact)
 
 
 _UNKNOWN = object()
@@ -67,11 +63,11 @@ def _row(batch: pa.RecordBatch, at: int) -> Any:
     try:
         return batch.slice(at, 1).to_pylist()[0]
     except (OverflowError, ValueError):
-        return _UNKNOWN  # a time that Python has not
+        return _UNKNOWN  # a time that Python does not support
 
 
 class _Recent:
-    """The batches sent last, with the number of their first row."""
+    """The batches sent last, each with the number of its first row."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[int, pa.RecordBatch]] = deque()
@@ -94,29 +90,24 @@ class _Recent:
         return _UNKNOWN
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow form in which the rows are encoded, whatever Spark's settings make of it."""
-    return pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in schema.fields])
-
-
 def copy_in(
     connection: psycopg.Connection[Any],
     into: sql.Identifier,
     columns: Sequence[Column],
     batches: Iterable[pa.RecordBatch],
-    teller: Teller,
+    errors: RowErrors,
 ) -> int:
     """Copy rows into a table, in the connection's transaction.
 
     Args:
-        connection: where to.
+        connection: to the database.
         into: the table.
-        columns: of the table, those of the batches in their order.
-        batches: rows in the form of `arrow_schema`.
-        teller: for errors.
+        columns: of the table; those of the batches, in their order.
+        batches: rows in the Arrow types of `schemas.arrow`.
+        errors: for errors.
 
     Returns:
-        How many rows.
+        The number of rows.
 
     Raises:
         DataError: a row does not fit; names it.
@@ -140,24 +131,24 @@ def copy_in(
                         copy.write(piece)
                 except ValueMisfit as misfit:
                     row = start + misfit.row
-                    raise teller.refused(
+                    raise errors.refused(
                         row + 1, misfit.column, recent.value(row, misfit.column), misfit.reason
                     ) from None
             copy.write(TRAILER)
     except psycopg.Error as error:
-        found = teller.problem(error)
+        found = errors.of(error)
         place = place_in_copy(error)
         if isinstance(found, DataError) and place is not None:
             row, column = place
-            raise teller.refused(
-                row, column, recent.value(row - 1, column), told(error, redact=teller.redact)
+            raise errors.refused(
+                row, column, recent.value(row - 1, column), describe(error, redact=errors.redact)
             ) from None
         raise found from None
     return recent.rows
 
 
 def cast(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches in exactly a schema; empty ones are left out."""
+    """Batches in exactly this schema; empty ones are dropped."""
     for batch in batches:
         if batch.num_rows:
             if batch.schema.equals(schema):
@@ -167,8 +158,8 @@ def cast(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Re
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def keyed(batches: Iterable[pa.RecordBatch], key: Sequence[str], teller: Teller) -> Iterator[pa.RecordBatch]:
-    """Batches whose keys are whole: a null is equal to no other, so that such a row would be added with every epoch.
+def keyed(batches: Iterable[pa.RecordBatch], key: Sequence[str], errors: RowErrors) -> Iterator[pa.RecordBatch]:
+    """Batches without nulls in the key: a null equals no other, so such a row would be added again by every epoch.
 
     Raises:
         DataError: names the first row with a null in its key.
@@ -179,13 +170,13 @@ def keyed(batches: Iterable[pa.RecordBatch], key: Sequence[str], teller: Teller)
             column = batch.column(name)
             if column.null_count:
                 at = pc.index(column.is_null(), True).as_py()
-                raise teller.refused(rows + at + 1, name, _row(batch, at), "the key of an upsert may not be null")
+                raise errors.refused(rows + at + 1, name, _row(batch, at), "the key of an upsert may not be null")
         rows += batch.num_rows
         yield batch
 
 
 def packed(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
-    """A few rows as bytes, to travel in a commit message."""
+    """A few rows as bytes, for a commit message."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         for batch in batches:
@@ -194,6 +185,6 @@ def packed(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
 
 
 def unpacked(data: bytes) -> list[pa.RecordBatch]:
-    """The rows again."""
+    """The rows in a commit message."""
     with pa.ipc.open_stream(data) as reader:
         return list(reader)

@@ -2,9 +2,9 @@
 
     frame.writeStream.format("postgres_2pc").option("uid", "daily").option("dsn", ...).option("table", "daily").start()
 
-Tasks copy their rows to where no reader sees them (`_postgres.prepare`); the driver makes them visible and records the
-epoch in one transaction (`_postgres.commit`), under a lock that is the fence (`_postgres.record`). See
-`docs/postgres_2pc.md` for the guarantee and its limits.
+Tasks copy their rows to where no reader sees them (`prepare`); the driver makes them visible and records the epoch in
+one transaction (`commit`), under a lock that is the fence (`record`). See `docs/postgres_2pc.md` for the guarantee and
+its limits.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.clients.postgres.connection import ConnectionOptions, Server, session
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
-from spark_ext.errors import ConfigurationError
-from spark_ext.options import Bytes, Milliseconds
+from spark_ext.errors import NOTHING_VISIBLE, refused
+from spark_ext.options import Bytes, Milliseconds, Names
+from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.postgres_2pc.record import Identity
-from spark_ext.sinks.postgres_2pc.rows import KEPT, Teller, arrow_schema, cast, keyed
+from spark_ext.sinks.postgres_2pc.rows import RowErrors, cast, keyed
 from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, usable
 
 if TYPE_CHECKING:
@@ -36,41 +37,36 @@ if TYPE_CHECKING:
     from spark_ext.sinks.postgres_2pc.prepare import Part
 
 
-def _names(value: object) -> object:
-    """`"id, day"` as a tuple."""
-    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
-
-
 class PostgresSinkOptions(SinkOptions, ConnectionOptions):
     """Options of `postgres_2pc`."""
 
     table: str
-    """The table, `orders` or `shop.orders`; names are taken as written, odd ones go in double quotes."""
+    """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""
 
     mode: Literal["append", "upsert"] = "append"
-    """Whether rows are added, or replace those of the same key."""
+    """Whether rows are added, or replace those with the same key."""
 
-    key: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
-    """For `upsert`: the key's columns, comma-separated; the table needs a primary key or unique index on them."""
+    key: Names = ()
+    """For `upsert`: the key columns, comma-separated; the table needs a primary key or unique index on them."""
 
     latest_by: str | None = None
-    """For `upsert`: of two rows of one key, the one with the greater value here stays. Without it an epoch with two
-    rows of one key is refused."""
+    """For `upsert`: of several rows with the same key, the one with the greatest value in this column is kept. Without
+    it an epoch with several rows of the same key is refused."""
 
     prepared: bool = False
-    """Whether tasks copy straight into the table, in prepared transactions, instead of staging tables."""
+    """Whether tasks copy directly into the table, in prepared transactions, instead of staging tables."""
 
     create_table: bool = True
-    """Whether a table that is not there is made, with the rows' columns."""
+    """Whether to create the table, with the columns of the rows, if it does not exist."""
 
     inline_size: Bytes = 64 * 1024
-    """A task with at most so many bytes of rows sends them along with its commit message; 0: never."""
+    """Maximum size of a task's rows that are sent with its commit message, bytes; 0: never."""
 
     lock_timeout: Milliseconds = 30_000
-    """How long to wait for a lock on the table or the sink's record, ms; then the epoch is tried again."""
+    """Time limit for a lock on the table or the sink's record, ms; then the epoch is retried."""
 
     redact: bool = False
-    """Whether values of rows are left out of errors."""
+    """Whether errors omit values of rows."""
 
     @field_validator("table")
     @classmethod
@@ -83,9 +79,9 @@ class PostgresSinkOptions(SinkOptions, ConnectionOptions):
         if self.mode == "upsert" and not self.key:
             raise ValueError("mode=upsert needs the option 'key'")
         if self.mode == "append" and (self.key or self.latest_by):
-            raise ValueError("key and latest_by are for mode=upsert")
+            raise ValueError("key and latest_by require mode=upsert")
         if self.mode == "upsert" and self.prepared:
-            raise ValueError("prepared=true is for mode=append: COPY cannot replace rows")
+            raise ValueError("prepared=true requires mode=append: COPY cannot replace rows")
         return self
 
 
@@ -114,17 +110,17 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         return f"sink '{self.options.uid}' (postgres_2pc {self._server.name}, table {self._table})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Sent to executors without what was found out here: their environment may name another server."""
+        """Sent to executors without what depends on the environment, which may name another server there."""
         return {key: value for key, value in self.__dict__.items() if key not in ("_server", "_who")}
 
     # -- before the query ----------------------------------------------------------------------------------------------
 
     def validate(self, schema: StructType) -> None:
-        """Refuse a server, table or types that cannot be written to.
+        """Refuse a server, table or types that cannot be used.
 
         Raises:
             ConfigurationError: names the server, table, column or setting.
-            StorageError: the server cannot be reached.
+            StorageError: the server is unavailable.
         """
         from spark_ext.sinks.postgres_2pc.types import new_type
 
@@ -133,47 +129,44 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             new_type(field.dataType, field.name, self._who)
         for name in (*options.key, *([options.latest_by] if options.latest_by else [])):
             if name not in schema.names:
-                raise ConfigurationError(
-                    f"the options 'key' and 'latest_by' name a column '{name}' that the query has not; "
+                raise refused(
+                    f"the options 'key' and 'latest_by' name a column '{name}' that the query does not have; "
                     f"it has: {', '.join(schema.names)}",
-                    operator=self._who,
-                    kept="nothing was written",
-                    do="correct the options, or add the column to the query",
+                    self._who,
+                    "correct the options, or add the column to the query",
                 )
         with self._session(0) as connection:
             if look_up(connection, self._table, self._who) is not None:
                 table = usable(connection, self._table, schema, options.key, self._who, make=False)
-                self._refuse_what_copy_passes_over(table, self._who)
+                self._refuse_prepared_without_copy(table, self._who)
             elif not options.create_table:
                 raise missing(self._table, self._who)
             if options.prepared:
                 self._refuse_without_prepared_transactions(connection)
         self._schema = schema
 
-    def _refuse_what_copy_passes_over(self, table: Table, who: str) -> None:
+    def _refuse_prepared_without_copy(self, table: Table, who: str) -> None:
         if self.options.prepared and table.only_insert is not None:
-            raise ConfigurationError(
-                f"the table has {table.only_insert}, which COPY does not heed, and prepared=true is by COPY alone",
-                operator=who,
-                kept="nothing was written",
-                do="leave prepared=false: rows are then moved by INSERT",
+            raise refused(
+                f"the table has {table.only_insert}, which COPY does not support, and prepared=true only uses COPY",
+                who,
+                "set prepared=false: rows are then moved by INSERT",
             )
 
     def _refuse_without_prepared_transactions(self, connection: psycopg.Connection[Any]) -> None:
         found = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
         if found == (0,):
-            raise ConfigurationError(
-                "the server allows no prepared transactions (max_prepared_transactions = 0)",
-                operator=self._who,
-                kept="nothing was written",
-                do="set max_prepared_transactions in postgresql.conf to at least twice the number of the query's tasks "
-                "and restart the server, or leave prepared=false",
+            raise refused(
+                "the server does not allow prepared transactions (max_prepared_transactions = 0)",
+                self._who,
+                "set max_prepared_transactions in postgresql.conf to at least twice the number of the query's tasks "
+                "and restart the server, or set prepared=false",
             )
 
     def claim(self, claim: Claim) -> None:
-        """The fence first, then what dead incarnations have left; see `_postgres.claim`.
+        """Set the fence, then clean up what dead incarnations have left; see `claim`.
 
-        Without a table there is nothing to fence; it is made here if `validate` has told the schema.
+        Without a table there is nothing to fence; it is created here if `validate` was called with a schema.
         """
         from spark_ext.sinks.postgres_2pc.claim import take
 
@@ -189,21 +182,21 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Part | None:
-        """Rows that no reader sees: in the message, a staging table or a prepared transaction.
+        """Write rows that no reader sees: in the message, a staging table or a prepared transaction.
 
         Raises:
             DataError: a row does not fit the table; names row, column and value.
-            ConfigurationError: the table does not take the rows' columns.
+            ConfigurationError: the columns of the rows do not fit the table.
             StorageError: the server failed.
         """
         from spark_ext.sinks.postgres_2pc.commit import begin
         from spark_ext.sinks.postgres_2pc.prepare import Origin, gather, make_way, prepare, stage
         from spark_ext.sinks.postgres_2pc.record import refuse_fenced
 
-        arrow = arrow_schema(schema)
+        arrow = arrow_schema(schema, nullable=True)
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
-        teller = Teller(who, self.options.redact)
-        rows = keyed(cast(batches, arrow), self.options.key, teller)
+        errors = RowErrors(who, self.options.redact)
+        rows = keyed(cast(batches, arrow), self.options.key, errors)
         inline, first = gather(rows, arrow, self.options.inline_size)
         if inline is not None:
             return inline if inline.rows else None
@@ -213,21 +206,21 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             identity = Identity(task.sink, str(table.name))
             origin = Origin.task(identity, task)
             if not self.options.prepared:
-                return stage(connection, table, schema.names, every, origin, teller, self.options.lock_timeout)
-            self._refuse_what_copy_passes_over(table, who)
+                return stage(connection, table, schema.names, every, origin, errors, self.options.lock_timeout)
+            self._refuse_prepared_without_copy(table, who)
             make_way(connection, identity, origin, partial(self._fence, identity, task.incarnation))
             begin(connection, self.options.lock_timeout)
             refuse_fenced(connection, identity, task.incarnation, who)
-            return prepare(connection, identity, table, schema.names, every, origin, teller)
+            return prepare(connection, identity, table, schema.names, every, origin, errors)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Part]) -> CommitOutcome:
-        """One transaction with all rows of the epoch and its record; see `_postgres.commit`.
+        """Commit all rows of the epoch and its record in one transaction; see `commit`.
 
         Raises:
             FencedError: a newer incarnation has claimed the table.
-            DataError: the rows violate a constraint, or are two of one key.
-            PreparedLostError: what the tasks had prepared is gone.
-            StorageError: the server failed; it is tried again.
+            DataError: the rows violate a constraint, or several have the same key.
+            PreparedLostError: what the tasks had prepared is lost.
+            StorageError: the server failed; the epoch is retried.
         """
         who = f"{self._who}, epoch {epoch.number}"
         with self._session(epoch.incarnation, who) as connection:
@@ -239,18 +232,21 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     @contextmanager
     def _session(self, incarnation: int, who: str | None = None) -> Iterator[psycopg.Connection[Any]]:
-        """A kept connection, with the sink's record made; errors inside come out as ours."""
+        """A kept connection, with the sink's record created; errors inside are converted."""
         from spark_ext.sinks.postgres_2pc.claim import application
         from spark_ext.sinks.postgres_2pc.record import ensure
 
         who = who or self._who
         name = application(self._mark, incarnation)
-        with translated(who, KEPT, redact=self.options.redact), session(self._server, name, who, ensure) as connection:
+        with (
+            translated(who, NOTHING_VISIBLE, redact=self.options.redact),
+            session(self._server, name, who, ensure) as connection,
+        ):
             yield connection
 
     @contextmanager
     def _fence(self, identity: Identity, incarnation: int) -> Iterator[psycopg.Connection[Any]]:
-        """A further connection that holds the sink's row until it is left."""
+        """Another connection that holds the sink's row until the end of the block."""
         from spark_ext.sinks.postgres_2pc.claim import application
         from spark_ext.sinks.postgres_2pc.commit import begin
         from spark_ext.sinks.postgres_2pc.record import lock
@@ -263,7 +259,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     @property
     def _mark(self) -> str:
-        """What this sink's connections are known by: the table as it was named, for they are made before it is seen."""
+        """The mark of this sink's connections, from the table's name in the options, as they precede its look-up."""
         return Identity(self.options.uid, str(self._table)).mark
 
     def _usable(self, connection: psycopg.Connection[Any], schema: StructType, who: str) -> Table:
@@ -283,7 +279,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             table,
             columns,
             Upsert(options.key, options.latest_by) if options.mode == "upsert" else None,
-            Teller(who, options.redact),
+            RowErrors(who, options.redact),
             options.lock_timeout,
             partial(self._fence, identity, incarnation),
         )

@@ -1,4 +1,4 @@
-"""The target table: its name, its columns, and making it when it is absent."""
+"""The target table: its name, its columns, and its creation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.clients.postgres.names import Name
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sinks.postgres_2pc.types import Column, check, new_type
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOCK = 0x5350_4B45
-"""Advisory lock under which this package's own schema and new tables are made, one process at a time."""
+"""Advisory lock for the creation of this package's schema and of new tables, by one process at a time."""
 
 _COLUMNS = """
 SELECT a.attname, CASE WHEN b.typtype = 'e' THEN 'enum' ELSE b.typname END,
@@ -35,13 +35,13 @@ ORDER BY a.attnum
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is there."""
+    """An existing table."""
 
     name: Name
     """With its schema."""
     columns: tuple[Column, ...]
     only_insert: str | None = None
-    """Why COPY does not do, but INSERT does: COPY refuses row-level security, and passes rules over."""
+    """Why rows must be inserted and not copied: COPY refuses row-level security and ignores rules."""
 
     def chosen(self, names: Sequence[str]) -> tuple[Column, ...]:
         """Columns by name, in that order."""
@@ -50,10 +50,10 @@ class Table:
 
 
 def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table | None:
-    """The table as the catalog has it now; None when there is none.
+    """The table as it is in the catalog now; None if it does not exist.
 
     Raises:
-        ConfigurationError: it is a view or something else that rows cannot be copied into.
+        ConfigurationError: it is a view or another relation that rows cannot be copied into.
     """
     found = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, CASE WHEN row_security_active(c.oid) THEN 'row-level security' "
@@ -65,11 +65,10 @@ def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table 
         return None
     oid, schema, table, kind, only_insert = found
     if _char(kind) not in ("r", "p"):
-        raise ConfigurationError(
+        raise refused(
             f"'{name}' is not a table (its kind in pg_class is '{_char(kind)}')",
-            operator=who,
-            kept="nothing was written",
-            do="name a plain or partitioned table in the option 'table'",
+            who,
+            "name a plain or partitioned table in the option 'table'",
         )
     columns = [Column(*row) for row in connection.execute(_COLUMNS, (oid,)).fetchall()]
     return Table(Name(schema, table), tuple(columns), only_insert)
@@ -80,7 +79,7 @@ def _char(value: Any) -> str:
 
 
 def create(connection: psycopg.Connection[Any], name: Name, schema: StructType, key: Sequence[str], who: str) -> None:
-    """Make the table if it is not there; with a key it is the primary key."""
+    """Create the table if it does not exist; a key becomes its primary key."""
     from psycopg import sql
 
     columns = [
@@ -112,10 +111,10 @@ def usable(
     *,
     make: bool,
 ) -> Table:
-    """The table for these rows; made if it is absent and may be.
+    """The table for these rows; created if it does not exist and `make` is set.
 
     Raises:
-        ConfigurationError: it is absent, or does not take the rows, or has no unique index on the key.
+        ConfigurationError: it does not exist, the rows do not fit it, or it has no unique index on the key.
     """
     table = look_up(connection, name, who)
     if table is None:
@@ -126,27 +125,25 @@ def usable(
         assert table is not None
     check(schema, table.columns, who)
     if key and not _is_unique(connection, table.name, key):
-        raise ConfigurationError(
+        raise refused(
             f"the table has no primary key and no unique index on exactly ({', '.join(key)})",
-            operator=who,
-            kept="nothing was written",
-            do=f"CREATE UNIQUE INDEX ON {table.name} ({', '.join(key)}), or correct the option 'key'",
+            who,
+            f"CREATE UNIQUE INDEX ON {table.name} ({', '.join(key)}), or correct the option 'key'",
         )
     return table
 
 
 def missing(name: Name, who: str) -> ConfigurationError:
-    """The refusal of a table that is not there."""
-    return ConfigurationError(
+    """The refusal of a table that does not exist."""
+    return refused(
         f"there is no table '{name}'",
-        operator=who,
-        kept="nothing was written",
-        do="create it, correct the option 'table' (names are taken as written, also in case), or set create_table=true",
+        who,
+        "create it, correct the option 'table' (names are case-sensitive), or set create_table=true",
     )
 
 
 def _is_unique(connection: psycopg.Connection[Any], name: Name, key: Sequence[str]) -> bool:
-    """Whether ON CONFLICT finds an index for the key: unique, whole, not deferred, on plain columns."""
+    """Whether ON CONFLICT finds an index for the key: unique, not partial, not deferrable, on plain columns."""
     return (
         connection.execute(
             "SELECT 1 FROM pg_index i WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid "

@@ -1,7 +1,7 @@
-"""Spark's types as PostgreSQL stores them: what a new table gets, and which columns of a table take what. Pure.
+"""Spark's types in PostgreSQL: the types of a new table's columns, and which types fit an existing column. Pure.
 
-One rule, as in `delta_2pc`: a type fits when each of its values is a value of the column too. What depends on the
-single value (the length of a text, the form of a UUID) is checked when the rows are written.
+One rule, as in `delta_2pc`: a type fits if each of its values is also a value of the column. What depends on the single
+value (the length of a string, the form of a UUID) is checked when the rows are written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as spark
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import refused
 
 _DIGITS: dict[type[spark.DataType], int] = {
     spark.ByteType: 3,
@@ -19,7 +19,7 @@ _DIGITS: dict[type[spark.DataType], int] = {
     spark.IntegerType: 10,
     spark.LongType: 19,
 }
-"""Decimal digits that hold all values of a type."""
+"""Number of decimal digits that all values of a type fit in."""
 
 _NEW: dict[type[spark.DataType], str] = {
     spark.BooleanType: "boolean",
@@ -63,20 +63,22 @@ _TAKES: dict[str, tuple[type[spark.DataType], ...]] = {
     "timestamp": (spark.TimestampNTZType,),
     "timestamptz": (spark.TimestampType,),
 }
-"""A column's type, by its name in `pg_type`, to what it takes; `numeric` and arrays are decided in code."""
+"""The Spark types that fit a column's type, by its name in `pg_type`; `numeric` and arrays are decided in code."""
+
+_FIX = "select, rename or cast the columns in the query, or alter the table"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, as the catalog has it."""
+    """A column of a table, from the catalog."""
 
     name: str
     kind: str
-    """Name in `pg_type`, of the base type for a domain; `enum` for any enumeration."""
+    """Name in `pg_type`; for a domain that of the base type, for an enumeration `enum`."""
     shown: str
-    """As SQL writes it, such as `numeric(10,2)`."""
+    """As in SQL, such as `numeric(10,2)`."""
     element: str | None = None
-    """For an array: the element's name in `pg_type`."""
+    """For an array: name of the element's type in `pg_type`."""
     element_oid: int = 0
     modifier: int = -1
     """`atttypmod`: precision and scale of a numeric."""
@@ -84,11 +86,11 @@ class Column:
     """Not null, without a default."""
     nullable: bool = True
     generated: bool = False
-    """Computed or counted by the server alone: nothing can be written to it."""
+    """Computed by the server: it cannot be written."""
 
     @property
     def numeric(self) -> tuple[int, int] | None:
-        """Precision and scale; None when the column takes any."""
+        """Precision and scale; None if the column has no limits."""
         if self.kind != "numeric" or self.modifier < 4:
             return None
         packed = self.modifier - 4
@@ -100,7 +102,7 @@ def new_type(kind: spark.DataType, path: str, who: str) -> str:
     """The type of a column of a new table.
 
     Raises:
-        ConfigurationError: PostgreSQL has none for it.
+        ConfigurationError: PostgreSQL does not have such a type.
     """
     if isinstance(kind, spark.DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
@@ -112,11 +114,10 @@ def new_type(kind: spark.DataType, path: str, who: str) -> str:
         return "jsonb"
     found = _NEW.get(type(kind))
     if found is None:
-        raise ConfigurationError(
-            f"column '{path}' has the type {kind.simpleString()}, which this sink does not write",
-            operator=who,
-            kept="nothing was written to the table",
-            do=f"cast '{path}' to another type, or drop it in the query",
+        raise refused(
+            f"column '{path}' has the type {kind.simpleString()}, which this sink does not support",
+            who,
+            f"cast '{path}' to another type, or drop it in the query",
         )
     return found
 
@@ -131,7 +132,7 @@ def _children(kind: spark.DataType, path: str) -> list[tuple[str, spark.DataType
 
 
 def takes(column: Column, kind: spark.DataType) -> bool:
-    """Whether every value of a Spark type is one of the column, but for what depends on the single value."""
+    """Whether every value of a Spark type fits the column, except for what depends on the single value."""
     if column.element is not None:
         inner = Column(column.name, column.element, column.shown, modifier=column.modifier)
         return isinstance(kind, spark.ArrayType) and takes(inner, kind.elementType)
@@ -148,33 +149,26 @@ def takes(column: Column, kind: spark.DataType) -> bool:
 
 
 def check(schema: spark.StructType, columns: Sequence[Column], who: str) -> None:
-    """Refuse rows that the table cannot take, by the column's name and both types.
+    """Refuse rows that do not fit the table; names the column and both types.
 
     Raises:
-        ConfigurationError: a column is missing, has another type, or is not given and needed.
+        ConfigurationError: a column is missing in the table, has another type, or is required and missing in the rows.
     """
     known = {column.name: column for column in columns}
     for field in schema.fields:
         column = known.get(field.name)
         if column is None:
-            raise _refused(f"the table has no column '{field.name}'; it has: {', '.join(known)}", who)
+            raise refused(f"the table has no column '{field.name}'; it has: {', '.join(known)}", who, _FIX)
         if column.generated:
-            raise _refused(f"column '{field.name}' is GENERATED ALWAYS: the server alone gives its values", who)
+            raise refused(f"column '{field.name}' is GENERATED ALWAYS: only the server sets its values", who, _FIX)
         if not takes(column, field.dataType):
-            raise _refused(
+            raise refused(
                 f"column '{field.name}' has the type {column.shown} in the table, and "
                 f"{field.dataType.simpleString()} in the query",
                 who,
+                _FIX,
             )
     for column in columns:
         if column.required and column.name not in schema.names:
-            raise _refused(f"column '{column.name}' may not be null in the table, and the query does not give it", who)
-
-
-def _refused(what: str, who: str) -> ConfigurationError:
-    return ConfigurationError(
-        what,
-        operator=who,
-        kept="nothing was written to the table",
-        do="select, rename or cast the columns in the query, or alter the table",
-    )
+            what = f"column '{column.name}' may not be null in the table, and the query does not have it"
+            raise refused(what, who, _FIX)

@@ -2,9 +2,9 @@
 
     spark.readStream.format("delta_snapshot").option("uid", "orders").option("path", "tables/orders").load()
 
-The version is chosen when the first epoch is planned and never again: it is part of each channel's id, so that a
-restart goes on with it, however many commits the table has seen since. Deletion vectors, column mapping by name,
-partition values, columns added later and widened types are honoured; what else a table may need is refused by name.
+The version is chosen once, when the first epoch is planned: it is part of each channel's id, so that a restart
+continues with it, however many commits the table has had since. Deletion vectors, column mapping by name, partition
+values, columns added later and widened types are supported; any other feature that a table needs is refused by name.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import InputFile, resolve
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import refused
 from spark_ext.model.offsets import Position
-from spark_ext.schemas.columns import arrow_schema, conform, fits
+from spark_ext.schemas.arrow import arrow_schema, arrow_type
+from spark_ext.schemas.columns import conform, fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.delta_snapshot.version import DataFile, TableVersion, keep_masks, renamed, version_of
 from spark_ext.sources.files.parquet import ParquetFormat
@@ -33,13 +34,13 @@ class DeltaSnapshotOptions(SourceOptions):
     """Options of `delta_snapshot`."""
 
     path: str
-    """The table: a local path, or a URI that delta-rs and pyarrow.fs know; credentials come from the environment."""
+    """The table: a local path, or a URI supported by delta-rs and pyarrow.fs; credentials come from the environment."""
     version: int | None = Field(default=None, ge=0)
-    """Default: the one that is current when the source is first planned."""
+    """Version of the table; default: the current one when the source is first planned."""
     timestamp: str | None = None
-    """ISO 8601; the version that was current then. Without a zone it is UTC."""
+    """Read the version that was current at this time: ISO 8601, UTC if no zone is given."""
     split: bool = True
-    """Whether several tasks may read one data file, which gives up the order of its rows within an epoch."""
+    """Whether several tasks may read one data file; its rows are then not in order within an epoch."""
 
     @model_validator(mode="after")
     def _one(self) -> DeltaSnapshotOptions:
@@ -49,7 +50,7 @@ class DeltaSnapshotOptions(SourceOptions):
 
 
 class DeltaSnapshot(ChannelSource):
-    """A version of a Delta table. Positions are row numbers of a data file, deleted rows counted."""
+    """A version of a Delta table. Positions are row numbers of a data file, counting deleted rows."""
 
     options_type = DeltaSnapshotOptions
     options: DeltaSnapshotOptions
@@ -78,8 +79,8 @@ class DeltaSnapshot(ChannelSource):
         """The columns of the version.
 
         Raises:
-            ConfigurationError: no table, or no such version.
-            UnsupportedTableError: the table needs what this source does not read; names it.
+            ConfigurationError: there is no such table or version.
+            UnsupportedTableError: the table needs a feature that this source does not support; names it.
         """
         return self._load(self.options.version, self.options.timestamp).schema
 
@@ -89,26 +90,26 @@ class DeltaSnapshot(ChannelSource):
     # -- planning -------------------------------------------------------------------------------------------
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Go on with the version that the first epoch chose.
+        """Continue with the version that the first epoch chose.
 
         Raises:
-            ConfigurationError: the option `version` now says another one.
+            ConfigurationError: the option `version` now names another one.
         """
         chosen = {int(found[1]) for name in [*(one.id for one in known), *finished] if (found := _ID.match(name))}
         self._pinned = min(chosen, default=None)
         if self._pinned is not None and self.options.version not in (None, self._pinned):
-            raise ConfigurationError(
-                f"the option 'version' says {self.options.version}, but this source has begun with {self._pinned}",
-                operator=self._operator,
-                kept="what was read so far stays; nothing new was read",
-                do=f"set version to {self._pinned} or leave it out; a source with a new uid reads another version",
+            raise refused(
+                f"the option 'version' is {self.options.version}, but this source has begun with {self._pinned}",
+                self._operator,
+                f"set version to {self._pinned} or remove it; use a source with a new uid to read another version",
+                kept="everything read so far; nothing new was read",
             )
 
     def discover(self) -> Iterable[Channel]:
         """The data files of the version; only the log is read.
 
         Raises:
-            DataError: the version that the source has begun with is no longer in the log.
+            DataError: the source's version is no longer in the log.
         """
         if self._pinned is None:
             table = self._load(self.options.version, self.options.timestamp)
@@ -125,26 +126,25 @@ class DeltaSnapshot(ChannelSource):
         return channels
 
     def _check_columns(self, held: StructType) -> None:
-        """A schema that the user gave must be columns of the table."""
+        """Refuse a declared schema that does not match the table."""
         for field in self.declared or ():
             there = held[field.name] if field.name in held.names else None
-            if there is None or not fits(*(arrow_schema(StructType([one])).field(0).type for one in (there, field))):
-                found = f"type {there.dataType.simpleString()}" if there is not None else "not in the table"
-                raise ConfigurationError(
-                    f"column '{field.name}' is declared as {field.dataType.simpleString()} and is {found}",
-                    operator=self._operator,
-                    kept="nothing was read",
-                    do=f"leave .schema(...) out, or declare columns of the table: {held.simpleString()}",
+            if there is None or not fits(arrow_type(there.dataType), arrow_type(field.dataType)):
+                found = f"has the type {there.dataType.simpleString()}" if there is not None else "is not in the table"
+                raise refused(
+                    f"column '{field.name}' is declared as {field.dataType.simpleString()}, but {found}",
+                    self._operator,
+                    f"remove .schema(...), or declare columns of the table: {held.simpleString()}",
                 )
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """By the data file's footer; deleted rows count against a row limit."""
+        """Advance by the data file's footer; deleted rows count against a row limit."""
         return self._format(channel).advance(self._file(channel), start, limit)
 
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:
-        """At row groups."""
+        """Split at row groups."""
         if not self.options.split or start == end:
             return [(start, end)]
         return self._format(channel).split(self._file(channel), start, end, parts)
@@ -152,10 +152,10 @@ class DeltaSnapshot(ChannelSource):
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range that the version has.
+        """The rows of a range that exist in the version.
 
         Raises:
-            DataError: the data file has been vacuumed away, or is damaged.
+            DataError: the data file was deleted by a vacuum, or is damaged.
         """
         version, file = _version(channel), self._file(channel)
         keep = self._keep(version, file) if channel.data.get("deleted") else None
@@ -168,10 +168,10 @@ class DeltaSnapshot(ChannelSource):
 
     def _keep(self, version: int, file: InputFile) -> pa.Array:
         masks = keep_masks(self._uri, version)
-        # The shortest that ends so: a table inside a table's folder has longer ones.
+        # The shortest one: a table inside this table's folder has longer ones with the same end.
         found = sorted((uri for uri in masks if uri.endswith("/" + file.path.lstrip("/"))), key=len)
         if not found:
-            raise file.refusal(f"the deletion vector that version {version} has for it has gone", file.if_gone)
+            raise file.refusal(f"its deletion vector in version {version} no longer exists", file.if_gone)
         return masks[found[0]]
 
     def _file(self, channel: Channel) -> InputFile:
@@ -189,8 +189,8 @@ class DeltaSnapshot(ChannelSource):
             None,
             self.options.uid,
             channel.data.get("partition", {}),
-            f"it belongs to version {version} of the table and was probably vacuumed; restore it, or start the "
-            "source under a new uid to read the current version; let vacuum keep files for longer than a run",
+            f"it belongs to version {version} of the table and was probably deleted by a vacuum; restore it, or start "
+            "the source with a new uid to read the current version; set the retention longer than a run",
         )
 
     def _format(self, channel: Channel) -> ParquetFormat:
@@ -206,7 +206,7 @@ class DeltaSnapshot(ChannelSource):
 
 
 def _data(file: DataFile, names: Mapping[str, str], mapped: bool) -> dict[str, Any]:
-    """What is kept with a channel; what a plain table does not need is left out."""
+    """The data of a channel, without what a plain table does not need."""
     data: dict[str, Any] = {"size": file.size}
     if file.rows_deleted:
         data["deleted"] = True
@@ -224,13 +224,13 @@ def _version(channel: Channel) -> int:
 
 
 def _in_table(path: str, version: int, declared: StructType) -> StructType:
-    """The declared columns as a table with column mapping has them."""
+    """The declared columns with the names in a table with column mapping."""
     table = version_of(path, version).schema
     return StructType([table[field.name] for field in declared])
 
 
 def _in_files(path: str, version: int, declared: StructType) -> StructType:
-    """The same as its data files call them; same types, so that a batch can be renamed."""
+    """The declared columns with the names in its data files; same types, so that a batch can be renamed."""
     table = version_of(path, version)
     physical, names = table.physical, table.schema.names
     return StructType([physical[names.index(field.name)] for field in declared])

@@ -1,8 +1,8 @@
 """Which version of a Delta table was current at a time, by the rule of Spark's `timestampAsOf`.
 
-A commit's time is its in-commit timestamp where the table has them, and otherwise when its file in the log was
-modified. delta-rs knows the second rule only, and answers a time before the first commit with the first version, so a
-table that was copied, or restored from a backup, would be read in a version of another time without a word.
+A commit's time is its in-commit timestamp if the table has them, and otherwise the modification time of its file in the
+log. delta-rs implements the second rule only, and returns the first version for a time before the first commit, so a
+table that was copied, or restored from a backup, would silently be read in the version of another time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit that the log still has."""
+    """A commit that is still in the log."""
 
     version: int
     at: int
@@ -29,27 +29,27 @@ class Commit:
 
 
 def instant(text: str) -> pd.Timestamp:
-    """ISO 8601 as an instant, UTC when it names no zone; a ValueError when it is not."""
+    """Parse ISO 8601, UTC if no zone is given; a ValueError if it is invalid."""
     parsed = pd.Timestamp(text)
     return parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
 
 
 def in_order(commits: Iterable[Commit]) -> list[Commit]:
-    """By version, each later than the one before it: clocks of several writers disagree, and versions decide."""
+    """Sort by version, and make each later than the previous one: writers' clocks may disagree, versions decide."""
     known = sorted(commits, key=lambda commit: commit.version)
     return list(accumulate(known, lambda last, next_: Commit(next_.version, max(next_.at, last.at + 1))))
 
 
 def current_at(commits: Iterable[Commit], at: int) -> Commit | None:
-    """The last of commits in order at or before a time in ms; None when all are later."""
+    """The last of commits in order at or before a time in ms; None if all are later."""
     return max((commit for commit in commits if commit.at <= at), key=lambda commit: commit.version, default=None)
 
 
 def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int) -> list[Commit]:
-    """The commits among which a time is looked up, in order; its version is the last of them that is not later.
+    """The commits in which a time is looked up, in order; its version is the last of them that is not later.
 
-    In-commit timestamps count from the commit that enabled them. A time before that is looked up among the commits
-    before, by their files.
+    In-commit timestamps are valid from the commit that enabled them. An earlier time is looked up in the commits
+    before, by the modification times of their files.
 
     Args:
         table: its current version.

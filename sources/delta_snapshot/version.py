@@ -1,4 +1,4 @@
-"""One version of a Delta table, as delta-rs sees it: columns, data files, deletion vectors; and what is refused."""
+"""One version of a Delta table, read by delta-rs: columns, data files, deletion vectors; and what is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import KEPT, resolve
-from spark_ext.errors import ConfigurationError, DataError, SparkExtError, UnsupportedTableError
+from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, UnsupportedTableError, refused
 from spark_ext.sources.delta_snapshot.time import commits_of, current_at, instant
 
 READABLE = frozenset(
@@ -30,7 +30,7 @@ READABLE = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""The table features that `delta_snapshot` reads."""
+"""The table features that `delta_snapshot` supports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +42,20 @@ class DataFile:
     size: int
     """Bytes."""
     partition: dict[str, str | None]
-    """Partition column, by its logical name, to value as text."""
+    """Values as text, by the logical name of the partition column."""
     rows_deleted: bool
-    """Whether a deletion vector takes rows out."""
+    """Whether a deletion vector removes rows."""
 
 
 class TableVersion:
-    """A loaded version; whatever delta-rs says is told as one of our errors.
+    """A loaded version; errors of delta-rs are converted.
 
     Args:
         path: local path or URI.
-        version: None: the current one, or that of `timestamp`.
-        timestamp: ISO 8601; the version that was current then.
+        version: its number; None: the current one, or that of `timestamp`.
+        timestamp: ISO 8601; the version that was current at this time.
         operator: for messages.
-        pinned: whether the version was chosen by an earlier run, so that it cannot be another now.
+        pinned: whether the version was chosen by an earlier run, so that it cannot change now.
     """
 
     def __init__(
@@ -67,17 +67,14 @@ class TableVersion:
             if version is None and timestamp is not None:
                 self._table.load_as_version(self._version_at(instant(timestamp)))
         except TableNotFoundError as problem:
-            raise self._configuration(f"there is no Delta table '{path}'", "correct the option 'path'") from problem
+            raise refused(f"there is no Delta table '{path}'", operator, "correct the option 'path'") from problem
         except ValueError as problem:
-            raise self._configuration(
-                f"'{timestamp}' is no timestamp: {problem}", "write it like 2024-01-31T00:00:00Z"
+            raise refused(
+                f"'{timestamp}' is not a timestamp: {problem}", operator, "write it like 2024-01-31T00:00:00Z"
             ) from problem
         except DeltaError as problem:
             raise self._unreadable(version, pinned, problem) from problem
         self._check_features()
-
-    def _configuration(self, what: str, do: str) -> ConfigurationError:
-        return ConfigurationError(what, operator=self._operator, kept="nothing was read", do=do)
 
     def _unreadable(self, version: int | None, pinned: bool, problem: Exception) -> SparkExtError:
         if pinned:
@@ -85,13 +82,14 @@ class TableVersion:
                 f"version {version} of '{self._path}', which this source reads, can no longer be loaded: {problem}",
                 operator=self._operator,
                 kept=KEPT,
-                do="restore the table's log, or start the source under a new uid to read the current version; "
+                do="restore the table's log, or start the source with a new uid to read the current version; "
                 "set delta.logRetentionDuration longer than a run may take",
             )
         which = f"version {version} of " if version is not None else ""
-        return self._configuration(
+        return refused(
             f"{which}the Delta table '{self._path}' cannot be loaded: {problem}",
-            "give a version that the table's log still has, and check that the storage is reachable",
+            self._operator,
+            "use a version that is still in the table's log, and check that the storage is reachable",
         )
 
     def _version_at(self, wanted: pd.Timestamp) -> int:
@@ -101,9 +99,10 @@ class TableVersion:
         if found := current_at(commits, at):
             return found.version
         oldest = [f"; the oldest is version {one.version} of {pd.Timestamp(one.at, unit='ms')}Z" for one in commits[:1]]
-        raise self._configuration(
+        raise refused(
             f"the table's log has no commit at or before {wanted}{''.join(oldest)}",
-            "give a later timestamp, or a version",
+            self._operator,
+            "use a later timestamp, or a version",
         )
 
     def _check_features(self) -> None:
@@ -113,9 +112,10 @@ class TableVersion:
             unknown.append("columnMapping by id")
         if unknown or protocol.min_reader_version > 3:
             raise UnsupportedTableError(
-                f"table '{self._path}' needs {', '.join(unknown) or 'a newer reader'}, which this source does not read",
+                f"table '{self._path}' needs {', '.join(unknown) or 'a newer reader'}, which this source does not "
+                "support",
                 operator=self._operator,
-                kept="nothing was read",
+                kept=NOTHING_DONE,
                 do="read it with Spark's own Delta source, or drop the feature from the table",
             )
 
@@ -126,7 +126,7 @@ class TableVersion:
 
     @property
     def mapped(self) -> bool:
-        """Whether its files call the columns otherwise."""
+        """Whether its files have other column names."""
         return self._mapping == "name"
 
     @property
@@ -140,12 +140,12 @@ class TableVersion:
 
     @property
     def schema(self) -> StructType:
-        """Its columns, without the table's own metadata, which has no meaning outside it."""
+        """Its columns, without their metadata, which has no meaning outside of the table."""
         return StructType.fromJson(_plain(self._fields, physical=False))
 
     @property
     def physical(self) -> StructType:
-        """Its columns as the data files call them; the same fields at the same places."""
+        """Its columns with the names in the data files; the same fields at the same positions."""
         return StructType.fromJson(_plain(self._fields, physical=self.mapped))
 
     def files(self) -> Iterator[DataFile]:
@@ -179,7 +179,7 @@ class TableVersion:
 
 
 def _plain(node: Any, *, physical: bool) -> Any:
-    """A schema's JSON without metadata; under physical names when asked for."""
+    """A schema's JSON without metadata, optionally with physical names."""
     if isinstance(node, list):
         return [_plain(item, physical=physical) for item in node]
     if not isinstance(node, dict):
@@ -193,15 +193,15 @@ def _plain(node: Any, *, physical: bool) -> Any:
 
 @lru_cache(maxsize=2)
 def version_of(path: str, version: int) -> TableVersion:
-    """A version that a planner has chosen; kept per process."""
+    """A version that a planner has chosen; cached per process."""
     return TableVersion(path, version, None, f"table '{path}'", pinned=True)
 
 
 @lru_cache(maxsize=2)
 def keep_masks(path: str, version: int) -> dict[str, pa.Array]:
-    """By decoded URI of a data file with a deletion vector: for each row, whether it exists.
+    """For each row whether it exists, by the decoded URI of a data file with a deletion vector.
 
-    Kept per process, because delta-rs gives those of all files at once.
+    Cached per process, because delta-rs returns those of all files at once.
     """
     masks = {}
     for given in DeltaTable(path, version=version).deletion_vectors():
@@ -213,7 +213,7 @@ def keep_masks(path: str, version: int) -> dict[str, pa.Array]:
 
 
 class _Renamed:
-    """A batch under another schema of the same structure; Arrow's C interface goes by place, not by name."""
+    """A batch with another schema of the same structure; Arrow's C interface uses positions, not names."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch, self._schema = batch, schema
@@ -223,5 +223,5 @@ class _Renamed:
 
 
 def renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same columns under the names of a schema, nested ones included; nothing is copied."""
+    """The same columns with the names of a schema, including nested ones; nothing is copied."""
     return pa.record_batch(_Renamed(batch, schema))

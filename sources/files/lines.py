@@ -1,6 +1,6 @@
 """CSV and JSON files by byte: ranges that begin and end at lines, read in blocks of bounded size.
 
-A file that cannot be cut at lines (`multiline`, or compressed) is read as one step; its positions are 0 and its
+A file that cannot be divided at lines (`multiline`, or compressed) is read in one step; its positions are 0 and its
 size.
 """
 
@@ -22,19 +22,19 @@ BLOCK = 8 * 1024 * 1024
 """Bytes parsed at a time; a longer line makes a longer block."""
 
 SCAN = 1024 * 1024
-"""Bytes looked at together when lines are counted or a line's end is sought."""
+"""Bytes scanned at a time to count lines or to find the end of a line."""
 
 LEAST_PART = 1024 * 1024
-"""A range is not split into parts smaller than this, bytes."""
+"""Minimum size of the parts of a split range, bytes."""
 
 BATCH_ROWS = 65_536
-"""Most rows of one batch."""
+"""Maximum number of rows of a batch."""
 
 BOM = b"\xef\xbb\xbf"
 
 
 class LinesFormat(ABC):
-    """Plans and reads files of lines. Positions are bytes at which a line begins.
+    """Plans and reads files of lines. Positions are the bytes at which lines begin.
 
     Args:
         wanted: the declared columns.
@@ -44,7 +44,7 @@ class LinesFormat(ABC):
     begin = 0
 
     blank: ClassVar[bytes] = b"\r\n"
-    """What a block without rows consists of."""
+    """The characters of a block without rows."""
 
     def __init__(self, wanted: pa.Schema, *, whole: bool) -> None:
         self._wanted = wanted
@@ -53,15 +53,15 @@ class LinesFormat(ABC):
     # -- per format ------------------------------------------------------------------------------------------
 
     def head(self, file: InputFile) -> int:
-        """Lines at the file's beginning that are no rows."""
+        """Number of lines at the beginning of the file that are not rows."""
         return 0
 
     def check(self, file: InputFile) -> None:  # noqa: B027 - a format without a header has nothing to check
-        """Refuse a file whose columns can be seen not to fit."""
+        """Refuse a file whose header does not match the declared columns."""
 
     @abstractmethod
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
-        """Whole lines as columns; raises what Arrow raises."""
+        """Parse whole lines into columns; raises Arrow's errors."""
 
     @abstractmethod
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
@@ -74,10 +74,10 @@ class LinesFormat(ABC):
         return self._whole or file.compression is not None
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
-        """How far to read: limits hold to the line; a row is a line, blank ones included.
+        """The end of the next step: limits are exact to the line; a row is a line, including blank ones.
 
         Raises:
-            DataError: the file has changed, or its header lacks a declared column.
+            DataError: the file has changed, or a declared column is missing in its header.
         """
         file.verify()
         if start == 0 and file.size:
@@ -95,7 +95,7 @@ class LinesFormat(ABC):
         return Advance(end, end == file.size, rows=rows, bytes=end - start)
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
-        """Cut at lines, into parts of about equal size."""
+        """Split at lines, into parts of about equal size."""
         parts = min(parts, (end - start) // LEAST_PART)
         if parts < 2 or self.whole(file):
             return [(start, end)]
@@ -127,7 +127,7 @@ class LinesFormat(ABC):
         with file.open() as raw:
             for at, block in self._blocks(file, raw, start, end):
                 try:
-                    # Bring the rows into shape here as well: a null or a timestamp may be what does not fit.
+                    # Convert the rows here as well: a null or a timestamp may be what does not fit.
                     pieces = list(self._pieces(file, self.parse(file, block)))
                 except pa.ArrowException as problem:
                     raise self._at_line(file, block, at, problem) from problem
@@ -146,10 +146,7 @@ class LinesFormat(ABC):
                     data = raw.read(stop - at)
                     cut = len(data)
             if not data:
-                raise file.refusal(
-                    f"it ends before byte {end}, up to which it was planned",
-                    "put the file back as it was",
-                )
+                raise file.refusal(f"it ends before byte {end}, up to which it was planned", "restore the file")
             skip = self._skip(file, data) if at == 0 else 0
             block = memoryview(data)[skip:cut]
             if bytes(block).strip(self.blank):
@@ -168,7 +165,7 @@ class LinesFormat(ABC):
                 yield conform(batch, self._wanted, file.constants)
 
     def _at_line(self, file: InputFile, block: pa.Buffer, at: int, problem: Exception) -> Exception:
-        """Find the first line that does not fit, by halving."""
+        """Find the first line that does not fit, by binary search."""
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + 1
         ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
         low, high = 0, len(ends) - 1
@@ -205,7 +202,7 @@ def line_end(raw: pa.NativeFile, at: int, end: int) -> int:
 
 
 def after_lines(raw: pa.NativeFile, at: int, end: int, lines: int) -> tuple[int, int]:
-    """Where `lines` lines from `at` end, and how many there were; at most at `end`."""
+    """The end of `lines` lines from `at`, at most `end`, and how many there were."""
     raw.seek(at)
     seen, last = 0, b"\n"
     while at < end:
@@ -221,13 +218,13 @@ def after_lines(raw: pa.NativeFile, at: int, end: int, lines: int) -> tuple[int,
 
 
 def count_lines(raw: pa.NativeFile, upto: int) -> int:
-    """How many lines end before a byte."""
+    """The number of lines that end before a byte."""
     raw.seek(0)
     return sum(data.count(b"\n") for data in iter(lambda: raw.read(min(SCAN, upto - raw.tell())), b""))
 
 
 def filled_lines(block: pa.Buffer) -> int:
-    """How many lines of a block hold anything."""
+    """The number of lines of a block that are not blank."""
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == 10)
     lengths = np.diff(ends, prepend=-1) - 1

@@ -16,29 +16,29 @@ from spark_ext.schemas.columns import conform, match, misfit
 from spark_ext.sources.contract import Advance, Limit
 
 BATCH_ROWS = 65_536
-"""Most rows of one batch."""
+"""Maximum number of rows of a batch."""
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""What a batch should not pass, by the footer's uncompressed sizes; rows are never cut."""
+"""Target size of a batch, by the footer's uncompressed sizes; rows are never divided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What planning needs of a Parquet file's footer."""
+    """The parts of a Parquet file's footer that planning needs."""
 
     ends: tuple[int, ...]
-    """Row number past the last row of each row group."""
+    """Row number after the last row of each row group."""
     sizes: tuple[int, ...]
     """Compressed bytes of each row group."""
     schema: pa.Schema
 
     @property
     def rows(self) -> int:
-        """Rows of the file."""
+        """Number of rows of the file."""
         return self.ends[-1] if self.ends else 0
 
     def bytes_upto(self, row: int) -> float:
-        """Compressed bytes before a row, taking the rows of a group as equally long."""
+        """Compressed bytes before a row, assuming that the rows of a group have the same size."""
         group = bisect_right(self.ends, row)
         before = float(sum(self.sizes[:group]))
         if group == len(self.ends):
@@ -59,14 +59,14 @@ class Footer:
 
 
 EMPTY = Footer((), (), pa.schema([]))
-"""Stands for a file of no bytes, which Spark passes over as well."""
+"""The footer of an empty file, which Spark skips as well."""
 
 
 def read_footer(file: InputFile) -> Footer:
     """Read a footer.
 
     Raises:
-        DataError: the file has changed, or is no whole Parquet file.
+        DataError: the file has changed, or is not a complete Parquet file.
     """
     file.verify()
     if not file.size:
@@ -93,7 +93,7 @@ def _parquet(file: InputFile, raw: pa.NativeFile) -> pq.ParquetFile:
 
 
 def _schema(parquet: pq.ParquetFile) -> pa.Schema:
-    """The file's columns; those of type INT96 are instants, which is what Spark and Hive mean by it."""
+    """The file's columns; those of type INT96 are timestamps in UTC, as in Spark and Hive."""
     schema = parquet.schema_arrow
     instants = {
         column.path
@@ -107,7 +107,7 @@ def _schema(parquet: pq.ParquetFile) -> pa.Schema:
 
 
 class Footers:
-    """The footers that planning needs, read a few files ahead: each is a round trip to the storage."""
+    """The footers that planning needs, read a few files ahead: each takes a round trip to the storage."""
 
     def __init__(self, width: int = 8) -> None:
         self._width = width
@@ -117,7 +117,7 @@ class Footers:
         self._pool: ThreadPoolExecutor | None = None
 
     def announce(self, files: Iterable[InputFile]) -> None:
-        """Files that will be asked for, in this order; in place of those announced before."""
+        """Set the files that will be requested, in this order; replaces those announced before."""
         self._ahead = iter(files)
 
     def get(self, file: InputFile) -> Footer:
@@ -133,7 +133,7 @@ class Footers:
         return self._kept[file.path]
 
     def forget(self, file: InputFile) -> None:
-        """Its planning is over."""
+        """Drop the footer of a file whose planning is complete."""
         self._kept.pop(file.path, None)
 
     def _fill(self) -> None:
@@ -151,8 +151,8 @@ class ParquetFormat:
 
     Args:
         wanted: the declared columns.
-        grown: whether a column that a file lacks is null in it, as in a Delta table whose schema has grown;
-            otherwise such a file is refused.
+        grown: whether a column that is missing in a file is null there, as in a Delta table to which columns were
+            added; otherwise such a file is refused.
     """
 
     begin = 0
@@ -164,7 +164,7 @@ class ParquetFormat:
         self._checked: pa.Schema | None = None
 
     def advance(self, file: InputFile, start: int, limit: Limit) -> Advance:
-        """How far to read; the row limit is exact, the byte limit goes by the sizes of the row groups.
+        """The end of the next step; the row limit is exact, the byte limit uses the sizes of the row groups.
 
         Raises:
             DataError: the file has changed, is damaged, or has other columns than declared.
@@ -186,7 +186,7 @@ class ParquetFormat:
         return Advance(end, finished, rows=end - start, bytes=int(footer.bytes_upto(end) - before))
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
-        """Cut at row groups, into parts of about equal numbers of rows."""
+        """Split at row groups, into parts with about equal numbers of rows."""
         ends = read_footer(file).ends
         cuts = [start]
         for part in range(1, parts):
@@ -203,10 +203,10 @@ class ParquetFormat:
         """The rows [start, end), one row group in memory at a time, in batches of bounded size.
 
         Args:
-            file: what to read; must be as it was discovered.
+            file: the file; must be as it was discovered.
             start: first row.
-            end: past the last row; None: all.
-            keep: by row number, whether the row exists; rows past its end do. None: all do.
+            end: the row after the last one; None: all.
+            keep: by row number, whether the row exists; rows after its end do. None: all do.
 
         Raises:
             DataError: the file has changed, is damaged, or has other columns than declared; names it.
@@ -251,7 +251,7 @@ class ParquetFormat:
     def _refuse(file: InputFile, problem: str | None) -> None:
         if problem is not None:
             raise file.refusal(
-                problem, "load with the schema that all files have, or move this file to a source of its own"
+                problem, "declare the columns that all files have, or read this file with a source of its own"
             )
 
 

@@ -2,8 +2,8 @@
 
     spark.readStream.format("files").option("uid", "flights").option("path", "data/flights").load()
 
-Bounded by default: it ends when all files that were there at the start of a run have been read. With `watch` new
-files become new channels as they appear. A file that has been read is never opened again, in no later run.
+Bounded by default: it ends when all files that existed at the start of a run have been read. With `watch` new files
+become new channels as they appear. A file that has been read is never opened again, not even in a later run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
 from spark_ext.datafiles.listing import Entry, Listing
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.model.offsets import Position
 from spark_ext.options import Milliseconds
-from spark_ext.schemas.columns import arrow_schema, folder_values, spark_schema
+from spark_ext.schemas.arrow import arrow_schema
+from spark_ext.schemas.columns import folder_values, spark_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.files.parquet import ParquetFormat, columns_of
 from spark_ext.sources.files.text import CsvFormat, Dialect, JsonFormat
@@ -35,46 +36,46 @@ FORMATS = {
     ".jsonl": "json",
     ".ndjson": "json",
 }
-"""Endings of file names, for the default of the option `format`."""
+"""Formats by the suffix of the file name, for the default of the option `format`."""
 
 
 class FilesOptions(SourceOptions):
     """Options of `files`."""
 
     path: str
-    """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs knows."""
+    """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs supports."""
     format: Literal["parquet", "csv", "json"] | None = None
-    """Default: each file's by the ending of its name."""
+    """File format; default: by the suffix of each file's name."""
     recursive: bool = True
-    """Whether folders inside are entered."""
+    """Whether to read subfolders."""
     pattern: str | None = None
-    """Glob pattern of file names to take, such as `*.csv`."""
+    """Glob pattern of the names of the files to read, such as `*.csv`."""
     group: Literal["file", "directory"] = "file"
-    """What a channel is: a file, or all files of a folder, read one after the other in the order of `order`."""
+    """What a channel is: a file, or all files of a folder, read one after the other by `order`."""
     order: Literal["name", "modified"] = "name"
-    """In which order files are started."""
+    """The order in which files are started."""
     watch: bool = False
-    """Whether to go on, with new files as new channels."""
+    """Whether to continue with new files as new channels."""
     min_age: Milliseconds = 0
-    """With `watch`: leave a file alone until it has not been written to for so long, ms."""
+    """With `watch`: how long a file must be unmodified before it is read, ms."""
     split: bool = True
-    """Whether several tasks may read one file, which gives up the order of its rows within an epoch."""
+    """Whether several tasks may read one file; its rows are then not in order within an epoch."""
     changed_files: Literal["refuse", "accept"] = "refuse"
     """Whether a file that was changed after its discovery stops the query, or is read as it is now."""
     header: bool = False
-    """CSV: the first line names the columns; they are then taken by name, else by place."""
+    """CSV: whether the first line contains the column names; columns are then matched by name, else by position."""
     sep: str = Field(default=",", min_length=1, max_length=1)
-    """CSV: between values."""
+    """CSV: separator of values."""
     quote: str | None = Field(default='"', max_length=1)
-    """CSV: around values; empty: none."""
+    """CSV: quote character; empty: none."""
     escape: str | None = Field(default=None, max_length=1)
-    """CSV: before a quote inside quotes; default: the quote is doubled."""
+    """CSV: escape character before a quote inside quotes; default: the quote is doubled."""
     null_value: str = ""
-    """CSV: text that stands for null, besides an empty value without quotes."""
+    """CSV: text that is read as null, besides an empty value without quotes."""
     multiline: bool = False
-    """CSV and JSON: values may hold line ends; a file is then one step, whatever the limits."""
+    """CSV and JSON: whether values may contain line breaks; a file is then one step, whatever the limits."""
     timestamp_format: str | None = None
-    """CSV and JSON: strptime pattern of timestamps; default: ISO 8601. Without a zone they are UTC."""
+    """CSV and JSON: strptime pattern of timestamps; default: ISO 8601. UTC if no zone is given."""
 
     @field_validator("sep", mode="before")
     @classmethod
@@ -91,9 +92,9 @@ class FilesOptions(SourceOptions):
 class Files(ChannelSource):
     """Files as channels.
 
-    Positions: a row number (parquet) or the byte at which a line begins (csv, json); with `group=directory`
-    the file's number and the position in it. A channel's data hold size and time of modification of its
-    files as discovered; a file that is no longer that one is refused (`changed_files`).
+    Positions: a row number (Parquet) or the byte at which a line begins (CSV, JSON); with `group=directory` the file's
+    number and the position in it. A channel's data are the size and modification time of its files when they were
+    discovered; a file that has changed since is refused (`changed_files`).
     """
 
     options_type = FilesOptions
@@ -102,7 +103,7 @@ class Files(ChannelSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._past: set[str] = set()
-        # Resolved where the user's process is: an executor may have another working directory.
+        # Resolved in the user's process: an executor may have another working directory.
         self._place = resolve(self.options.path, self._operator)
 
     @classmethod
@@ -121,28 +122,29 @@ class Files(ChannelSource):
         return Listing(filesystem, path, self._operator, options.recursive, options.pattern, options.order)
 
     def schema(self) -> StructType:
-        """Of the first Parquet file, with the values of `key=value` folders as strings; else it must be given.
+        """The schema of the first Parquet file, with the keys of `key=value` folders as strings; else it must be given.
 
         Raises:
-            ConfigurationError: no file, no schema, or a type that Spark has not.
+            ConfigurationError: there is no file, no schema, or a type that Spark does not support.
         """
         entries = self._listing.entries()
         first = next((entry for entry in entries if entry.size), None)
         if first is None:
             raise self._refusal(
                 f"there is no file to take the schema from in '{self.options.path}'",
-                "give the columns with .schema(...), or correct the option 'path'",
+                "declare the columns with .schema(...), or correct the option 'path'",
             )
         file = self._file(first.name, first.size, first.modified)
         if self._format_name(first.name) != "parquet":
             raise self._refusal(
-                f"file '{first.name}' does not say what its columns are", "give the columns with .schema(...)"
+                f"file '{first.name}' does not contain the types of its columns",
+                "declare the columns with .schema(...)",
             )
         try:
             found = spark_schema(columns_of(file))
         except TypeError as problem:
             raise self._refusal(
-                f"file '{first.name}': {problem}", "give the columns that you want with .schema(...)"
+                f"file '{first.name}': {problem}", "declare the columns to read with .schema(...)"
             ) from None
         for key in folder_values(first.name):
             if key not in found.names:
@@ -150,30 +152,30 @@ class Files(ChannelSource):
         return found
 
     def _refusal(self, what: str, do: str) -> ConfigurationError:
-        return ConfigurationError(what, operator=self._operator, kept="nothing was read", do=do)
+        return refused(what, self._operator, do)
 
     # -- planning -------------------------------------------------------------------------------------------
 
     @property
     def bounded(self) -> bool:
-        """Unless it watches for new files."""
+        """True unless it watches for new files."""
         return not self.options.watch
 
     @property
     def channels_end(self) -> bool:
-        """Each file has an end."""
+        """True: each file has an end."""
         return True
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Remember what need not be looked at again."""
+        """Remember the files that need not be read again."""
         self._past.update(finished, (channel.id for channel in known))
 
     def open(self) -> None:
-        """Refuse a path that is not there, before the query starts.
+        """Refuse a path that does not exist, before the query starts.
 
         Raises:
             ConfigurationError: there is no such file or folder.
-            StorageError: it could not be looked at.
+            StorageError: the storage failed.
         """
         self._listing.check()
 
@@ -189,7 +191,7 @@ class Files(ChannelSource):
         return [Channel(entry.name, 0, [entry.size, entry.modified]) for entry in entries]
 
     def _expect(self, entries: Sequence[Entry]) -> None:
-        """Let footers be read ahead of the planning."""
+        """Announce the files whose footers planning will need."""
         ahead = (
             self._file(entry.name, entry.size, entry.modified)
             for entry in entries
@@ -207,7 +209,7 @@ class Files(ChannelSource):
         return [Channel(folder, [0, 0], files) for folder, files in folders.items()]
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """By the file's footer or its lines; see the formats."""
+        """Advance by the file's footer or its lines; see the formats."""
         if self.options.group == "directory":
             step = self._advance_group(channel, start, limit)
         else:
@@ -239,7 +241,7 @@ class Files(ChannelSource):
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:
-        """A file at row groups or lines; a group never, because it is there for its order."""
+        """Split a file at row groups or lines; a group is never split, to keep its order."""
         if not self.options.split or self.options.group == "directory" or start == end:
             return [(start, end)]
         file = self._file(channel.id, *channel.data)
@@ -251,7 +253,7 @@ class Files(ChannelSource):
         """The rows of a range.
 
         Raises:
-            DataError: a file has changed, is damaged, or holds what is not declared; names it.
+            DataError: a file has changed, is damaged, or does not match the declared schema; names it.
         """
         if self.options.group == "file":
             file = self._file(channel.id, *channel.data)
@@ -311,14 +313,14 @@ class Files(ChannelSource):
             endings.pop()
         if not endings or endings[-1] not in FORMATS:
             raise self._refusal(
-                f"the name of file '{name}' does not tell its format",
-                "set the option 'format', or take files by their names with the option 'pattern'",
+                f"the format of file '{name}' cannot be determined from its name",
+                "set the option 'format', or select files by their names with the option 'pattern'",
             )
         return FORMATS[endings[-1]]
 
 
 def _less(limit: Limit, step: Advance) -> Limit:
-    """What is left of a limit; what a step cannot count takes all of it."""
+    """What is left of a limit; a step of unknown size uses all of it."""
     return Limit(
         None if limit.rows is None else max(0, limit.rows - (limit.rows if step.rows is None else step.rows)),
         None if limit.bytes is None else max(0, limit.bytes - (step.bytes or 0)),

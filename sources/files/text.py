@@ -1,22 +1,22 @@
-"""CSV and JSON as Arrow parses them, with the declared columns instead of guessed ones."""
+"""CSV and JSON, parsed by Arrow with the declared columns instead of inferred ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import csv, json, types
 
 from spark_ext.datafiles.input_file import InputFile
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import refused
 from spark_ext.schemas.columns import instants, match
 from spark_ext.sources.files.lines import BLOCK, LinesFormat, filled_lines, first_line
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is written."""
+    """The dialect of a CSV file."""
 
     header: bool = False
     sep: str = ","
@@ -27,7 +27,7 @@ class Dialect:
 
 
 class CsvFormat(LinesFormat):
-    """CSV: by the names of its header when there is one, else by place."""
+    """CSV: columns by name if there is a header, else by position."""
 
     def __init__(self, wanted: pa.Schema, dialect: Dialect, *, multiline: bool, operator: str) -> None:
         super().__init__(wanted, whole=multiline)
@@ -37,17 +37,17 @@ class CsvFormat(LinesFormat):
         _refuse_types(wanted, operator, "csv", lambda kind: types.is_nested(kind) or types.is_duration(kind))
 
     def head(self, file: InputFile) -> int:
-        """One line with a header."""
+        """1 with a header, else 0."""
         return int(self._dialect.header)
 
     def check(self, file: InputFile) -> None:
-        """Refuse a file whose header lacks a declared column."""
+        """Refuse a file with a header in which a declared column is missing."""
         if self._dialect.header:
             self._file_names(file)
             self._names.pop(file.path, None)
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
-        """Lines as columns."""
+        """Parse lines into columns."""
         names = self._file_names(file)
         table = csv.read_csv(
             pa.BufferReader(block),
@@ -59,9 +59,9 @@ class CsvFormat(LinesFormat):
         return self._shaped(file, table)
 
     def _refuse_open_quotes(self, block: pa.Buffer, rows: int) -> None:
-        """A quoted value over several lines may be cut anywhere, so it is refused wherever it stands.
+        """Refuse quoted values over several lines everywhere, because a range may begin or end inside of one.
 
-        Arrow itself closes a quote at the end of its input without a word.
+        Arrow itself silently closes a quote at the end of its input.
         """
         if self._dialect.quote is None or self._dialect.quote.encode() not in bytes(block):
             return
@@ -74,10 +74,10 @@ class CsvFormat(LinesFormat):
             convert_options=csv.ConvertOptions(check_utf8=False),
         )
         if again.num_rows != 2 or rows != filled_lines(block):
-            raise pa.ArrowInvalid("a quoted value goes over the end of a line; set the option 'multiline'")
+            raise pa.ArrowInvalid("a quoted value continues after the end of a line; set the option 'multiline'")
 
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-        """A file in which quoted values may hold line ends."""
+        """Parse a file in which quoted values may contain line breaks."""
         names = self._file_names(file)
         try:
             reader = csv.open_csv(
@@ -99,7 +99,7 @@ class CsvFormat(LinesFormat):
         return pa.schema([field for field in self._wanted if field.name not in file.constants])
 
     def _file_names(self, file: InputFile) -> list[str]:
-        """The file's columns, each under its declared name where there is one."""
+        """The names of the file's columns, with the declared spelling of declared columns."""
         wanted = self._held(file).names
         if not self._dialect.header:
             return list(wanted)
@@ -116,10 +116,10 @@ class CsvFormat(LinesFormat):
             for name in wanted:
                 theirs = match(name, found)
                 if theirs is None or found.count(theirs) > 1:
-                    how = "twice" if theirs else "not"
+                    how = f"has the column '{name}' twice" if theirs else f"does not have the column '{name}'"
                     raise file.refusal(
-                        f"its header has column '{name}' {how}; it has: {', '.join(found)}",
-                        "declare the columns that all files have, or move this file to a source of its own",
+                        f"its header {how}; it has: {', '.join(found)}",
+                        "declare the columns that all files have, or read this file with a source of its own",
                     )
                 found[found.index(theirs)] = name
             self._names = {file.path: found}
@@ -166,7 +166,7 @@ class JsonFormat(LinesFormat):
         )
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
-        """Lines as columns; a key that is absent is null, one that is not declared is passed over."""
+        """Parse lines into columns; a missing key is null, an undeclared key is ignored."""
         table = json.read_json(
             pa.BufferReader(block),
             read_options=json.ReadOptions(use_threads=False, block_size=block.size + 1),
@@ -175,7 +175,7 @@ class JsonFormat(LinesFormat):
         return _as_declared(table, self._held(file), self._timestamp_format)
 
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-        """A file in which an object may span lines."""
+        """Parse a file in which an object may span lines."""
         try:
             reader = json.open_json(
                 raw,
@@ -207,7 +207,7 @@ def _as_text(kind: pa.DataType) -> bool:
 
 
 def _as_declared(table: pa.Table, held: pa.Schema, pattern: str | None) -> pa.Table:
-    """Turn the columns that were read as text into what is declared."""
+    """Convert the columns that were read as text to their declared types."""
     table = table.select(held.names).combine_chunks()
     for index, field in enumerate(held):
         column = table.column(index)
@@ -223,17 +223,15 @@ def _as_declared(table: pa.Table, held: pa.Schema, pattern: str | None) -> pa.Ta
     return table
 
 
-def _refuse_types(wanted: pa.Schema, operator: str, name: str, refused: object) -> None:
-    assert callable(refused)
+def _refuse_types(wanted: pa.Schema, operator: str, name: str, unsupported: Callable[[pa.DataType], bool]) -> None:
     for field in wanted:
         kinds = [field.type]
         while kinds:
             kind = kinds.pop()
-            if refused(kind):
-                raise ConfigurationError(
-                    f"column '{field.name}': {name} files cannot hold the type {field.type}",
-                    operator=operator,
-                    kept="nothing was read",
-                    do="declare the column as string and convert it in the query",
+            if unsupported(kind):
+                raise refused(
+                    f"column '{field.name}': {name} files do not support the type {field.type}",
+                    operator,
+                    "declare the column as string and convert it in the query",
                 )
             kinds += [kind.field(index).type for index in range(kind.num_fields)]

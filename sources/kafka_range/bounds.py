@@ -1,4 +1,4 @@
-"""Where `kafka_range` begins and ends in each partition: what the options say, and which offsets that is now."""
+"""Where `kafka_range` begins and ends in each partition: the options, and the offsets that they stand for."""
 
 from __future__ import annotations
 
@@ -9,57 +9,57 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final, Literal
 
-from spark_ext.errors import ConfigurationError, DataError
+from spark_ext.errors import DataError, refused
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition."""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 """As in the options of Spark's own Kafka source."""
 
-KEPT: Final = "nothing was read"
+NOTHING_READ: Final = "everything that was committed; nothing of this epoch was read"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One end of a range: one word for all partitions, or an offset or a time for each."""
+    """One end of a range: a keyword for all partitions, or an offset or a time for each."""
 
     word: Literal["earliest", "latest", "none"] | None = None
-    offsets: Mapping[Place, int] | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
     time: int | None = None
     """Of all partitions, milliseconds since 1970 UTC."""
-    times: Mapping[Place, int] | None = None
+    times: Mapping[TopicPartition, int] | None = None
 
     @classmethod
     def of(cls, text: str, words: tuple[str, ...]) -> Bound:
-        """From an option: one of the words, or `{"topic": {"0": 23}}`.
+        """Parse an option: one of the keywords, or `{"topic": {"0": 23}}`.
 
         Raises:
-            ValueError: neither.
+            ValueError: it is neither.
         """
         if text in words:
             return cls(word=text)  # type: ignore[arg-type]
-        return cls(offsets=_by_place(text, _offset, f"{', '.join(words)} or offsets"))
+        return cls(offsets=_by_partition(text, _offset, f"{', '.join(words)} or offsets"))
 
     @classmethod
     def at(cls, text: str) -> Bound:
-        """From an option: a time for all partitions, or `{"topic": {"0": "2024-01-01"}}`.
+        """Parse an option: a time for all partitions, or `{"topic": {"0": "2024-01-01"}}`.
 
         Raises:
-            ValueError: neither.
+            ValueError: it is neither.
         """
         if text.lstrip().startswith("{"):
-            return cls(times=_by_place(text, milliseconds, "a time or times"))
+            return cls(times=_by_partition(text, milliseconds, "a time or times"))
         return cls(time=milliseconds(text))
 
-    def time_of(self, place: Place) -> int | None:
-        """The time of a partition, if it is bound by one."""
+    def time_of(self, place: TopicPartition) -> int | None:
+        """The time of a partition, if it has one."""
         return self.times.get(place) if self.times is not None else self.time
 
 
 def milliseconds(value: object) -> int:
-    """An ISO 8601 time, or milliseconds since 1970 UTC. Without a zone it is UTC.
+    """An ISO 8601 time (UTC if no zone is given), or milliseconds since 1970 UTC.
 
     Raises:
         ValueError: it is neither.
@@ -70,18 +70,18 @@ def milliseconds(value: object) -> int:
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise ValueError(f"{text!r} is no time such as '2024-01-31T12:00:00' or 1706702400000") from None
+        raise ValueError(f"{text!r} is not a time such as '2024-01-31T12:00:00' or 1706702400000") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
     return round(moment.timestamp() * 1000)
 
 
 def _offset(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     return value
 
 
-def _by_place(text: str, of: Callable[[object], int], wanted: str) -> dict[Place, int]:
+def _by_partition(text: str, of: Callable[[object], int], wanted: str) -> dict[TopicPartition, int]:
     try:
         found = json.loads(text)
         return {(topic, int(number)): of(value) for topic, parts in found.items() for number, value in parts.items()}
@@ -91,31 +91,33 @@ def _by_place(text: str, of: Callable[[object], int], wanted: str) -> dict[Place
 
 @dataclass(frozen=True)
 class Ends:
-    """What the brokers say of partitions."""
+    """The brokers' offsets of partitions."""
 
-    earliest: Mapping[Place, int]
-    latest: Mapping[Place, int]
-    """Of what a `read_committed` reader sees."""
-
-
-Ask = Callable[[Mapping[Place, int]], Mapping[Place, int]]
-"""The first offset at or after a time, ms, by partition; -1: none."""
+    earliest: Mapping[TopicPartition, int]
+    latest: Mapping[TopicPartition, int]
+    """The end that a `read_committed` reader sees."""
 
 
-def begins(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str, *, accept: bool) -> dict[Place, int]:
-    """Where partitions begin.
+Ask = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
+"""Looks up the first offset at or after a time, ms, by partition; -1: none."""
+
+
+def begins(
+    bound: Bound, places: Iterable[TopicPartition], ends: Ends, ask: Ask, who: str, *, accept: bool
+) -> dict[TopicPartition, int]:
+    """The first offsets of partitions.
 
     Args:
-        bound: what the options say.
-        places: partitions.
-        ends: of these.
+        bound: from the options.
+        places: the partitions.
+        ends: of the partitions.
         ask: looks up times.
         who: for messages.
-        accept: whether what retention has removed is passed over.
+        accept: whether messages deleted by retention are skipped.
 
     Raises:
         ConfigurationError: a partition is not named, or an offset lies beyond its end.
-        DataError: retention has removed the beginning.
+        DataError: retention has deleted the beginning.
     """
     out = {}
     for place, found in _resolved(bound, list(places), ends, ask, who, "starting").items():
@@ -124,7 +126,7 @@ def begins(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str
             raise refused(
                 f"{name(place)} ends at offset {high}, before the offset {found} of the option 'starting'",
                 who,
-                "correct the option, or read with starting=latest",
+                "correct the option, or use starting=latest",
             )
         if found < low and not accept:
             raise lost(place, found, low, who)
@@ -133,9 +135,9 @@ def begins(bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str
 
 
 def finishes(
-    bound: Bound, places: Iterable[Place], ends: Ends, ask: Ask, who: str, *, grace: int
-) -> dict[Place, int | None]:
-    """Where partitions end; None: never, or at a time that has not passed yet for so long, ms.
+    bound: Bound, places: Iterable[TopicPartition], ends: Ends, ask: Ask, who: str, *, grace: int
+) -> dict[TopicPartition, int | None]:
+    """The end offsets of partitions; None: there is no end, or it is a time that is not `grace` ms in the past yet.
 
     Raises:
         ConfigurationError: a partition is not named.
@@ -147,7 +149,9 @@ def finishes(
     return {place: None if (bound.time_of(place) or 0) + grace > now else offset for place, offset in found.items()}
 
 
-def _resolved(bound: Bound, places: list[Place], ends: Ends, ask: Ask, who: str, option: str) -> dict[Place, int]:
+def _resolved(
+    bound: Bound, places: list[TopicPartition], ends: Ends, ask: Ask, who: str, option: str
+) -> dict[TopicPartition, int]:
     if bound.word is not None:
         chosen = ends.earliest if bound.word == "earliest" else ends.latest
         return {place: chosen[place] for place in places}
@@ -158,10 +162,10 @@ def _resolved(bound: Bound, places: list[Place], ends: Ends, ask: Ask, who: str,
     option += "" if bound.offsets is not None else "_time"
     for place in places:
         if place not in given:
-            raise refused(f"the option '{option}' does not name {name(place)}", who, "name each partition in it")
+            raise refused(f"the option '{option}' does not name {name(place)}", who, "name every partition in it")
     for place in given:
         if place not in places:
-            raise refused(f"the option '{option}' names {name(place)}, which is not there", who, "take it away")
+            raise refused(f"the option '{option}' names {name(place)}, which does not exist", who, "remove it")
     if bound.offsets is not None:
         special = {EARLIEST: ends.earliest, LATEST: ends.latest}
         return {place: special[given[place]][place] if given[place] < 0 else given[place] for place in places}
@@ -169,23 +173,18 @@ def _resolved(bound: Bound, places: list[Place], ends: Ends, ask: Ask, who: str,
     return {place: ends.latest[place] if found[place] < 0 else found[place] for place in places}
 
 
-def name(place: Place) -> str:
+def name(place: TopicPartition) -> str:
     """A partition, for messages."""
     return f"partition {place[1]} of topic '{place[0]}'"
 
 
-def refused(what: str, who: str, do: str) -> ConfigurationError:
-    """A range that cannot be read."""
-    return ConfigurationError(what, operator=who, kept=KEPT, do=do)
-
-
-def lost(place: Place, wanted: int, low: int, who: str) -> DataError:
-    """What was to be read has been deleted."""
+def lost(place: TopicPartition, wanted: int, low: int, who: str) -> DataError:
+    """The error of messages that were deleted before they were read."""
     return DataError(
-        f"offsets {wanted} to {low - 1} of {name(place)} are no longer there: retention has removed them",
+        f"offsets {wanted} to {low - 1} of {name(place)} no longer exist: retention has deleted them",
         operator=who,
-        kept="all that was committed; nothing of this epoch was read",
-        do="raise the topic's retention; to go on without them set the option lost_records=accept",
+        kept=NOTHING_READ,
+        do="raise the topic's retention; to continue without them, set the option lost_records=accept",
     )
 
 
@@ -193,7 +192,7 @@ def options_of(given: Mapping[str, Any]) -> tuple[Bound, Bound]:
     """Both bounds, from the options by name.
 
     Raises:
-        ValueError: one is not understood, or there are two for one end.
+        ValueError: one is invalid, or there are two for the same end.
     """
     for end in ("starting", "ending"):
         if given[end] is not None and given[f"{end}_time"] is not None:

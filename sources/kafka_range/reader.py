@@ -1,7 +1,7 @@
 """Reads a range of a partition's offsets as Arrow batches; runs on executors.
 
-Offsets have gaps: markers of transactions, aborted messages, what compaction has removed. So a range ends where a
-message behind it comes, or where the consumer says that the log ends.
+Offsets have gaps: markers of transactions, aborted messages, messages removed by compaction. So a range ends at the
+first message behind it, or where the consumer reports the end of the log.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_ext.clients.kafka import KafkaOptions, admin, library, offsets, refused_settings, told, unanswered
-from spark_ext.errors import DataError, StorageError
-from spark_ext.sources.kafka_range.bounds import Place, lost, name
+from spark_ext.clients.kafka import (
+    RECREATED,
+    KafkaOptions,
+    admin,
+    library,
+    offsets,
+    refused_settings,
+    to_error,
+    unanswered,
+)
+from spark_ext.errors import DataError
+from spark_ext.sources.kafka_range.bounds import NOTHING_READ, TopicPartition, lost, name
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 BATCH: Final = 10_000
-"""Most messages of a batch."""
-
-KEPT: Final = "all that was committed; nothing of this epoch was read"
+"""Maximum number of messages of a batch."""
 
 HEADERS: Final = T.StructField(
     "headers", T.ArrayType(T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())]))
@@ -45,15 +52,15 @@ COLUMNS: Final = T.StructType(
         HEADERS,
     ]
 )
-"""Those of Spark's own Kafka source, in its order."""
+"""The columns of Spark's own Kafka source, in its order."""
 
 _HEADER: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 _TIMES: Final = ("timestamp", "timestampType")
 
 
-def _arrays(messages: Sequence[Message], place: Place, names: Sequence[str], of: Any) -> list[pa.Array]:
-    """Messages as columns. `of` is their class, whose methods are mapped: no frame of Python for each message."""
+def _arrays(messages: Sequence[Message], place: TopicPartition, names: Sequence[str], of: Any) -> list[pa.Array]:
+    """Messages as columns. `of` is their class, whose methods are mapped: no Python frame per message."""
     times = np.empty((0, 2), np.int64)
     if not set(_TIMES).isdisjoint(names):
         pairs = chain.from_iterable(map(of.timestamp, messages))
@@ -61,7 +68,9 @@ def _arrays(messages: Sequence[Message], place: Place, names: Sequence[str], of:
     return [_array(column, messages, place, times, of) for column in names]
 
 
-def _array(column: str, messages: Sequence[Message], place: Place, times: npt.NDArray[np.int64], of: Any) -> pa.Array:
+def _array(
+    column: str, messages: Sequence[Message], place: TopicPartition, times: npt.NDArray[np.int64], of: Any
+) -> pa.Array:
     match column:
         case "key":
             return pa.array(list(map(of.key, messages)), pa.binary())
@@ -76,7 +85,7 @@ def _array(column: str, messages: Sequence[Message], place: Place, times: npt.ND
         case "timestamp":
             return pa.array(times[:, 1], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
         case "timestampType":
-            # The library counts from 1, with 0 for a message without a time; Kafka and Spark from 0.
+            # The library counts from 1, with 0 for a message without a time; Kafka and Spark count from 0.
             return pa.array((times[:, 0] - 1).astype(np.int32))
         case _:
             return pa.array([_headers(message) for message in messages], _HEADER)
@@ -88,7 +97,7 @@ def _headers(message: Message) -> list[dict[str, Any]] | None:
 
 
 _consumers: dict[tuple[str, str], Any] = {}
-"""Of this process, by brokers and settings: a connection costs more than a small range."""
+"""Consumers of this process by brokers and settings: connecting takes longer than reading a small range."""
 
 
 def _consumer(options: KafkaOptions, who: str) -> Any:
@@ -97,7 +106,7 @@ def _consumer(options: KafkaOptions, who: str) -> Any:
         kafka = library(who)
         own = options.client(
             who,
-            group_id="spark-ext",  # asked for by the library; nothing is ever committed under it
+            group_id="spark-ext",  # required by the library; nothing is ever committed under it
             enable_auto_commit=False,
             enable_auto_offset_store=False,
             enable_partition_eof=True,
@@ -105,12 +114,12 @@ def _consumer(options: KafkaOptions, who: str) -> Any:
             auto_offset_reset="error",
         )
         defaults = {
-            "fetch.wait.max.ms": 10,  # how long the end of the log is waited for
-            # What is fetched beyond a range is thrown away, so not more ahead than keeps reading busy.
+            "fetch.wait.max.ms": 10,  # the wait at the end of the log
+            # Messages fetched beyond a range are discarded, so only as many as keep the reader busy.
             "queued.max.messages.kbytes": 8 * 1024,
             "queued.min.messages": 1_000_000,
             "fetch.message.max.bytes": 2 * 1024 * 1024,
-            "fetch.queue.backoff.ms": 2,  # how long fetching rests when so much waits: a second, if nobody says
+            "fetch.queue.backoff.ms": 2,  # the pause when the queue is full; a second by default
         }
         try:
             _consumers[key] = kafka.Consumer({**defaults, **own})
@@ -128,7 +137,7 @@ def _forget(consumer: Any) -> None:
 
 def read(
     options: KafkaOptions,
-    place: Place,
+    place: TopicPartition,
     start: int,
     end: int,
     names: Sequence[str],
@@ -142,13 +151,13 @@ def read(
         options: how to reach the brokers.
         place: topic and partition.
         start: the first offset.
-        end: behind the last one.
+        end: the offset after the last one.
         names: which columns of `COLUMNS`.
         who: for messages.
-        accept: whether what retention has removed is passed over.
+        accept: whether messages deleted by retention are skipped.
 
     Raises:
-        DataError: retention has removed the range, or the topic is another one of the same name.
+        DataError: retention has deleted the range, or the topic is another one with the same name.
         StorageError: no answer.
     """
     kafka = library(who)
@@ -169,26 +178,22 @@ def read(
             if messages:
                 limit = time.monotonic() + seconds
             elif time.monotonic() > limit:
-                raise StorageError(
-                    f"{name(place)} gave no answer for {seconds:g} s at offset {at}, before {end}",
-                    operator=who,
-                    kept=KEPT,
-                    do="see to the brokers and the network; the epoch is repeated",
-                )
+                what = f"{name(place)} could not be read at offset {at}, before {end}"
+                raise unanswered(who, seconds, NOTHING_READ, what)
             if arrays:
                 yield pa.RecordBatch.from_arrays(arrays, names=list(names))
             if problem is not None:
                 if problem.name() not in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
-                    raise told(problem, f"{name(place)} could not be read", who, KEPT)
-                at = _where_it_goes_on(options, place, at, who, accept=accept)
-                # A consumer that was assigned a partition again after its error has aborted the process (librdkafka
-                # 2.13: "Assertion `rktp->rktp_started' failed"), at some later moment.
+                    raise to_error(problem, f"{name(place)} could not be read", who, NOTHING_READ)
+                at = _continue_at(options, place, at, who, accept=accept)
+                # Assigning a partition again after its error aborts the process at some later moment (librdkafka 2.13:
+                # "Assertion `rktp->rktp_started' failed").
                 _forget(consumer)
                 consumer = _consumer(options, who)
                 consumer.assign([kafka.TopicPartition(*place, at)])
         done = True
     except kafka.KafkaException as problem:
-        raise told(problem.args[0], f"{name(place)} could not be read", who, KEPT) from problem
+        raise to_error(problem.args[0], f"{name(place)} could not be read", who, NOTHING_READ) from problem
     finally:
         if done:
             consumer.unassign()
@@ -198,7 +203,7 @@ def read(
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without Python's search for cycles: so many messages at once set it off again and again, and have none."""
+    """Suspend Python's cyclic garbage collector: many messages at once trigger it often, and have no cycles."""
     on = gc.isenabled()
     gc.disable()
     try:
@@ -209,7 +214,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _sorted(messages: Sequence[Message], at: int, end: int) -> tuple[list[Message], int, Any]:
-    """The messages of the range, where reading stands then, and an error that is none of the log's end."""
+    """The messages of the range, the next offset to read, and an error other than the end of the log."""
     if messages and messages[-1].error() is None and messages[0].error() is None:
         last = messages[-1].offset()
         if last is not None and last < end and not any(one.error() for one in messages):
@@ -227,7 +232,7 @@ def _sorted(messages: Sequence[Message], at: int, end: int) -> tuple[list[Messag
     return good, at, None
 
 
-def _where_it_goes_on(options: KafkaOptions, place: Place, at: int, who: str, *, accept: bool) -> int:
+def _continue_at(options: KafkaOptions, place: TopicPartition, at: int, who: str, *, accept: bool) -> int:
     kafka = library(who)
     client = admin(options, who)
     seconds = options.request_timeout / 1000
@@ -235,14 +240,14 @@ def _where_it_goes_on(options: KafkaOptions, place: Place, at: int, who: str, *,
         low = offsets(client, {place: kafka.admin.OffsetSpec.earliest()}, seconds)[place]
         high = offsets(client, {place: kafka.admin.OffsetSpec.latest()}, seconds)[place]
     except TimeoutError as problem:
-        raise unanswered(who, seconds, KEPT) from problem
+        raise unanswered(who, seconds, NOTHING_READ) from problem
     if low <= at:
         raise DataError(
-            f"{name(place)} has the offsets {low} to {high - 1}, and {at} is to be read: it is not the topic that was "
-            "read before",
+            f"{name(place)} has the offsets {low} to {high - 1}, but the next to read is {at}: it is not the topic "
+            "that was read before",
             operator=who,
-            kept=KEPT,
-            do="a topic that was deleted and created anew is read by a source with a new uid",
+            kept=NOTHING_READ,
+            do=RECREATED,
         )
     if not accept:
         raise lost(place, at, low, who)

@@ -2,8 +2,8 @@
 
     spark.readStream.format("kafka_range").options(uid="in", bootstrap_servers="kafka:9092", topics="orders").load()
 
-It ends, by default where the log ended when the source first began; with `ending=none` it goes on. Where each
-partition begins and ends is decided once and stored in the first offset. See `docs/kafka_range.md`.
+It ends, by default at the end that the log had when the source first started; with `ending=none` it does not end. The
+first and last offset of each partition are decided once and stored in the first offset. See `docs/kafka_range.md`.
 """
 
 from __future__ import annotations
@@ -13,28 +13,38 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pyspark.sql.types import StructType
 
-from spark_ext.clients.kafka import KafkaOptions, admin, library, no_topic, offsets, partitions, told, unanswered
-from spark_ext.errors import DataError, SparkExtError
+from spark_ext.clients.kafka import (
+    RECREATED,
+    KafkaOptions,
+    admin,
+    library,
+    no_topic,
+    offsets,
+    partitions,
+    to_error,
+    unanswered,
+)
+from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, refused
 from spark_ext.model.offsets import Position
-from spark_ext.options import Bytes, Milliseconds
+from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 from spark_ext.sources.kafka_range.bounds import (
+    NOTHING_READ,
     Bound,
     Ends,
-    Place,
+    TopicPartition,
     begins,
     finishes,
     name,
     options_of,
-    refused,
 )
-from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, KEPT, read
+from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
 from spark_ext.sources.staged import Cutover
 
 if TYPE_CHECKING:
@@ -43,12 +53,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_ext.kafka")
 
 _FRESH_S: Final = 0.02
-"""How long the ends of partitions that go on are taken to be what they were: Spark asks every 10 ms."""
-
-
-def _names(value: object) -> object:
-    """`"orders, returns"` as a tuple."""
-    return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+"""How long the ends of partitions are cached, s: Spark asks every 10 ms."""
 
 
 class KafkaRangeOptions(SourceOptions, KafkaOptions):
@@ -56,29 +61,29 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions):
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
 
-    topics: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
-    """Names, comma-separated."""
+    topics: Names = ()
+    """Names of the topics to read, comma-separated."""
     pattern: str | None = None
-    """Regular expression of the names of topics to read, instead of `topics`."""
+    """Regular expression of the names of the topics to read, instead of `topics`."""
     starting: str | None = None
-    """`earliest` (the default), `latest`, or offsets by partition: `{"orders": {"0": 23, "1": -2}}`; -2 is earliest."""
+    """`earliest` (default), `latest`, or offsets by partition: `{"orders": {"0": 23, "1": -2}}`; -2 is earliest."""
     starting_time: str | None = None
-    """The first message at or after a time: ISO 8601 or ms, one for all or by partition."""
+    """Begin with the first message at or after a time: ISO 8601 or ms, one for all or by partition."""
     ending: str | None = None
-    """`latest` (the default), `none`, or offsets by partition, themselves not read; -1 is latest."""
+    """`latest` (default), `none`, or offsets by partition, exclusive; -1 is latest."""
     ending_time: str | None = None
-    """Up to the first message at or after a time: ISO 8601 or ms, one for all or by partition. A time to come is waited
-    for; a partition that has no such message ends where it stands `ending_grace` after it."""
+    """End before the first message at or after a time: ISO 8601 or ms, one for all or by partition. A future time is
+    awaited; a partition without such a message ends at its end `ending_grace` after that time."""
     ending_grace: Milliseconds = 5_000
-    """How long after `ending_time` messages that are older than it may still come, ms."""
+    """How long after `ending_time` older messages may still arrive, ms."""
     lost_records: Literal["refuse", "accept"] = "refuse"
-    """Whether records that retention removed before they were read stop the query, or are passed over."""
+    """Whether records that retention deleted before they were read stop the query, or are skipped."""
     headers: bool = False
-    """Whether there is a column `headers`."""
+    """Whether to add a column `headers`."""
     group: str | None = Field(default=None, min_length=1)
     """Consumer group to which committed positions are written, for Kafka's own tools; never read."""
     message_bytes: Bytes = Field(default=1024, gt=0)
-    """What a message counts against `max_bytes_per_epoch`: sizes are not known before reading."""
+    """Assumed size of a message for `max_bytes_per_epoch`, bytes: sizes are not known before reading."""
 
     _bounds: tuple[Bound, Bound] = PrivateAttr()
 
@@ -88,7 +93,7 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions):
         try:
             re.compile(value or "")
         except re.error as problem:
-            raise ValueError(f"this is no regular expression: {problem}") from None
+            raise ValueError(f"this is not a regular expression: {problem}") from None
         return value
 
     @model_validator(mode="after")
@@ -100,12 +105,12 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions):
 
     @property
     def start(self) -> Bound:
-        """Where partitions begin."""
+        """The beginning of partitions."""
         return self._bounds[0]
 
     @property
     def end(self) -> Bound:
-        """Where they end."""
+        """The end of partitions."""
         return self._bounds[1]
 
 
@@ -117,14 +122,14 @@ class KafkaRange(ChannelSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self._known: set[Place] = set()
+        self._known: set[TopicPartition] = set()
         self._begun: bool | None = None
-        self._watched: set[Place] = set()
-        self._highs: dict[Place, int] = {}
+        self._watched: set[TopicPartition] = set()
+        self._highs: dict[TopicPartition, int] = {}
         self._asked = 0.0
         self._cutover: Cutover | None = None
-        self._ended: dict[Place, int] = {}
-        self._without_end: dict[Place, int] = {}
+        self._ended: dict[TopicPartition, int] = {}
+        self._without_end: dict[TopicPartition, int] = {}
 
     @classmethod
     def name(cls) -> str:
@@ -151,16 +156,16 @@ class KafkaRange(ChannelSource):
 
     @property
     def bounded(self) -> bool:
-        """Unless `ending=none`."""
+        """True unless `ending=none`."""
         return self.options.end.word != "none"
 
     @property
     def channels_end(self) -> bool:
-        """All partitions are in progress at once, so that their ends are in the first offset."""
+        """False: all partitions are in progress at once, so that their ends are in the first offset."""
         return False
 
     def open(self) -> None:
-        """Refuse topics that are not there, before the query starts.
+        """Refuse topics that do not exist, before the query starts.
 
         Raises:
             ConfigurationError: there is no such topic, or the client is refused.
@@ -169,14 +174,14 @@ class KafkaRange(ChannelSource):
         self._places()
 
     def follow(self, cutover: Cutover) -> None:
-        """Begin behind another source's last offsets, or after its last time."""
+        """Begin after another source's last offsets, or after its last time."""
         self._cutover = cutover
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Go on with the ends that the first offset has; a partition that has appeared since is read from its start.
+        """Continue with the ends in the first offset; a partition that was added since is read from its beginning.
 
         Raises:
-            ConfigurationError: a declared column is none of the source's.
+            ConfigurationError: a declared column is not one of the source's.
         """
         self._check_columns()
         self._begun = bool(known or finished)
@@ -189,28 +194,28 @@ class KafkaRange(ChannelSource):
         for field in self.declared or ():
             if field.name not in there.names or there[field.name].dataType != field.dataType:
                 raise refused(
-                    f"column '{field.name} {field.dataType.simpleString()}' is none of this source",
+                    f"column '{field.name} {field.dataType.simpleString()}' is not one of this source",
                     self._who,
-                    f"leave .schema(...) out, or choose among: {there.simpleString()}",
+                    f"remove .schema(...), or choose from: {there.simpleString()}",
                 )
 
     def discover(self) -> Iterable[Channel]:
-        """The partitions; what a bounded source begins with is all that it reads."""
+        """The partitions; a bounded source reads only those that it began with."""
         if self._begun and self.bounded:
             return []
         if self._begun is None and not self.bounded:
-            # Asked for what there is, before it is known what was read.
+            # Called before `resume`: what was read is not known yet.
             return [Channel(_id(place), 0, [*place, None]) for place in self._places()]
         fresh = [place for place in self._places() if place not in self._known]
         if not fresh:
             return []
-        # A partition that was added later is read from its first message on, whatever the others began with.
+        # A partition that was added later is read from its first message, wherever the others began.
         start = Bound(word="earliest") if self._begun else self._start(fresh)
         accept = self.options.lost_records == "accept"
         ends = self._ends(fresh)
-        first = begins(start, fresh, ends, self._at_times, self._who, accept=accept)
+        first = begins(start, fresh, ends, self._offsets, self._who, accept=accept)
         grace = self.options.ending_grace
-        last = finishes(self.options.end, fresh, ends, self._at_times, self._who, grace=grace)
+        last = finishes(self.options.end, fresh, ends, self._offsets, self._who, grace=grace)
         self._highs.update(ends.latest)
         self._watched.update(fresh)
         if not self.bounded:
@@ -218,7 +223,7 @@ class KafkaRange(ChannelSource):
             self._known.update(fresh)
         return [Channel(_id(place), first[place], [*place, last[place]]) for place in fresh]
 
-    def _start(self, places: Sequence[Place]) -> Bound:
+    def _start(self, places: Sequence[TopicPartition]) -> Bound:
         cutover = self._cutover
         if cutover is None:
             return self.options.start
@@ -227,7 +232,7 @@ class KafkaRange(ChannelSource):
         if not cutover.offsets:
             return self.options.start
         ends = self._ends(places)
-        own = begins(self.options.start, places, ends, self._at_times, self._who, accept=True)
+        own = begins(self.options.start, places, ends, self._offsets, self._who, accept=True)
         named = {(key.rpartition(":")[0], int(key.rpartition(":")[2])): at + 1 for key, at in cutover.offsets.items()}
         return Bound(offsets={place: named.get(place, named.get(("", place[1]), own[place])) for place in places})
 
@@ -242,20 +247,20 @@ class KafkaRange(ChannelSource):
             return Advance(start, finished=True, rows=0, bytes=0)
         limited = limit.rows is not None or limit.bytes is not None
         if channel.begin is not None and limited:
-            # New: its first offset holds where it begins and ends. Without rows, so that all partitions get into the
+            # New: its first offset stores its beginning and end. Without rows, so that all partitions are part of the
             # first epoch however small its limit, and none is looked up again after a crash.
             return Advance(start, rows=0, bytes=0)
         wanted = [start + number for number in self._most(limit)]
         wanted += [bound for bound in (end, limit.upto[0] if limit.upto else None) if bound is not None]
         to = min(wanted, default=None)
-        # No newer one than the look for the end has seen: a message behind the end could be below it.
+        # Not newer than the one that the search for the end has seen: a message behind the end could be below it.
         high = self._highs[place] if waits else self._high(place, start, to)
         to = high if to is None else max(start, min(to, high))
         rows = to - start
         return Advance(to, finished=to == end, rows=rows, bytes=rows * self.options.message_bytes)
 
-    def _end_by_time(self, place: Place, start: int) -> int | None:
-        """Where a partition ends by a time that was to come, or just gone, when it began; None: it is not there yet."""
+    def _end_by_time(self, place: TopicPartition, start: int) -> int | None:
+        """The end of a partition by a time that was in the future, or just past, at its beginning; None: not yet."""
         if place not in self._ended:
             wanted = self.options.end.time_of(place)
             assert wanted is not None
@@ -277,11 +282,11 @@ class KafkaRange(ChannelSource):
         return [number for number in (limit.rows, by_bytes) if number is not None]
 
     def latest(self, channel: Channel) -> Position:
-        """The end of what is committed, in brackets: a new channel that has no message yet is to be stored too."""
+        """The end of what is committed, in a list: a new channel without a message must be stored too."""
         return [self._high((channel.data[0], channel.data[1]), 0, None)]
 
-    def _high(self, place: Place, start: int, enough: int | None) -> int:
-        """The end of what is committed; an older answer will do if it is enough."""
+    def _high(self, place: TopicPartition, start: int, enough: int | None) -> int:
+        """The end of what is committed; a cached one if that is enough."""
         known = self._highs.get(place)
         if known is None or (known < enough if enough is not None else True):
             now = time.monotonic()
@@ -291,11 +296,11 @@ class KafkaRange(ChannelSource):
         high = self._highs[place]
         if high < start:
             raise DataError(
-                f"{name(place)} ends at offset {high}, and was read up to {start}: it is not the topic that was read "
+                f"{name(place)} ends at offset {high}, but was read up to {start}: it is not the topic that was read "
                 "before",
                 operator=self._who,
-                kept="all that was committed; nothing of this epoch was read",
-                do="a topic that was deleted and created anew is read by a source with a new uid",
+                kept=NOTHING_READ,
+                do=RECREATED,
             )
         return high
 
@@ -311,10 +316,11 @@ class KafkaRange(ChannelSource):
     # -- what is safe ---------------------------------------------------------------------------------------
 
     def on_epoch_committed(self, epoch: Committed) -> None:
-        """Tell the consumer group, if one is given.
+        """Commit the positions to the consumer group, if one is given.
 
         Raises:
-            SparkExtError: it could not be told of the last epoch; of another one, the next one tells.
+            SparkExtError: the positions of the last epoch could not be committed; those of others the next epoch
+                commits.
         """
         if self.options.group is None or not epoch.positions:
             return
@@ -327,7 +333,8 @@ class KafkaRange(ChannelSource):
             problem = failure.args[0]
         if problem is None:
             return
-        error = told(problem, f"group '{self.options.group}' could not be told", self._who, "all that was committed")
+        what = f"the positions of group '{self.options.group}' could not be committed"
+        error = to_error(problem, what, self._who, "everything that was committed")
         if epoch.final:
             raise error
         log.warning("%s", error)
@@ -343,16 +350,16 @@ class KafkaRange(ChannelSource):
         own = self.options.client(self._who, group_id=self.options.group, enable_auto_commit=False)
         return library(self._who).Consumer(own)
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[TopicPartition]:
         """All partitions of the topics."""
         topics = self._matching() if self.options.pattern is not None else self.options.topics
-        found = partitions(self._admin, topics, self._seconds, self._who, "nothing was read") if topics else {}
+        found = partitions(self._admin, topics, self._seconds, self._who, NOTHING_DONE) if topics else {}
         for topic, count in found.items():
             if not count:
-                raise no_topic(topic, "read", self._who, "nothing was read")
+                raise no_topic(topic, "read", self._who, NOTHING_DONE)
         if not found and self.bounded:
             pattern = self.options.pattern
-            raise refused(f"no topic has a name like '{pattern}'", self._who, "correct the option 'pattern'")
+            raise refused(f"no topic's name matches '{pattern}'", self._who, "correct the option 'pattern'")
         return [(topic, number) for topic in sorted(found) for number in range(found[topic])]
 
     def _matching(self) -> list[str]:
@@ -360,16 +367,13 @@ class KafkaRange(ChannelSource):
         try:
             topics = self._admin.list_topics(timeout=self._seconds).topics
         except kafka.KafkaException as problem:
-            raise self._fault(problem, "the topics could not be looked at") from problem
+            raise self._fault(problem, "the topics could not be listed") from problem
         return [topic for topic in topics if re.fullmatch(pattern, topic)]
 
-    def _ends(self, places: Sequence[Place]) -> Ends:
+    def _ends(self, places: Sequence[TopicPartition]) -> Ends:
         return Ends(self._offsets(dict.fromkeys(places, "earliest")), self._offsets(dict.fromkeys(places, "latest")))
 
-    def _at_times(self, times: Mapping[Place, int]) -> Mapping[Place, int]:
-        return self._offsets(times)
-
-    def _offsets(self, wanted: Mapping[Place, str | int]) -> dict[Place, int]:
+    def _offsets(self, wanted: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, int]:
         kafka = library(self._who)
         of = kafka.admin.OffsetSpec
         words = {"earliest": of.earliest(), "latest": of.latest()}
@@ -381,16 +385,16 @@ class KafkaRange(ChannelSource):
         except kafka.KafkaException as problem:
             raise self._fault(problem, "the ends of partitions could not be looked up") from problem
         except TimeoutError as problem:
-            raise unanswered(self._who, self._seconds, KEPT) from problem
+            raise unanswered(self._who, self._seconds, NOTHING_READ) from problem
 
     def _fault(self, problem: Exception, what: str) -> SparkExtError:
-        return told(problem.args[0], what, self._who, "all that was committed")
+        return to_error(problem.args[0], what, self._who, "everything that was committed")
 
 
-def _id(place: Place) -> str:
+def _id(place: TopicPartition) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def _place(id: str) -> Place:
+def _place(id: str) -> TopicPartition:
     topic, _, number = id.rpartition("-")
     return topic, int(number)

@@ -1,8 +1,8 @@
-"""What is added to a table, in steps: by the transactions that wrote the rows, or by a growing column.
+"""Rows added to a table, in steps: by the transactions that wrote them, or by an increasing column.
 
-By transactions a step is all rows with `start <= xid < end`, where every transaction below `end` has ended: complete,
-whatever the transactions did, and whenever they committed. By a column it is `start < value <= end`, where `end` is at
-rest (see `_postgres.snapshot`).
+By transaction, a step is all rows with `start <= xid < end`, where every transaction below `end` has ended: complete,
+whatever the transactions did, and whenever they committed. By column, it is `start < value <= end`, where `end` is at
+rest (see `snapshot`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_ext.sources.postgres.snapshot import View
 
 
 def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
-    """Number of the rows, and what a position says of them: number, hash, and the snapshot in which they were seen."""
+    """The number of rows, and their part of a position: number, hash, and the snapshot in which they were counted."""
     seen = view.held
     row = view.connection.execute(found.digest(seen.least)).fetchone()
     assert row is not None
@@ -33,7 +33,7 @@ def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
 
 
 def rows_of(limit: Limit, relation: Relation) -> int | None:
-    """A limit in rows; bytes by the rows' average width."""
+    """A limit in rows; bytes are converted by the average width of rows."""
     by_bytes = None if limit.bytes is None else max(1, limit.bytes // relation.width)
     given = [one for one in (limit.rows, by_bytes) if one is not None]
     return min(given) if given else None
@@ -48,28 +48,28 @@ class Increments(ABC):
 
     @abstractmethod
     def begin(self, view: View, relation: Relation) -> dict[str, Any]:
-        """Where they begin; the view then holds a snapshot in which all before is visible."""
+        """The beginning of the increments; the view then holds a snapshot in which all earlier rows are visible."""
 
     @abstractmethod
     def latest(self, view: View, relation: Relation) -> dict[str, Any]:
-        """How far they could be read now."""
+        """The position up to which they could be read now."""
 
     @abstractmethod
     def _end(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> dict[str, Any] | None:
-        """A place after `start` up to which all is there, in the view's snapshot."""
+        """A position after `start` up to which all rows exist, in the view's snapshot."""
 
     @abstractmethod
     def _cut(
         self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
     ) -> dict[str, Any]:
-        """An earlier end, with about so many rows before it."""
+        """An earlier end, with about that many rows before it."""
 
     @abstractmethod
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
         """The rows in between."""
 
     def advance(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> Advance:
-        """The next step; `start` itself while there is nothing."""
+        """The next step; `start` itself while there are no rows."""
         now = time.monotonic()
         if limit.upto is None and now - self._looked < self._poll_interval:
             return Advance(start, rows=0)
@@ -95,7 +95,7 @@ class ByTransaction(Increments):
     """Rows by the transaction that wrote them."""
 
     def begin(self, view: View, relation: Relation) -> dict[str, Any]:
-        """The least transaction that has not ended."""
+        """The oldest transaction that has not ended."""
         return {"xid": view.look().least}
 
     def latest(self, view: View, relation: Relation) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class ByTransaction(Increments):
 
 
 class ByColumn(Increments):
-    """Rows by a growing column."""
+    """Rows by an increasing column."""
 
     def __init__(self, column: str, poll_interval: int, settle_timeout: int) -> None:
         super().__init__(poll_interval)
@@ -158,7 +158,7 @@ class ByColumn(Increments):
     def _cut(
         self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
     ) -> dict[str, Any]:
-        # Between two values; one that more rows have than that is a step of its own.
+        # Between two values; a value of more rows than that is a step of its own.
         whole, name = self.slice(relation, start, end), f"t.{quoted(self._column)}"
         found = view.connection.execute(
             f"SELECT {name}::text FROM {relation.source} t WHERE {whole.where} ORDER BY {name} OFFSET {rows} LIMIT 1"

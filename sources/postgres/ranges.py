@@ -1,7 +1,7 @@
-"""Key ranges as channels: their ids, what they leave uncovered, and how the rest is cut by the server's statistics.
+"""Key ranges as channels: their ids, the keys that they do not cover, and how the server's statistics divide the rest.
 
-Without increments a channel's id says its range. A restart takes the ranges of all channels that were ever started,
-and cuts what lies between them anew: statistics may have changed since, and no plan has to be kept anywhere.
+Without increments a channel's id contains its range. A restart takes the ranges of all channels that were ever started,
+and divides the keys between them again: statistics may have changed since, and no plan has to be stored.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.errors import DataError
+from spark_ext.errors import NOTHING_DONE, DataError, refused
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.postgres.increments import digest, rows_of
-from spark_ext.sources.postgres.relation import INTEGERS, Relation, refused
+from spark_ext.sources.postgres.relation import INTEGERS, Relation
 from spark_ext.sources.postgres.slice import Slice
 from spark_ext.sources.postgres.snapshot import View
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     import psycopg
 
 MOST = 1000
-"""Most ranges that a table is cut into."""
+"""Maximum number of ranges of a table."""
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys from `low` on (None: from the least) and below `high`; with `last` up to `high` and with it."""
+    """Keys from `low` (None: the least) to `high`; `high` is inclusive if `last`, else exclusive."""
 
     low: str | None
     high: str
     last: bool = False
 
     def id(self, key: str) -> str:
-        """A channel's id; holds the whole range."""
+        """A channel's id; contains the whole range."""
         return json.dumps([key, self.low, self.high, self.last], ensure_ascii=False)
 
     def to_json(self) -> list[Any]:
@@ -45,17 +45,17 @@ class KeyRange:
 
 
 def parse(channel: str) -> tuple[str, KeyRange]:
-    """The key and the range that an id says.
+    """The key and the range in an id.
 
     Raises:
-        ValueError: it is no such id.
+        ValueError: it is not such an id.
     """
     key, low, high, last = json.loads(channel)
     return key, KeyRange(low, high, last)
 
 
 def top(connection: psycopg.Connection[Any], relation: Relation) -> str | None:
-    """The greatest key as text; None: there are no rows."""
+    """The greatest key as text; None if there are no rows."""
     found = connection.execute(
         f"SELECT t.{relation.quoted_key}::text FROM {relation.source} t WHERE t.{relation.quoted_key} IS NOT NULL "
         f"ORDER BY t.{relation.quoted_key} DESC LIMIT 1"
@@ -66,7 +66,7 @@ def top(connection: psycopg.Connection[Any], relation: Relation) -> str | None:
 def cut(
     connection: psycopg.Connection[Any], relation: Relation, rows_per_range: int, done: Iterable[KeyRange] = ()
 ) -> list[KeyRange]:
-    """What no range of `done` covers, in ranges of about so many rows, in the key's order."""
+    """The keys that `done` does not cover, in ranges of about that many rows, in the key's order."""
     covered = {taken.low: taken for taken in done}
     closing = next((taken for taken in covered.values() if taken.last), None)
     end = closing.high if closing is not None else top(connection, relation)
@@ -75,12 +75,12 @@ def cut(
     own = {bound for taken in covered.values() for bound in (taken.low, taken.high) if bound is not None}
     bounds = _in_order(connection, relation, [*own, end])
     if bounds[-1] != end:
-        # The rows above have been deleted since, and their range is covered.
+        # The rows above it have been deleted since, and their range is covered.
         bounds = [bound for bound in bounds if bound in own]
     fresh = _bounds(connection, relation, rows_per_range, end)
     out: list[KeyRange] = []
     for low, high in zip([None, *bounds], bounds, strict=False):
-        # Bounds of the statistics count only where nothing is covered yet.
+        # Bounds from the statistics are used only where nothing is covered yet.
         if low not in covered or covered[low].high != high:
             out += _pieces(connection, relation, low, high, fresh)
     if closing is not None or bounds[-1] != end:
@@ -91,10 +91,10 @@ def cut(
 
 
 def refuse_nulls(view: View, relation: Relation) -> None:
-    """A table's key is NOT NULL. In a query or view that has to be looked at: no range would hold such a row.
+    """Refuse null keys, which no range would contain; the key of a table is NOT NULL, in a query it has to be checked.
 
     Raises:
-        DataError: a row has no key.
+        DataError: a row's key is null.
     """
     if relation.has_xid:
         return
@@ -105,8 +105,8 @@ def refuse_nulls(view: View, relation: Relation) -> None:
         raise DataError(
             f"there are rows whose key '{relation.key}' is null",
             operator=view.who,
-            kept="nothing of them was read",
-            do="leave such rows out in the query, or name a column without nulls in the option 'key'",
+            kept=NOTHING_DONE,
+            do="exclude such rows in the query, or name a column without nulls in the option 'key'",
         )
 
 
@@ -128,7 +128,7 @@ def _between(
 
 
 def _in_order(connection: psycopg.Connection[Any], relation: Relation, bounds: Sequence[str]) -> list[str]:
-    """By the key's own order, which for texts is the server's collation."""
+    """In the key's own order, which for text is the server's collation."""
     if relation.key_kind in INTEGERS:
         return [str(number) for number in sorted({int(bound) for bound in bounds})]
     return _sorted(connection, relation, bounds, "true")
@@ -137,7 +137,7 @@ def _in_order(connection: psycopg.Connection[Any], relation: Relation, bounds: S
 def _sorted(
     connection: psycopg.Connection[Any], relation: Relation, bounds: Sequence[str], condition: str
 ) -> list[str]:
-    # The union takes the collation of the column itself.
+    # The union has the collation of the column itself.
     query = (
         f"SELECT k::text FROM (SELECT t.{relation.quoted_key} AS k FROM {relation.source} t WHERE false "
         f"UNION SELECT b::{relation.key_type} FROM unnest(%s::text[]) b) u WHERE {condition} ORDER BY k"
@@ -146,7 +146,7 @@ def _sorted(
 
 
 def _bounds(connection: psycopg.Connection[Any], relation: Relation, rows_per_range: int, end: str) -> list[str]:
-    """Where to cut: the histogram's bounds, or even steps between whole numbers."""
+    """Bounds of the new ranges: those of the histogram, or even steps between integers."""
     rows = relation.rows
     if rows < 0:
         counted = connection.execute(f"SELECT count(*) FROM {relation.source} t").fetchone()
@@ -169,7 +169,7 @@ def _bounds(connection: psycopg.Connection[Any], relation: Relation, rows_per_ra
 
 
 def _measured(connection: psycopg.Connection[Any], relation: Relation, wanted: int) -> list[str]:
-    """Bounds of ranges of equally many rows, by sorting all keys on the server."""
+    """Bounds of ranges with equal numbers of rows, by sorting all keys on the server."""
     shares = ", ".join(str(part / wanted) for part in range(1, wanted))
     found = connection.execute(
         f"SELECT (percentile_disc(ARRAY[{shares}]) WITHIN GROUP (ORDER BY t.{relation.quoted_key}))::text[] "
@@ -179,7 +179,7 @@ def _measured(connection: psycopg.Connection[Any], relation: Relation, wanted: i
 
 
 def _histogram(connection: psycopg.Connection[Any], relation: Relation) -> list[str]:
-    """Bounds of ranges of equally many rows, as `ANALYZE` has found them; [] when it has not, or may not be read."""
+    """Bounds of ranges with equal numbers of rows, from `ANALYZE`; [] if there are none, or they are not readable."""
     if relation.table is None:
         return []
     found = connection.execute(
@@ -191,12 +191,12 @@ def _histogram(connection: psycopg.Connection[Any], relation: Relation) -> list[
 
 
 def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advance:
-    """A step in a range: all that is left of it, or about as many rows as the limit allows.
+    """A step in a range: the rest of it, or about as many rows as the limit allows.
 
     Args:
-        view: the planner's.
-        relation: what is read.
-        rest: all that is left of the range.
+        view: of the planner.
+        relation: the table or query.
+        rest: the rest of the range.
         limit: of the epoch.
     """
     key, most, upto = f"t.{relation.quoted_key}", rows_of(limit, relation), None
@@ -213,6 +213,6 @@ def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advanc
             "name a column without repeated values in the option 'key'",
         )
     position = {"upto": upto, **noted}
-    # A query's key may repeat against its word; then this is more than the limit.
+    # The key of a query may not be unique, although it should be; then this is more than the limit.
     rows = count if most is None or count <= most else None
     return Advance(position, upto is None, rows=rows, bytes=count * relation.width)

@@ -1,7 +1,7 @@
-"""What is read: a table or a query, its columns in Spark's types, its key, and how its rows are told apart.
+"""What is read: a table or a query, its columns in Spark's types, its key, and the identity of its rows.
 
-A row version is known by the transaction that wrote it (`xmin`), seen as a number of 64 bits that does not wrap. A
-view, a foreign table or a query has none: there a row is known by its text.
+A row version is identified by the transaction that wrote it (`xmin`), as a 64-bit number that does not wrap around. The
+rows of a view, foreign table or query have none: there a row is identified by its text.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as spark
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import refused
 
 if TYPE_CHECKING:
     import psycopg
 
-# A 32-bit xmin lies at most 2^32 back from the next id; ids below 3 are PostgreSQL's own.
+# A 32-bit xmin is at most 2^32 behind the next id; ids below 3 are reserved by PostgreSQL.
 _NEXT = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 XID = f"({_NEXT} - (({_NEXT} - greatest(t.xmin::text::bigint, 3)) & 4294967295))"
 """The transaction that wrote a row of `t`, 64 bits."""
 
 HASH_COLUMN = "_spark_ext_hash"
-"""A further column of what is read: 64 bits that tell the row's version."""
+"""An additional column of the rows read: 64 bits that identify the row's version."""
 
 _PLAIN: dict[str, spark.DataType] = {
     "bool": spark.BooleanType(),
@@ -40,7 +40,7 @@ _PLAIN: dict[str, spark.DataType] = {
     "timestamp": spark.TimestampNTZType(),
     "timestamptz": spark.TimestampType(),
 }
-"""Names in `pg_type` that are read as they are; all others come as their texts."""
+"""Names in `pg_type` of types that are read natively; all others are read as text."""
 
 INTEGERS = ("int2", "int4", "int8")
 
@@ -50,7 +50,7 @@ _ELEMENTS = ("bool", "int2", "int4", "int8", "float4", "float8", "text", "varcha
 
 @dataclass(frozen=True)
 class ReadColumn:
-    """A column of what is read."""
+    """A column of the table or query."""
 
     name: str
     kind: str
@@ -58,15 +58,15 @@ class ReadColumn:
     is_array: bool
     spark: spark.DataType
     as_text: bool
-    """Whether PostgreSQL sends its text."""
+    """Whether PostgreSQL sends it as text."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """What is read."""
+    """The table or query to read."""
 
     source: str
-    """SQL behind FROM: a quoted name, or a query in parentheses."""
+    """SQL after FROM: a quoted name, or a query in parentheses."""
     columns: tuple[ReadColumn, ...]
     key: str
     key_kind: str
@@ -75,11 +75,11 @@ class Relation:
     """The same, for casts."""
     has_xid: bool
     rows: float
-    """How many rows it has, by the server's statistics; -1: not known."""
+    """Number of rows by the server's statistics; -1: unknown."""
     width: int
-    """Bytes of a row, about."""
+    """Approximate size of a row, bytes."""
     table: tuple[str, str] | None
-    """Schema and name, of a table."""
+    """Schema and name, if it is a table."""
 
     @property
     def spark_schema(self) -> spark.StructType:
@@ -114,7 +114,7 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A text for a statement, whatever the server's settings for backslashes."""
+    """A text as a literal for a statement, whatever the server's setting for backslashes."""
     plain = "'" + text.replace("'", "''") + "'"
     return "E" + plain.replace("\\", "\\\\") if "\\" in plain else plain
 
@@ -134,10 +134,10 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indn
 
 
 def look_up(connection: psycopg.Connection[Any], source: str, is_table: bool, key: str | None, who: str) -> Relation:
-    """What is read, as the catalog has it.
+    """The table or query, from the catalog.
 
     Raises:
-        ConfigurationError: there is no such table, no key, or a key that does not do.
+        ConfigurationError: there is no such table or no usable key.
     """
     if not is_table:
         return _of_query(connection, source, key, who)
@@ -150,7 +150,7 @@ def look_up(connection: psycopg.Connection[Any], source: str, is_table: bool, ke
     if key is None:
         if not unique:
             raise refused(
-                f"{source} has no primary key of one column to cut by",
+                f"{source} has no primary key of one column by which it could be divided",
                 who,
                 "name a unique column in the option 'key'",
             )
@@ -160,7 +160,7 @@ def look_up(connection: psycopg.Connection[Any], source: str, is_table: bool, ke
         raise refused(
             f"column '{key}' of {source} is not unique and not null",
             who,
-            f"make it so (a unique index, NOT NULL), or name another key; it has: {', '.join(unique) or 'none'}",
+            f"add a unique index and NOT NULL, or name another key; it has: {', '.join(unique) or 'none'}",
         )
     return _relation(columns, source, key, has_xid, rows, width or 64, (schema, name), who)
 
@@ -210,27 +210,23 @@ def _relation(
 ) -> Relation:
     if key not in columns:
         raise refused(
-            f"there is no column '{key}' to cut by; there are: {', '.join(columns)}", who, "correct the option 'key'"
+            f"there is no key column '{key}'; there are: {', '.join(columns)}", who, "correct the option 'key'"
         )
     column, sql_type = columns[key]
     if column.is_array or not column.kind:
-        raise refused(f"column '{key}' has a type that cannot be cut", who, "name a column of a simple type as the key")
+        raise refused(f"column '{key}' has a type without ranges", who, "name a column of a simple type as the key")
     every = tuple(found for found, _ in columns.values())
     return Relation(source, every, key, column.kind, sql_type, has_xid, rows, max(width, 8), table)
 
 
-def refused(what: str, who: str, do: str) -> ConfigurationError:
-    """A refusal before anything was read."""
-    return ConfigurationError(what, operator=who, kept="nothing was read", do=do)
-
-
 def check_declared(declared: spark.StructType, relation: Relation, who: str) -> None:
-    """Refuse a declared schema that the columns do not have. Any column may be declared as string.
+    """Refuse a declared schema that does not match the columns. Any column may be declared as string.
 
     Raises:
         ConfigurationError: a column is missing, or its values do not all fit the declared type.
     """
-    from spark_ext.schemas.columns import arrow_schema, fits
+    from spark_ext.schemas.arrow import arrow_type
+    from spark_ext.schemas.columns import fits
 
     known = {column.name: column for column in relation.columns}
     for field in declared.fields:
@@ -239,16 +235,13 @@ def check_declared(declared: spark.StructType, relation: Relation, who: str) -> 
             raise refused(
                 f"there is no column '{field.name}'; there are: {', '.join(known)}", who, "correct .schema(...)"
             )
-        found, wanted = (
-            arrow_schema(spark.StructType([spark.StructField("c", kind)])).field(0).type
-            for kind in (column.spark, field.dataType)
-        )
-        # A decimal is made of the text, each value on its own.
+        found, wanted = arrow_type(column.spark), arrow_type(field.dataType)
+        # A decimal is parsed from text, value by value.
         by_value = isinstance(field.dataType, spark.DecimalType) and column.kind in ("numeric", *INTEGERS)
         if not (isinstance(field.dataType, spark.StringType) or by_value or fits(found, wanted)):
             has, given = column.spark.simpleString(), field.dataType.simpleString()
             raise refused(
-                f"column '{field.name}' is {has}, and declared as {given}",
+                f"column '{field.name}' is {has}, but declared as {given}",
                 who,
-                "declare the type that it has, or string",
+                "declare its own type, or string",
             )

@@ -1,4 +1,4 @@
-"""What one epoch reads of a channel, as SQL. Pure: the planner counts and hashes it, an executor reads it."""
+"""The rows that one epoch reads of a channel, as SQL. The planner counts and hashes them, an executor reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import types as spark
 from spark_ext.sources.postgres.relation import HASH_COLUMN, hash_of, literal, quoted, xid_of
 
 MOST_WRITERS = 100
-"""Most transactions that a position names: those that wrote rows of the plan and are younger than one still open."""
+"""Maximum number of transactions in a position: those that wrote planned rows and are newer than an open one."""
 
 
 @dataclass(frozen=True)
@@ -19,33 +19,33 @@ class Slice:
     """Rows of a table or query."""
 
     source: str
-    """SQL behind FROM."""
+    """SQL after FROM."""
     key: str
     key_type: str
     has_xid: bool
     conditions: tuple[str, ...]
-    """All hold."""
+    """Joined by AND."""
     order: str
-    """SQL behind ORDER BY."""
+    """SQL after ORDER BY."""
     high: str | None = None
-    """Of a range that is not yet cut: its upper condition."""
+    """Of a range that has no smaller end yet: its upper condition."""
 
     @property
     def where(self) -> str:
-        """SQL behind WHERE."""
+        """SQL after WHERE."""
         every = (*self.conditions, *([self.high] if self.high else []))
         return " AND ".join(every) or "true"
 
     def with_(self, *conditions: str) -> Slice:
-        """Fewer rows."""
+        """The slice with further conditions."""
         return replace(self, conditions=(*self.conditions, *conditions))
 
     def below_key(self, text: str) -> Slice:
-        """Up to a key, without it, instead of to the range's end."""
+        """The rows up to a key, exclusive, instead of to the range's end."""
         return replace(self.with_(f"t.{quoted(self.key)} < {literal(text)}::{self.key_type}"), high=None)
 
     def digest(self, least: int) -> str:
-        """The statement that counts and hashes, and lists who wrote rows, from the transaction `least` on."""
+        """The statement that counts and hashes the rows, and lists their transactions from `least` on."""
         hashed = hash_of(self.key, self.has_xid)
         writers = f"(array_agg(DISTINCT {xid_of()}) FILTER (WHERE {xid_of()} >= {least}))[:{MOST_WRITERS + 1}]"
         return (
@@ -54,14 +54,14 @@ class Slice:
         )
 
     def statement(self, declared: spark.StructType) -> str:
-        """The statement that reads: the declared columns, and each row's hash."""
+        """The statement that reads the declared columns, and each row's hash."""
         columns = [_selected(field) for field in declared.fields]
         hashed = f"{hash_of(self.key, self.has_xid)} AS {HASH_COLUMN}"
         return f"SELECT {', '.join([*columns, hashed])} FROM {self.source} t WHERE {self.where} ORDER BY {self.order}"
 
 
 def _selected(field: spark.StructField) -> str:
-    """A column in the form in which its declared type is made of it."""
+    """A column in the form from which its declared type is made."""
     as_text = isinstance(field.dataType, (spark.StringType, spark.DecimalType, spark.CharType, spark.VarcharType))
     return f"t.{quoted(field.name)}::text AS {quoted(field.name)}" if as_text else f"t.{quoted(field.name)}"
 
@@ -69,7 +69,7 @@ def _selected(field: spark.StructField) -> str:
 def of_range(
     source: str, data: Mapping[str, Any], column: str | None, start: Mapping[str, Any], end: Mapping[str, Any] | None
 ) -> Slice:
-    """What a range's channel reads; without `end` all that is left of it, as a plan sees it."""
+    """The rows of a range's channel; without `end` the whole rest of it, for planning."""
     low, high, last = data["range"]
     low = start.get("upto", low)
     key, cast = f"t.{quoted(data['key'])}", data["type"]
@@ -86,7 +86,7 @@ def of_range(
 
 
 def _before(begin: Mapping[str, Any], column: str | None) -> str:
-    """What the ranges read, so that it and the increments are all there is."""
+    """The condition of the ranges, so that they and the increments together cover all rows."""
     if column is None:
         return f"{xid_of()} < {int(begin['xid'])}"
     name = f"t.{quoted(column)}"
@@ -98,7 +98,7 @@ def _before(begin: Mapping[str, Any], column: str | None) -> str:
 def of_increment(
     source: str, data: Mapping[str, Any], column: str | None, start: Mapping[str, Any], end: Mapping[str, Any] | None
 ) -> Slice:
-    """What the increment's channel reads; without `end` all after `start`."""
+    """The rows of the increment's channel; without `end` all after `start`."""
     key = f"t.{quoted(data['key'])}"
     whole = Slice(source, data["key"], data["type"], data["xid"], (), key)
     if column is None:
@@ -114,9 +114,9 @@ def of_increment(
 
 
 def written_before(end: Mapping[str, Any]) -> list[str]:
-    """Leaves out what was inserted or updated since the plan, by what the plan has noted of its snapshot."""
+    """Conditions that exclude rows inserted or updated since planning, by the snapshot recorded in the plan."""
     if end.get("writers") is not None:
-        # Some were still open at the plan, between others that had ended; savepoints have numbers of their own.
+        # Some were still open during planning, between others that had ended; savepoints have their own numbers.
         among = "".join(f" OR {xid_of()} = {int(one)}" for one in end["writers"])
         return [f"({xid_of()} < {int(end['least'])}{among})"]
     return [f"{xid_of()} < {int(end['next'])}"] if end.get("next") is not None else []

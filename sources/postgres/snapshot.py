@@ -1,9 +1,9 @@
-"""The planner's view of the database: a snapshot that it holds open and exports, and what is certainly committed.
+"""The planner's view of the database: a snapshot that it holds and exports, and what is certainly committed.
 
-Two questions decide what an increment may read. *Which transactions have ended?* All below the least one in progress:
-`pg_snapshot_xmin`. A transaction that commits later has a greater number, its subtransactions too, so nothing is missed
-between two such marks. *Up to which value has a growing column come to rest?* Up to the greatest one seen, once every
-transaction has ended that was open when it was seen: a smaller value was drawn by one of these or before.
+Two questions decide what an increment may read. *Which transactions have ended?* All below the oldest one in progress:
+`pg_snapshot_xmin`. A transaction that commits later has a greater number, and so have its subtransactions, so nothing
+is missed between two such marks. *Up to which value is an increasing column at rest?* Up to the greatest value seen,
+once every transaction has ended that was open when it was seen: smaller values were drawn by one of these or earlier.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.clients.postgres.connection import Server
-from spark_ext.clients.postgres.problems import problem
-from spark_ext.errors import SparkExtError, StorageError
+from spark_ext.clients.postgres.problems import translated
+from spark_ext.errors import NOTHING_DONE, StorageError
 from spark_ext.sources.postgres.relation import Relation, quoted
 
 if TYPE_CHECKING:
     import psycopg
 
 APPLICATION = "spark_ext source"
-"""`application_name` of planners and readers: they only read, so nobody has to wait for them."""
+"""`application_name` of planners and readers: they only read, so nothing has to wait for them."""
 
 _OPEN = """
 SELECT l.pid || ':' || l.virtualxid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -39,15 +39,15 @@ class Seen:
     """A snapshot."""
 
     id: str
-    """Under which others may read from it, while it is held."""
+    """Name by which other connections can use it while it is held."""
     least: int
-    """`pg_snapshot_xmin`: all transactions below have ended."""
+    """`pg_snapshot_xmin`: all transactions below it have ended."""
     next: int
-    """`pg_snapshot_xmax`: no transaction from here on had ended."""
+    """`pg_snapshot_xmax`: no transaction from it on had ended."""
 
 
 class View:
-    """The planner's connection. Each `look` begins a new snapshot; the one before is given up."""
+    """The planner's connection. Each `look` takes a new snapshot and releases the previous one."""
 
     def __init__(self, server: Server, who: str) -> None:
         self._server, self.who = server, who
@@ -57,14 +57,14 @@ class View:
 
     @property
     def held(self) -> Seen:
-        """The snapshot that is held; a new one if there is none."""
+        """The current snapshot; a new one if there is none."""
         return self._seen or self.look()
 
     def look(self) -> Seen:
         """Take and hold a new snapshot.
 
         Raises:
-            SparkExtError: the server cannot be used.
+            SparkExtError: the server is unavailable.
         """
         self.release()
         connection = self._open()
@@ -78,7 +78,7 @@ class View:
         return self._seen
 
     def release(self) -> None:
-        """Give the snapshot up, so that the server may clean up behind it."""
+        """Release the snapshot, so that the server can vacuum."""
         import psycopg
 
         self._seen = None
@@ -91,13 +91,9 @@ class View:
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            import psycopg
-
-            try:
+            with translated(self.who, NOTHING_DONE):
                 self._connection = self._server.connect(f"{APPLICATION} planner")
-            except psycopg.Error as error:
-                raise problem(error, self.who, "nothing was read") from None
-            # Keys travel as texts: in a form that any session reads alike.
+            # Keys are exchanged as text, in a form that is the same in every session.
             self._connection.execute(
                 "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET IntervalStyle = 'iso_8601'; "
                 "SET extra_float_digits = 3; SET idle_in_transaction_session_timeout = 0; SET bytea_output = 'hex'"
@@ -113,22 +109,22 @@ class View:
         return self._connection
 
     def lost(self) -> None:
-        """After an error: begin anew at the next look."""
+        """After an error: reconnect at the next look."""
         if self._connection is not None:
             self._connection.close()
         self._connection = self._seen = self._candidate = None
 
-    # -- a growing column ---------------------------------------------------------------------------------------------
+    # -- an increasing column -----------------------------------------------------------------------------------------
 
     def at_rest(self, relation: Relation, column: str, mark: str | None) -> str | None:
-        """A value of the column, greater than `mark`, up to which nothing more will come; None: there is none yet.
+        """A value of the column, greater than `mark`, up to which no more rows will appear; None: not yet.
 
-        If there is one, a snapshot is held that sees all of it.
+        If there is one, the current snapshot sees all of these rows.
         """
         if self._candidate is None:
             self.look()
             greatest = self.greatest(relation, column)
-            # Listed after the snapshot was taken: whoever drew a smaller value is in it, or has ended.
+            # Listed after the snapshot was taken: a transaction that drew a smaller value is listed, or has ended.
             self._candidate = None if greatest is None or greatest == mark else (greatest, self._transactions())
         if self._candidate is None:
             self.release()
@@ -145,7 +141,7 @@ class View:
         return greatest
 
     def wait_until_at_rest(self, relation: Relation, column: str, seconds: float) -> str | None:
-        """The greatest value of the column once nothing below it can come; None: there are no values.
+        """The greatest value of the column, once no smaller one can appear; None: there are no values.
 
         Raises:
             StorageError: transactions stay open.
@@ -160,8 +156,8 @@ class View:
                     f"transactions that could still add smaller values of '{column}' have been open for {seconds:g} s: "
                     f"{', '.join(sorted(self._candidate[1])[:5])} (pid:virtual id)",
                     operator=self.who,
-                    kept="nothing was read",
-                    do="end them (see pg_stat_activity); the query starts once they are gone",
+                    kept=NOTHING_DONE,
+                    do="end them (see pg_stat_activity); the query starts once they have ended",
                 )
             time.sleep(0.05)
 
@@ -176,15 +172,10 @@ class View:
 
 
 def still_open(before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
-    """Which of the transactions that were open are open still.
+    """Which of the transactions that were open are still open.
 
-    One that has ended may live on, prepared under a name: whatever is prepared then is waited for too.
+    One that has ended may persist as a prepared transaction: all that are prepared then are awaited too.
     """
     left = before & now
     prepared = frozenset(name for name in now if name.startswith(_PREPARED))
     return left | prepared if any(not name.startswith(_PREPARED) for name in before - left) else left
-
-
-def ours(error: Exception, who: str) -> SparkExtError:
-    """A client's error, or one of ours, as one of ours."""
-    return error if isinstance(error, SparkExtError) else problem(error, who, "nothing of this epoch was read")

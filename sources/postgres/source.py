@@ -1,9 +1,10 @@
-"""`postgres`: a table or a query of PostgreSQL, in key ranges; then, if asked, what is added to it.
+"""`postgres`: a table or a query of PostgreSQL, in key ranges; then, optionally, the rows added to it.
 
     spark.readStream.format("postgres").option("uid", "orders").option("dsn", ...).option("table", "orders").load()
 
-Bounded by default: the rows that were there when the run began. With `incremental` it goes on, with the rows whose
-transactions have ended since (`xmin`), or above a growing column's value at rest (`column`). See `docs/postgres.md`.
+Bounded by default: the rows that existed when the run began. With `incremental` it continues with the rows whose
+transactions have ended since (`xmin`), or above a value of an increasing column that is at rest (`column`). See
+`docs/postgres.md`.
 """
 
 from __future__ import annotations
@@ -16,48 +17,51 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
-from spark_ext.clients.postgres.connection import ConnectionOptions, Server, load
+from spark_ext.clients.library import load
+from spark_ext.clients.postgres.connection import ConnectionOptions, Server
 from spark_ext.clients.postgres.names import Name
+from spark_ext.clients.postgres.problems import translated
+from spark_ext.errors import SparkExtError, refused
 from spark_ext.model.offsets import Position
 from spark_ext.options import Milliseconds
-from spark_ext.schemas.columns import arrow_schema
+from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
-from spark_ext.sources.postgres.relation import Relation, check_declared, look_up, refused
+from spark_ext.sources.postgres.relation import Relation, check_declared, look_up
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
-from spark_ext.sources.postgres.snapshot import View, ours
+from spark_ext.sources.postgres.snapshot import View
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 INCREMENT = "increment"
-"""The channel of what is added. It is there from the first epoch on, and its data hold how the table was cut."""
+"""The channel of added rows. It exists from the first epoch on, and its data contain the ranges of the table."""
 
 
 class PostgresOptions(SourceOptions, ConnectionOptions):
     """Options of `postgres`."""
 
     table: str | None = None
-    """The table, `orders` or `shop.orders`; names are taken as written, odd ones go in double quotes."""
+    """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""
 
     query: str | None = None
-    """Instead of a table: a SELECT that gives the same rows each time."""
+    """Instead of a table: a SELECT that returns the same rows each time."""
 
     key: str | None = None
-    """A unique column without nulls by which ranges are cut; default: the primary key, if it is one column."""
+    """Unique column without nulls by which the table is divided; default: the primary key, if it is one column."""
 
     rows_per_channel: int = Field(default=250_000, gt=0)
-    """About how many rows a range has, by the server's statistics; at most 1,000 ranges are made."""
+    """Approximate number of rows per range, by the server's statistics; there are at most 1,000 ranges."""
 
     incremental: Literal["none", "column", "xmin"] = "none"
-    """Whether to go on after the rows that are there: by a growing column, or by the transaction that wrote a row."""
+    """Whether to continue after the existing rows: by an increasing column, or by the transaction that wrote a row."""
 
     incremental_column: str | None = None
-    """For `incremental=column`: a column that grows with time, such as a sequence's number; indexed, best."""
+    """For `incremental=column`: a column that increases over time, such as a sequence's number; preferably indexed."""
 
     poll_interval: Milliseconds = 1000
-    """How often an incremental source looks for more, ms."""
+    """How often an incremental source looks for new rows, ms."""
 
     settle_timeout: Milliseconds = 60_000
     """For `incremental=column`: how long the start waits for transactions that were open before it, ms."""
@@ -81,10 +85,10 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
 
 
 class Postgres(ChannelSource):
-    """Key ranges as channels, and one more for what is added.
+    """Key ranges as channels, and one more for added rows.
 
-    A position of a range is the key up to which it was read, with the number and hash of an epoch's rows; that of the
-    increment is a transaction or a column's value, with the same.
+    A position of a range is the key up to which it was read, with the number and hash of an epoch's rows; a position of
+    the increment is a transaction or a column's value, also with number and hash.
     """
 
     options_type = PostgresOptions
@@ -106,7 +110,7 @@ class Postgres(ChannelSource):
         return "postgres"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Sent to executors without connections, and without what the driver's environment says."""
+        """Sent to executors without connections, and without what comes from the driver's environment."""
         left = ("_view", "_server", "_relation", "_increments", "_who")
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
@@ -121,12 +125,12 @@ class Postgres(ChannelSource):
 
     @cached_property
     def _view(self) -> View:
-        load("adbc_driver_postgresql", self._who)
+        load("adbc_driver_postgresql", "postgres", self._who)
         return View(self._server, self._who)
 
     @property
     def _from(self) -> str:
-        """SQL behind FROM."""
+        """SQL after FROM."""
         if self.options.table is None:
             return f"({str(self.options.query).rstrip().rstrip(';')}\n)"
         return Name.parse(self.options.table).identifier.as_string(None)
@@ -139,7 +143,7 @@ class Postgres(ChannelSource):
             check_declared(self.declared, found, self._who)
         if options.incremental == "xmin" and not found.has_xid:
             raise refused(
-                f"{self._from} is a view or foreign table: its rows do not say which transaction wrote them",
+                f"{self._from} is a view or foreign table: the transactions that wrote its rows are unknown",
                 self._who,
                 "read the table behind it, or use incremental=column",
             )
@@ -150,20 +154,19 @@ class Postgres(ChannelSource):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Errors of the server come out as ours; the next question is asked on a new connection."""
+        """Convert errors of the server; the next request uses a new connection."""
         try:
-            yield
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("psycopg", "spark_ext"):
-                raise
+            with translated(self._who, "nothing of this epoch was read"):
+                yield
+        except SparkExtError:
             self._view.lost()
-            raise ours(error, self._who) from None
+            raise
 
     def schema(self) -> StructType:
         """The columns of the table or query.
 
         Raises:
-            ConfigurationError: there is no such table, or no key to cut it by.
+            ConfigurationError: there is no such table, or no usable key.
             StorageError: the server cannot be reached.
         """
         with self._asking():
@@ -175,7 +178,7 @@ class Postgres(ChannelSource):
 
     @property
     def bounded(self) -> bool:
-        """Unless it goes on with what is added."""
+        """Whether it ends with the existing rows."""
         return self.options.incremental == "none"
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
@@ -184,13 +187,13 @@ class Postgres(ChannelSource):
         self._known, self._finished = tuple(known), finished
 
     def open(self) -> None:
-        """Refuse a server, table or key that cannot be used, before the query starts."""
+        """Check server, table and key before the query starts."""
         with self._asking():
             _ = self._relation
             self._view.release()
 
     def discover(self) -> Iterable[Channel]:
-        """Ranges of keys that no started channel covers; and the increment."""
+        """Ranges of the keys that no started channel covers, and the increment."""
         with self._asking():
             if self.bounded:
                 return self._ranges_left()
@@ -202,7 +205,7 @@ class Postgres(ChannelSource):
         other = next((key for key, _ in started if key != relation.key), None)
         if other is not None:
             raise refused(
-                f"the table was cut by '{other}' so far, and would be by '{relation.key}' now",
+                f"the table was divided by '{other}' so far, but the key is now '{relation.key}'",
                 self._who,
                 f"set the option key={other}, or start with a new state",
             )
@@ -217,7 +220,7 @@ class Postgres(ChannelSource):
 
     def _ranges_of_plan(self) -> list[Channel]:
         if not self._resumed:
-            # An AvailableNow run asks once before it knows what was started: all that a plan may have.
+            # An AvailableNow run calls this before it knows what was started: all channels that a plan may have.
             return [Channel(INCREMENT), *(Channel(f"range-{number}") for number in range(MOST))]
         kept = next((channel.data for channel in self._known if channel.id == INCREMENT), None)
         begin, ranges = (kept["begin"], kept["ranges"]) if kept is not None else self._plan()
@@ -229,7 +232,7 @@ class Postgres(ChannelSource):
         return [Channel(INCREMENT, begin, data), *channels]
 
     def _plan(self) -> tuple[dict[str, Any], list[list[Any]]]:
-        """Where the increment begins, and the ranges before it."""
+        """The beginning of the increment, and the ranges before it."""
         begin = self._increments.begin(self._view, self._relation)
         refuse_nulls(self._view, self._relation)
         ranges = cut(self._view.connection, self._relation, self.options.rows_per_channel)
@@ -249,15 +252,15 @@ class Postgres(ChannelSource):
         return ByTransaction(options.poll_interval)
 
     def latest(self, channel: Channel) -> Position:
-        """Of the increment: where it could be read up to now."""
+        """Of the increment: the position up to which it could be read now."""
         if channel.id != INCREMENT:
             return None
         with self._asking():
-            # Never equal to a position: the planner would pass a channel over that is at its target already.
+            # Never equal to a position: the planner would skip a channel that is at its target already.
             return {**self._increments.latest(self._view, self._relation), "target": True}
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """Counts and hashes the rows of the step on the server."""
+        """Count and hash the rows of the step on the server."""
         with self._asking():
             if channel.id != INCREMENT:
                 step = advance(self._view, self._relation, self._slice(channel, start), limit)
@@ -266,12 +269,12 @@ class Postgres(ChannelSource):
             if self._unfinished:
                 return Advance(start, rows=0)
             if "open" not in start:
-                # An epoch of its own: the ranges before it are read in the snapshot that the next look gives up.
+                # An epoch of its own: the ranges before it are read in the snapshot that the next look releases.
                 return Advance({**start, "open": True}, rows=0)
             return self._increments.advance(self._view, self._relation, start, limit)
 
     def on_epoch_committed(self, epoch: Committed) -> None:
-        """Give the run's snapshot up once the rows of all ranges are safe; other sources of the query may go on."""
+        """Release the run's snapshot once the rows of all ranges are safe; other sources of the query may continue."""
         if self.bounded and self._unsafe:
             self._unsafe.difference_update(epoch.finished)
             if not self._unsafe:
@@ -289,7 +292,7 @@ class Postgres(ChannelSource):
 
         Raises:
             ReplayError: they are no longer those of the plan.
-            DataError: a value does not fit what is declared.
+            DataError: a value does not fit its declared type.
             StorageError: the server failed.
         """
         from spark_ext.sources.postgres.read import Plan, read

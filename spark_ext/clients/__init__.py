@@ -1,1 +1,1 @@
-"""What sources and sinks of one system share: options, connections, its errors as ours."""
+"""What the sources and sinks of one system share: options, connections, and the conversion of its errors."""

@@ -1,6 +1,6 @@
-"""What every connector to Kafka shares: its options, its client library, and Kafka's errors in this project's words.
+"""What all connectors to Kafka share: options, the client library, and the conversion of Kafka's errors.
 
-The library is confluent-kafka, loaded when a client is made, so that a session without Kafka does not need it.
+The library is confluent-kafka. It is loaded with the first client, so that a session without Kafka does not need it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from spark_ext.errors import (
-    ConfigurationError,
-    DataError,
-    EnvironmentProblem,
-    SparkExtError,
-    StorageError,
-)
+from spark_ext.clients.library import load
+from spark_ext.errors import NOTHING_DONE, ConfigurationError, DataError, SparkExtError, StorageError, refused
 from spark_ext.options import Milliseconds
 
 if TYPE_CHECKING:
@@ -47,7 +42,7 @@ OWN: Final = frozenset(
         "transactional.id",
     }
 )
-"""Client settings on which exactness rests: they are not the user's to change."""
+"""Client settings that exactly-once delivery depends on: users cannot change them."""
 
 _NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _NOT_ALLOWED: Final = frozenset(
@@ -62,12 +57,12 @@ _NOT_ALLOWED: Final = frozenset(
     }
 )
 _UNREACHED: Final = frozenset({"_TRANSPORT", "_RESOLVE"})
-"""Why a broker could not be reached: tells more than that a call timed out."""
+"""Why a broker could not be reached: more specific than a time-out."""
 
 _NO_MESSAGE: Final = frozenset(
     {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP", "INVALID_RECORD", "POLICY_VIOLATION"}
 )
-"""Names of librdkafka: what comes back however often it is repeated."""
+"""librdkafka's names of the errors that every retry gives again."""
 
 _SETTLING: Final = frozenset(
     {
@@ -80,7 +75,15 @@ _SETTLING: Final = frozenset(
         "_NOENT",
     }
 )
-"""What a partition says that has just been created, or whose leader has just changed or come back."""
+"""Errors of a partition that was just created, or whose leader has just changed or returned."""
+
+RETRIED: Final = "check the brokers and the network; the operation will be retried with back-off"
+"""What to do about an error that may go away."""
+
+RECREATED: Final = "use a source with a new uid to read a topic that was deleted and created again"
+"""What to do about a topic whose offsets are not those that were read."""
+
+_CREATE: Final = "create the topic, or correct its name"
 
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
@@ -100,32 +103,31 @@ def _settings(value: object) -> object:
 
 
 class KafkaOptions(BaseModel):
-    """Options of every connector to Kafka; a connector's options inherit from it too."""
+    """Options of all connectors to Kafka."""
 
     bootstrap_servers: str = Field(min_length=1)
-    """Brokers to begin with: `host:port`, comma-separated."""
+    """Brokers of the initial connection: `host:port`, comma-separated."""
 
     client_options: Annotated[Mapping[str, Any], BeforeValidator(_settings)] = Field(default_factory=dict, repr=False)
-    """Settings of the client as librdkafka names them, as a JSON object: security, compression, sizes. `${NAME}` in a
-    value stands for an environment variable of the process that connects. Never shown or stored."""
+    """Client settings with librdkafka's names, as a JSON object: security, compression, sizes. `${NAME}` in a value is
+    replaced by an environment variable of the process that connects. Never shown or stored."""
 
     request_timeout: Milliseconds = Field(default=30_000, gt=0)
-    """How long the brokers may take to answer, ms."""
+    """Time limit for an answer of the brokers, ms."""
 
     def client(self, who: str, **own: Any) -> dict[str, Any]:
-        """The configuration of a client; `own` wins, with `_` for `.` in its names.
+        """The configuration of a client; `own` takes precedence, with `_` for `.` in its names.
 
         Raises:
-            ConfigurationError: a variable is not in this process's environment.
+            ConfigurationError: an environment variable is not set in this process.
         """
 
         def filled(match: re.Match[str]) -> str:
             if match[1] not in os.environ:
-                raise ConfigurationError(
-                    f"the option 'client_options' names the variable {match[1]}, which is not in the environment",
-                    operator=who,
-                    kept="nothing was read or written",
-                    do=f"set {match[1]} for the driver and the executors (spark.executorEnv.{match[1]})",
+                raise refused(
+                    f"the option 'client_options' refers to the environment variable {match[1]}, which is not set",
+                    who,
+                    f"set {match[1]} for the driver and the executors (spark.executorEnv.{match[1]})",
                 )
             return os.environ[match[1]]
 
@@ -135,7 +137,7 @@ class KafkaOptions(BaseModel):
         }
         return {
             "bootstrap.servers": self.bootstrap_servers,
-            # A lost connection is told by the call that it fails, not on the terminal.
+            # A lost connection is reported by the call that fails, not on the terminal.
             "log_level": 2,
             **given,
             **{name.replace("_", "."): value for name, value in own.items()},
@@ -148,24 +150,16 @@ def library(who: str) -> Any:
     Raises:
         EnvironmentProblem: it is not installed.
     """
-    try:
-        import confluent_kafka.admin
-    except ImportError as missing:
-        raise EnvironmentProblem(
-            "the Kafka client is not installed in this Python",
-            operator=who,
-            kept="nothing was read or written",
-            do="pip install 'spark-ext[kafka]', for the driver and the executors",
-        ) from missing
-    return confluent_kafka
+    load("confluent_kafka.admin", "kafka", who)
+    return load("confluent_kafka", "kafka", who)
 
 
 def admin(options: KafkaOptions, who: str) -> AdminClient:
-    """A client for metadata and offsets that the brokers have let in. Keep it referenced while its calls run.
+    """A client for metadata and offsets whose connection the brokers have accepted. Keep a reference during its calls.
 
     Raises:
         EnvironmentProblem: the library is missing.
-        ConfigurationError: a client option is refused, or the credentials are.
+        ConfigurationError: a client option or the credentials are refused.
         StorageError: no broker answers.
     """
     kafka = library(who)
@@ -182,7 +176,7 @@ def admin(options: KafkaOptions, who: str) -> AdminClient:
 
 
 def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: str) -> None:
-    """Wait for a broker's first answer. That it refuses credentials is told by callbacks only; calls just time out."""
+    """Wait for a broker's first answer. Refused credentials are reported by callbacks only; calls just time out."""
     from confluent_kafka import KafkaException
 
     answer = client.describe_cluster(request_timeout=seconds)
@@ -191,7 +185,7 @@ def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: st
         client.poll(0)
         refusal = next((error for error in heard if error.name() in _NOT_ALLOWED), None)
         if refusal is not None:
-            raise told(refusal, "the brokers do not let the client in", who, "nothing was read or written")
+            raise to_error(refusal, "the brokers refuse the connection", who, NOTHING_DONE)
         try:
             answer.result(0.02)
             return
@@ -205,17 +199,17 @@ def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: st
         raise StorageError(
             f"no broker could be reached in {seconds:g} s: {reason}",
             operator=who,
-            kept="all that was committed",
-            do="see to the brokers, the network and 'bootstrap_servers'; it is tried again with back-off",
+            kept="everything that was committed",
+            do=f"check 'bootstrap_servers', and {RETRIED}",
         )
 
 
 def answered(answer: Any, seconds: float) -> Any:
-    """What a call of the library gives.
+    """The result of a call of the library.
 
     Raises:
-        KafkaException: the brokers' refusal.
-        TimeoutError: no answer; before Python 3.11 futures have an error of their own for that.
+        KafkaException: the brokers refused it.
+        TimeoutError: no answer; before Python 3.11 futures raise an error of their own for this.
     """
     try:
         return answer.result(seconds)
@@ -226,13 +220,13 @@ def answered(answer: Any, seconds: float) -> Any:
 def offsets(
     client: AdminClient, wanted: Mapping[tuple[str, int], Any], seconds: float, *, committed: bool = True
 ) -> dict[tuple[str, int], int]:
-    """Offsets of partitions, asked for all at once; -1 where no message is as late as a time.
+    """Offsets of partitions, in one request; -1 if no message is at or after a time.
 
     Args:
         client: from `admin`.
-        wanted: (topic, partition) to an `OffsetSpec`.
-        seconds: how long to wait for an answer. A partition without a leader is asked again until then.
-        committed: whether the end is that of what a `read_committed` reader sees.
+        wanted: an `OffsetSpec` by (topic, partition).
+        seconds: time limit for an answer. For a partition without a leader the request is repeated until then.
+        committed: whether the end is the one that a `read_committed` reader sees.
 
     Raises:
         KafkaException: a partition's error.
@@ -256,12 +250,12 @@ def offsets(
 
 
 def partitions(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, int]:
-    """How many partitions topics have; 0: there is no such topic.
+    """The number of partitions of topics; 0: there is no such topic.
 
-    Asked like this the brokers make no topic of that name, which by default they do for whoever asks for its metadata.
+    This request does not create a topic, as a request for its metadata does by default.
 
     Raises:
-        SparkExtError: the brokers refuse to tell, or do not answer.
+        SparkExtError: the brokers refuse the request, or do not answer.
     """
     import confluent_kafka as kafka
 
@@ -274,77 +268,61 @@ def partitions(client: AdminClient, topics: Collection[str], seconds: float, who
             raise unanswered(who, seconds, kept) from problem
         except kafka.KafkaException as problem:
             if problem.args[0].name() not in _NO_TOPIC:
-                raise told(problem.args[0], f"topic '{topic}' could not be looked at", who, kept) from problem
+                raise to_error(problem.args[0], f"topic '{topic}' could not be described", who, kept) from problem
             found[topic] = 0
     return found
 
 
 def no_topic(topic: str, what: str, who: str, kept: str) -> ConfigurationError:
-    """The refusal of a topic that is not there."""
-    return ConfigurationError(
-        f"the topic '{topic}' cannot be {what}: there is no such topic",
-        operator=who,
-        kept=kept,
-        do="create the topic, or correct its name",
-    )
+    """The refusal of a topic that does not exist."""
+    return refused(f"the topic '{topic}' cannot be {what}: there is no such topic", who, _CREATE, kept=kept)
 
 
-def unanswered(who: str, seconds: float, kept: str) -> StorageError:
-    """The brokers are silent."""
-    return StorageError(
-        f"the brokers gave no answer within {seconds:g} s",
-        operator=who,
-        kept=kept,
-        do="see to the brokers and the network; it is tried again with back-off",
-    )
+def unanswered(who: str, seconds: float, kept: str, what: str = "the request failed") -> StorageError:
+    """The error of a request that the brokers did not answer."""
+    return StorageError(f"{what}: no answer within {seconds:g} s", operator=who, kept=kept, do=RETRIED)
 
 
 def refused_settings(problem: Exception, who: str) -> ConfigurationError:
-    """A client could not be made. The text of the library names the setting, never its value, unless it is an enum."""
-    return ConfigurationError(
+    """The error of a client that could not be created.
+
+    The library's message names the setting, but never its value, unless it is an enum.
+    """
+    return refused(
         f"the client's settings are refused: {text(problem)}",
-        operator=who,
-        kept="nothing was read or written",
-        do="correct the option 'client_options'; its names are those of librdkafka",
+        who,
+        "correct the option 'client_options'; its names are those of librdkafka",
     )
 
 
 def text(problem: Exception) -> str:
-    """What the library says, in short."""
+    """The library's message, in short."""
     error = problem.args[0] if problem.args else problem
     return str(error.str()) if hasattr(error, "str") else str(error)
 
 
-def told(error: KafkaError, what: str, who: str, kept: str) -> SparkExtError:
-    """An error of Kafka as ours: terminal when a repetition gives the same, else transient.
+def to_error(error: KafkaError, what: str, who: str, kept: str) -> SparkExtError:
+    """An error of Kafka as one of this package's: terminal if every retry gives the same, else transient.
 
     Args:
-        error: what the library says.
+        error: from the library.
         what: what could not be done, as the beginning of a sentence.
-        who: source or sink, with topic and epoch where they are known.
+        who: source or sink, with topic and epoch if they are known.
         kept: what is safe.
     """
-    name, said = error.name(), f"{what}: {error.str()} ({error.name()})"
+    name, message = error.name(), f"{what}: {error.str()} ({error.name()})"
     if name in _NO_TOPIC:
-        return ConfigurationError(said, operator=who, kept=kept, do="create the topic, or correct its name")
+        return refused(message, who, _CREATE, kept=kept)
     if name in _NOT_ALLOWED:
-        return ConfigurationError(
-            said, operator=who, kept=kept, do="see to the credentials in 'client_options' and to the brokers' ACLs"
-        )
+        return refused(message, who, "check the credentials in 'client_options' and the brokers' ACLs", kept=kept)
     if name == "INVALID_TRANSACTION_TIMEOUT":
-        return ConfigurationError(
-            said,
-            operator=who,
-            kept=kept,
-            do="lower 'transaction_timeout', or raise the brokers' transaction.max.timeout.ms",
-        )
+        do = "lower 'transaction_timeout', or raise the brokers' transaction.max.timeout.ms"
+        return refused(message, who, do, kept=kept)
     if name in _NO_MESSAGE:
         return DataError(
-            said,
+            message,
             operator=who,
             kept=kept,
-            do="make the messages smaller or raise the topic's max.message.bytes, or correct what the broker refuses",
+            do="make the messages smaller, raise the topic's max.message.bytes, or correct what the broker refuses",
         )
-    return StorageError(
-        said, operator=who, kept=kept, do="see to the brokers and the network; it is tried again with back-off"
-    )
+    return StorageError(message, operator=who, kept=kept, do=RETRIED)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from spark_ext.datafiles.input_file import KEPT
-from spark_ext.errors import ConfigurationError, StorageError
+from spark_ext.errors import ConfigurationError, StorageError, refused
 
 _MAGIC = re.compile(r"[*?\[{]")
 
@@ -27,11 +27,11 @@ class Entry:
     size: int
     """Bytes."""
     modified: int
-    """Nanoseconds since 1970 UTC; 0 where the storage does not know."""
+    """Nanoseconds since 1970 UTC; 0 if the storage does not report it."""
 
     @property
     def folder(self) -> str:
-        """The folder that holds it, relative to the root; `.` for the root itself."""
+        """The file's folder, relative to the root; `.` for the root itself."""
         return self.name.rpartition("/")[0] or "."
 
 
@@ -43,9 +43,9 @@ class Listing:
         filesystem: where.
         path: a folder, a file or a glob pattern, absolute. A path that exists is never taken as a pattern.
         operator: for messages.
-        recursive: whether folders inside are entered.
+        recursive: whether subfolders are listed.
         pattern: glob pattern of file names, without folders.
-        order: by name (by its parts, so that a folder's files stay together), or by time of modification.
+        order: by name (part by part, so that the files of a folder stay together), or by modification time.
     """
 
     filesystem: fs.FileSystem
@@ -57,7 +57,7 @@ class Listing:
 
     @cached_property
     def root(self) -> str:
-        """What the names of entries are relative to: the folder, or the one that holds the file or pattern."""
+        """The folder that entry names are relative to: the listed folder, or that of the file or pattern."""
         if self._kind == fs.FileType.Directory:
             return self.path
         if self._kind == fs.FileType.File:
@@ -80,11 +80,11 @@ class Listing:
             f"'{self.path}' could not be listed: {problem}",
             operator=self.operator,
             kept=KEPT,
-            do="check that the storage is reachable and that this user may list it; it is tried again",
+            do="check that the storage is reachable and that this user may list it; it will be retried",
         )
 
     def entries(self) -> list[Entry]:
-        """All files that there are now, in order. Names that begin with `_` or `.` are passed over.
+        """All current files, in order. Names that begin with `_` or `.` are skipped.
 
         Raises:
             ConfigurationError: there is no such file or folder.
@@ -100,21 +100,20 @@ class Listing:
         return sorted(self._matching(self._listed()), key=key)
 
     def check(self) -> None:
-        """One look, without a listing.
+        """Check the path, without a listing.
 
         Raises:
-            ConfigurationError: there is no such file or folder; for a glob pattern, no folder to look in.
-            StorageError: it could not be looked at.
+            ConfigurationError: there is no such file or folder; for a glob pattern, its folder does not exist.
+            StorageError: the storage failed.
         """
         if self._kind == fs.FileType.NotFound and self._info(self.root).type != fs.FileType.Directory:
             raise self._absent()
 
     def _absent(self) -> ConfigurationError:
-        return ConfigurationError(
+        return refused(
             f"there is no file or folder '{self.path}'",
-            operator=self.operator,
-            kept="nothing was read",
-            do="correct the option 'path'; executors must see it too",
+            self.operator,
+            "correct the option 'path'; executors must have access to it too",
         )
 
     def _listed(self) -> Iterator[Entry]:
@@ -160,12 +159,12 @@ def _by_time(entry: Entry) -> tuple[int, str]:
 
 
 def hidden(name: str) -> bool:
-    """Whether Spark passes over a file: a part of its path begins with `.` or `_`, unless it is `_key=value`."""
+    """Whether Spark ignores a file: a part of its path begins with `.` or `_`, unless it is `_key=value`."""
     return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
 
 
 def glob_regex(pattern: str) -> str:
-    """A glob pattern as a regular expression: `*`, `?`, `[..]`, `{a,b}` in a name, `**` over folders."""
+    """A glob pattern as a regular expression: `*`, `?`, `[..]`, `{a,b}` within a name, `**` across folders."""
     out, at, braces = "", 0, 0
     while at < len(pattern):
         char = pattern[at]

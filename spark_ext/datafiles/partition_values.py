@@ -1,4 +1,4 @@
-"""Values as Delta spells them, in the statistics of a file and in the names and values of partitions."""
+"""The text form of values in Delta's log: in statistics of files, and in names and values of partitions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from decimal import Context, Decimal
 from typing import Any
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive and Spark call the folder of the rows whose partition value is null."""
+"""The name that Hive and Spark use for the folder of rows whose partition value is null."""
 
 STRING_PREFIX = 32
-"""Longest string in the statistics, in characters, as in Delta's own writer."""
+"""Maximum length of a string in the statistics, in characters, as in Delta's own writer."""
 
 _FIRST_DAY, _LAST_DAY = date.min.toordinal() - 719_163, date.max.toordinal() - 719_163
 _EPOCH = datetime(1970, 1, 1)
@@ -35,7 +35,7 @@ def moment_text(micros: int, *, utc: bool) -> str | None:
 
     Args:
         micros: microseconds.
-        utc: whether it is a moment (with the `Z`) or a time of day without a zone.
+        utc: whether it is a time in UTC (with a `Z`) or one without a zone.
     """
     days, _ = divmod(micros, 86_400_000_000)
     if not _FIRST_DAY <= days <= _LAST_DAY:
@@ -44,7 +44,7 @@ def moment_text(micros: int, *, utc: bool) -> str | None:
 
 
 def decimal_value(raw: int | bytes, scale: int) -> Decimal:
-    """A decimal from Parquet's form: the unscaled integer, or its big-endian bytes."""
+    """A decimal from its form in Parquet: the unscaled integer, or its big-endian bytes."""
     unscaled = raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
     # The default context would round to 28 digits.
     return Decimal(unscaled).scaleb(-scale, Context(prec=64))
@@ -56,9 +56,9 @@ def least_text(text: str) -> str:
 
 
 def greatest_text(text: str) -> str:
-    """A text that is not less than the given one: cut, with the last character of Unicode appended.
+    """A text that is not less than the given one: truncated, with the last character of Unicode appended.
 
-    A cut in the middle of such characters would be less than the text, so they are kept, as Delta does it.
+    Truncating within a run of that character would give a lesser text, so such a run is kept, as in Delta's own writer.
     """
     if len(text) <= STRING_PREFIX:
         return text
@@ -78,7 +78,7 @@ def dump(value: Any) -> str:
 
 
 def float_text(value: float, *, single: bool) -> str:
-    """A float as Java reads it back to the same value."""
+    """A float in a form from which Java reads the same value."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -93,14 +93,14 @@ def float_text(value: float, *, single: bool) -> str:
 
 
 def folder(name: str, value: str | None, escape: str = "%") -> str:
-    """The folder of a partition, `day=2013-01-31`, with all but plain characters escaped as Hive does it.
+    """The folder of a partition, `day=2013-01-31`, with special characters escaped as Hive does it.
 
-    Readers take the values from the log, so the name only has to be a good one: a very long value is cut.
+    Readers take the values from the log, so the name only has to be readable: a very long value is truncated.
 
     Args:
         name: the partition column.
         value: as in the log.
-        escape: what stands before the two hexadecimal digits; object stores do not agree on `%`.
+        escape: the character before the two hexadecimal digits; object stores disagree on `%`.
     """
     spelled = NULL_FOLDER if value is None else _escaped(value, escape)
     return f"{_escaped(name, escape)}={spelled[:_LONGEST_FOLDER]}"

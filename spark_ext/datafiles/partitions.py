@@ -1,4 +1,4 @@
-"""Rows split by the values of their partition columns, with the values spelled as Delta's log wants them."""
+"""Rows split by the values of their partition columns, with the values in the text form of Delta's log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from spark_ext.datafiles import partition_values as values
-from spark_ext.errors import DataError
+from spark_ext.errors import NOTHING_VISIBLE, DataError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ def split(
         who: the sink, for messages.
 
     Raises:
-        DataError: a value cannot be spelled: a date outside the years 1 to 9999.
+        DataError: a value has no text form: a date outside the years 1 to 9999.
     """
     spelled: list[list[str | None]] = []
     code: NDArray[np.int64] | None = None
@@ -51,7 +51,7 @@ def split(
 
 
 def _merged(texts: list[str | None]) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Distinct spellings, and for each of the given ones its number: null and the empty text are spelled alike."""
+    """The distinct texts, and for each given text its number: null and the empty string have the same text."""
     distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     return list(distinct), np.array([distinct[text] for text in texts], dtype=np.int64)
 
@@ -76,7 +76,7 @@ def _raw(column: pa.Array) -> list[Any]:
 def _text(key: spark.StructField, value: Any, who: str) -> str | None:
     kind = key.dataType
     if value is None or value == "":
-        return None  # Delta knows no empty partition value, and Spark takes it as null too
+        return None  # Delta has no empty partition value, and Spark takes it as null too
     text: str | None
     if isinstance(kind, spark.BooleanType):
         text = "true" if value else "false"
@@ -89,7 +89,7 @@ def _text(key: spark.StructField, value: Any, who: str) -> str | None:
     elif isinstance(kind, spark.TimestampType):
         text = values.moment_text(value, utc=True)
     elif isinstance(kind, spark.TimestampNTZType):
-        # Delta has the `T` form for moments only.
+        # Delta uses the `T` form only for times in UTC.
         text = (values.moment_text(value, utc=False) or "").replace("T", " ") or None
     else:
         text = str(value)
@@ -97,7 +97,7 @@ def _text(key: spark.StructField, value: Any, who: str) -> str | None:
         raise DataError(
             f"partition column '{key.name}' has a {kind.simpleString()} outside the years 1 to 9999",
             operator=who,
-            kept="nothing of this epoch was committed",
+            kept=NOTHING_VISIBLE,
             do="filter such rows out, or partition by another column",
         )
     return text

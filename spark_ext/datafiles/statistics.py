@@ -1,12 +1,12 @@
 """The statistics of a data file by which readers of a Delta table skip it, in the form of Delta's protocol.
 
-Smallest and greatest values come from Parquet's own statistics, which the writer computes anyway; long texts are cut so
-that the bounds still hold. Floats are looked at here: Parquet leaves NaN out of its statistics, while for Spark it is
-greater than any number, so that Spark would pass over row groups that hold what it looks for. Floats therefore get no
-statistics inside the file, and no greatest value here if there is a NaN. Nulls of arrays and maps are counted as such,
-not their leaves'.
+Minimum and maximum come from Parquet's own statistics, which the writer computes anyway; long strings are truncated so
+that the bounds still hold. Floats are computed here: Parquet leaves NaN out of its statistics, while for Spark it is
+greater than any number, so Spark would skip row groups that contain matching rows. Floats therefore get no statistics
+inside the file, and no maximum here if there is a NaN. For arrays and maps, nulls of the column itself are counted, not
+those of its leaves.
 
-Only the first columns are covered (32 by default), partition columns not counted, as Delta's own writer does it.
+Only the first columns are covered (32 by default), not counting partition columns, as in Delta's own writer.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _FLOATS = (spark.FloatType, spark.DoubleType)
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column of the statistics: a plain one, perhaps inside structs, or a whole array or map."""
+    """A column of the statistics: a primitive one, possibly inside structs, or a whole array or map."""
 
     path: tuple[str, ...]
     kind: spark.DataType
     positions: tuple[int, ...]
     """The path as positions of columns and fields."""
     parquet: int | None
-    """Its column's position in the file; None for an array or map, which is not one column there."""
+    """Position of its column in the file; None for an array or map, which is not a single column there."""
 
     @property
     def is_float(self) -> bool:
-        """Whether it may hold NaN."""
+        """Whether it may contain NaN."""
         return isinstance(self.kind, _FLOATS)
 
 
@@ -51,7 +51,7 @@ def leaves(schema: spark.StructType, limit: int) -> tuple[Leaf, ...]:
 
     Args:
         schema: the file's columns, without the partition columns.
-        limit: how many; -1: all.
+        limit: maximum number of columns; -1: all.
     """
     found: list[Leaf] = []
     position = 0
@@ -71,7 +71,7 @@ def leaves(schema: spark.StructType, limit: int) -> tuple[Leaf, ...]:
 
 
 def _width(kind: spark.DataType) -> int:
-    """How many columns of the file a type takes."""
+    """The number of columns that a type takes in the file."""
     if isinstance(kind, spark.StructType):
         return sum(_width(field.dataType) for field in kind.fields)
     if isinstance(kind, spark.ArrayType):
@@ -82,13 +82,13 @@ def _width(kind: spark.DataType) -> int:
 
 
 def names_with_statistics(schema: spark.StructType) -> list[str]:
-    """Names, as Parquet has them, of the columns that get statistics inside the file: all plain ones but floats."""
+    """Parquet's names of the columns that get statistics inside the file: all primitive ones except floats."""
     return [".".join(leaf.path) for leaf in leaves(schema, -1) if leaf.parquet is not None and not leaf.is_float]
 
 
 @dataclass
 class _Seen:
-    """What was seen of a column of which Parquet's statistics do not tell."""
+    """What was seen of a column that Parquet's statistics do not cover."""
 
     nulls: int = 0
     low: float = math.inf
@@ -96,7 +96,7 @@ class _Seen:
     nan: bool = False
 
     def floats(self, column: pa.ChunkedArray) -> None:
-        """Take the bounds of some more rows."""
+        """Add the bounds of more rows."""
         if column.null_count == len(column):
             return
         bounds = pc.min_max(column).as_py()  # without NaN, unless there is nothing else
@@ -105,12 +105,12 @@ class _Seen:
         self.nan = self.nan or bool(pc.any(pc.is_nan(column)).as_py())
 
     def bounds(self) -> _Bounds:
-        """As Parquet would tell them; a NaN is a greatest value that has no spelling."""
+        """As Parquet would report them; a NaN is a maximum without a text form."""
         return _Bounds(self.low, math.nan if self.nan else self.high, self.nulls)
 
 
 class Statistics:
-    """Collects the statistics of one file: `see` what goes in, then `json` with what the writer says at the end."""
+    """Collects the statistics of one file: `see` each table written, then `json` with the writer's metadata."""
 
     def __init__(self, columns: Sequence[Leaf]) -> None:
         self._columns = columns
@@ -123,7 +123,7 @@ class Statistics:
         return self._rows
 
     def see(self, table: pa.Table) -> None:
-        """Note what Parquet's statistics will not tell of these rows."""
+        """Note what Parquet's statistics do not cover in these rows."""
         self._rows += table.num_rows
         for leaf, seen in self._seen.items():
             column = _column(table, leaf)
@@ -132,7 +132,7 @@ class Statistics:
                 seen.floats(column)
 
     def json(self, written: FileMetaData) -> str:
-        """The statistics as they stand in the table's log."""
+        """The statistics in the form of the table's log."""
         least: dict[str, Any] = {}
         greatest: dict[str, Any] = {}
         nulls: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 @dataclass(frozen=True)
 class _Bounds:
-    """One column over all row groups, in Parquet's raw form; None where Parquet does not say."""
+    """One column over all row groups, in Parquet's raw form; None if Parquet has no statistics."""
 
     low: Any = None
     high: Any = None
@@ -186,7 +186,7 @@ class _Bounds:
                 lows.append(found.min_raw)
                 highs.append(found.max_raw)
             elif found.null_count < chunk.num_values:
-                known = False  # a row group of nulls needs no bounds, any other does
+                known = False  # only a row group of nulls needs no bounds
         if not known or not lows:
             return cls(nulls=nulls)
         if isinstance(lows[0], bytes) and written.schema.column(column).physical_type != "BYTE_ARRAY":
@@ -210,7 +210,7 @@ def _greatest(kind: spark.DataType, raw: Any) -> Any:
 
 
 def _text(raw: bytes, bound: Callable[[str], str]) -> str | None:
-    """A bound of texts; None when it is not UTF-8, which Spark lets pass in a cast from binary."""
+    """A bound of strings; None if it is not UTF-8, which Spark accepts in a cast from binary."""
     try:
         return bound(raw.decode())
     except UnicodeDecodeError:
@@ -218,7 +218,7 @@ def _text(raw: bytes, bound: Callable[[str], str]) -> str | None:
 
 
 def _exact(kind: spark.DataType, raw: Any) -> Any:
-    """The value as Delta spells it; None where there is no spelling, or readers take no bounds for the type."""
+    """The value in the form of Delta's log; None if it has none, or readers use no bounds for the type."""
     if isinstance(kind, _INTEGERS):
         return raw
     if isinstance(kind, _FLOATS):

@@ -1,8 +1,8 @@
 """Phase one: the rows of one task as Parquet files in the table's folder, which no reader sees before the commit.
 
-Batches are collected into row groups, one file (or more, when it grows too large) per partition value, and written as
-they fill up: what is in memory is bounded by the row group's size, however large the task is. The name of a file says
-whose it is, so that what a dead incarnation left can be told from everything else.
+Batches are collected into row groups, one file (or more, if it grows too large) per partition value, and written as
+they fill up: memory is bounded by the size of a row group, however large the task is. The name of a file identifies its
+owner, so that the files of a dead incarnation can be found.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from spark_ext.datafiles.statistics import Leaf
 
 MOST_OPEN_FILES = 64
-"""Files that one task keeps open at a time; with more partition values some are closed early."""
+"""Maximum number of files that one task keeps open; with more partition values some are closed early."""
 
 _NAME = re.compile(r"part-(?P<uid>.+)-i(?P<incarnation>\d+)-e(?P<epoch>\d+)-p\d+-a\d+-[0-9a-f]{16}(\.\w+){1,2}")
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file that a task has written: what the commit has to say about it."""
+    """One file that a task has written, as the commit records it."""
 
     path: str
     """Relative to the table's root."""
@@ -53,14 +53,14 @@ class Layout:
     compression: str = "snappy"
     row_group_rows: int = 1_000_000
     row_group_bytes: int = 128 * 1024**2
-    """Of Arrow memory; also the most that one task holds."""
+    """In Arrow memory; also the maximum that one task buffers."""
     file_bytes: int = 256 * 1024**2
-    """A file that has reached this is closed, and another begun."""
+    """Size at which a file is closed and a new one is started."""
     statistics_columns: int = 32
 
 
 def file_name(task: Task, suffix: str) -> str:
-    """A name that no other attempt at any epoch has, and that tells whose file it is."""
+    """A name that no other attempt at any epoch has, and that identifies the file's owner."""
     return (
         f"part-{_spelled(task.sink)}-i{task.incarnation}-e{task.epoch}-p{task.partition}-a{task.attempt}"
         f"-{secrets.token_hex(8)}{suffix}"
@@ -68,7 +68,7 @@ def file_name(task: Task, suffix: str) -> str:
 
 
 def owner_of(path: str) -> tuple[str, int] | None:
-    """Sink uid and incarnation from a file's path; None for a file that no sink of this kind has written."""
+    """Sink uid and incarnation from a file's path; None for a file that was not written by a sink of this kind."""
     found = _NAME.fullmatch(path.rpartition("/")[2])
     return (found["uid"].replace("=", "~"), int(found["incarnation"])) if found else None
 
@@ -88,7 +88,7 @@ class OpenFile(Protocol):
         """Finish the file."""
 
     def drop(self) -> None:
-        """Give up the open handles, whatever state they are in."""
+        """Close the open handles, whatever state they are in."""
 
 
 class _File:
@@ -117,13 +117,13 @@ class _File:
             compression=layout.compression,
             metadata_collector=self._footer,
             write_statistics=named or False,
-            # A dictionary that outgrows this is given up: a column without repetition costs half the time to write.
+            # A larger dictionary is abandoned: a column without repetition then takes half the time to write.
             dictionary_pagesize_limit=128 * 1024,
             store_schema=False,
-            # As Spark does it: smaller, and read faster than bytes.
+            # As in Spark's files: smaller, and faster to read than bytes.
             store_decimal_as_integer=True,
         )
-        # Spark before 4 refuses or shifts days before 1582 in files that do not say who wrote them.
+        # Spark before 4 rejects or shifts dates before 1582 in files that do not name their writer.
         self._writer.add_key_value_metadata({"org.apache.spark.version": "4.2.0"})
 
     def write(self, table: pa.Table) -> int:
@@ -147,10 +147,10 @@ class _File:
         )
 
     def drop(self) -> None:
-        """Give up the open handles, whatever state they are in."""
+        """Close the open handles, whatever state they are in."""
         with contextlib.suppress(OSError, ValueError):
             self._writer.close()
-        # On a full disk the close above fails, and would be tried again, loudly, by the garbage collector.
+        # On a full disk the close above fails, and the garbage collector would try again, with a warning.
         self._writer.is_open = False
         with contextlib.suppress(OSError, ValueError):
             self._stream.close()
@@ -158,7 +158,7 @@ class _File:
 
 @dataclass
 class _Group:
-    """The rows of one partition value that wait for their row group."""
+    """The buffered rows of one partition value."""
 
     partition: Mapping[str, str | None]
     folder: str
@@ -168,20 +168,20 @@ class _Group:
     file: OpenFile | None = None
 
 
-class TaskFiles:
+class DataFileWriter:
     """Writes the rows of one task: `write` them all; or `add` batches, then `finish`, and after an error `discard`."""
 
     def __init__(self, place: Location, schema: StructType, layout: Layout, task: Task) -> None:
         from pyspark.sql.types import StructType
 
         from spark_ext.datafiles.statistics import leaves, names_with_statistics
-        from spark_ext.schemas.parquet_types import arrow_schema
+        from spark_ext.schemas.arrow import arrow_schema
 
         self._place, self._layout, self._task = place, layout, task
-        self._wanted = arrow_schema(schema)
+        self._wanted = arrow_schema(schema, nullable=True)
         kept = [f for f in schema.fields if f.name not in layout.partition_by]
         self._kept = [f.name for f in kept]
-        self._file_schema = arrow_schema(StructType(kept))
+        self._file_schema = arrow_schema(StructType(kept), nullable=True)
         self._leaves = leaves(StructType(kept), layout.statistics_columns)
         self._named = names_with_statistics(StructType(kept))
         self._keys = [next(f for f in schema.fields if f.name == name) for name in layout.partition_by]
@@ -191,7 +191,7 @@ class TaskFiles:
         self._begun: list[str] = []
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
-        """All rows; None when there are none. After an error nothing of them is left.
+        """Write all rows; None if there are none. After an error no file is left.
 
         Raises:
             OSError: a file cannot be written.
@@ -205,7 +205,7 @@ class TaskFiles:
             raise
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take some rows.
+        """Add some rows.
 
         Raises:
             OSError: a file cannot be written.
@@ -214,7 +214,7 @@ class TaskFiles:
         if batch.num_rows == 0:
             return
         if batch.schema.types != self._wanted.types:
-            # Spark gives timestamps in the session's zone, and texts in two sizes; the values are the same.
+            # Spark sends timestamps in the session's zone, and strings in two sizes; the values are the same.
             batch = batch.cast(self._wanted)
         if not self._keys:
             self._collect((), {}, batch)
@@ -261,7 +261,7 @@ class TaskFiles:
         if group.file is None:
             self._make_room()
             path = group.folder + file_name(self._task, self._suffix)
-            self._begun.append(path)  # before it is there: a full disk may leave an empty file
+            self._begun.append(path)  # before it exists: a full disk may leave an empty file
             group.file = self._open(path)
         size = group.file.write(table)
         self._waiting -= group.size
@@ -284,7 +284,7 @@ class TaskFiles:
             raise
 
     def finish(self) -> tuple[DataFile, ...]:
-        """Write what waits, and close all files.
+        """Write what is buffered, and close all files.
 
         Raises:
             OSError: a file cannot be written.
@@ -297,9 +297,9 @@ class TaskFiles:
         return tuple(self._done)
 
     def discard(self) -> None:
-        """After an error: remove what this attempt has written, as nobody else will ever commit it.
+        """After an error: delete what this attempt has written, which nobody will ever commit.
 
-        What cannot be removed now is cleaned at the next start.
+        Files that cannot be deleted now are cleaned up at the next start.
         """
         for group in self._groups.values():
             if group.file is not None:
@@ -310,7 +310,7 @@ class TaskFiles:
 
 
 def _pieces(batch: pa.RecordBatch, first: int, most: int) -> Iterator[pa.RecordBatch]:
-    """The batch in slices: the first fills the row group begun."""
+    """The batch in slices; the first one fills the current row group."""
     start, length = 0, first
     while start < batch.num_rows:
         yield batch.slice(start, length)
@@ -318,7 +318,7 @@ def _pieces(batch: pa.RecordBatch, first: int, most: int) -> Iterator[pa.RecordB
 
 
 def commit_info(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
-    """What `DESCRIBE HISTORY` shows of an epoch's commit."""
+    """The properties of an epoch's commit that `DESCRIBE HISTORY` shows."""
     return {
         "isBlindAppend": True,
         "operationMetrics": {

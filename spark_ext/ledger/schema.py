@@ -1,10 +1,10 @@
 """The ledger's tables: one frozen dataclass per table, from which the Arrow and Delta schemas and the docs are derived.
 
-A row is a fact that is only ever added. The same row may be there twice, when a process was killed or the storage
-failed in the moment of writing: readers take it as one. All times are UTC, microseconds. A column of JSON holds text;
-the row object holds the value.
+Rows are facts: they are only ever added. The same row may occur twice, if a process was killed or the storage failed
+while it was written: readers treat both as one. All times are UTC, microseconds. A column of JSON contains text; the
+row object has the value.
 
-A column that is added in a later version must be optional: tables that exist get it with their next append.
+A column that is added in a later version must be optional: existing tables get it with their next append.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ import types
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from enum import Enum
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
+from spark_ext.ledger.kinds import CheckpointKind, CheckpointStatus, ControlStatus, FinishedKind, JobEvent
+
 _JSON = "json"
 
 Json = Annotated[Any, _JSON]
-"""A value that survives JSON; stored as text, null when it is None."""
+"""A value that JSON can represent; stored as text, null if it is None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +36,26 @@ class Row:
     """Base of all rows."""
 
     table: ClassVar[str]
-    """Name of the table, which is that of its folder."""
+    """Name of the table and of its folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow(Row):
-    """One event in the life of the job: an incarnation that started or ended, or a new lineage."""
+    """One event in the life of the job: an incarnation that has started or ended, or a new lineage."""
 
     table: ClassVar[str] = "jobs"
 
     job: str
     """The job's name; a state directory belongs to one job."""
     job_id: str
-    """Drawn at the job's first start; tells two jobs of one name apart."""
+    """Generated at the job's first start; distinguishes jobs of the same name."""
     incarnation: int
-    """Number of the start, from 1; an older one is fenced off."""
+    """Number of the start, from 1; older ones are fenced off."""
     lineage: int
     """Newest lineage of the job, from 1; for a reset, the new one."""
     query: str
-    """For a reset, the query whose lineage is new, "" for all; "" otherwise."""
-    event: str
+    """For a reset, the query with a new lineage, "" for all; "" otherwise."""
+    event: Annotated[str, JobEvent]
     """`started`, `ended` (in order, whatever its outcome) or `reset`."""
     at: datetime
     """When."""
@@ -61,13 +64,13 @@ class JobRow(Row):
     driver_pid: int
     """Process id of the driver's Python process."""
     driver_started: float
-    """Start of that process, s since the epoch: a process id is used again, the pair is not."""
+    """Start of that process, s since 1970 UTC: process ids are reused, the pair is unique."""
     jvm_pid: int | None
-    """Process id of the driver's JVM; null when not known."""
+    """Process id of the driver's JVM; null if unknown."""
     application_id: str
-    """Spark's application id; "" when not known."""
+    """Spark's application id; "" if unknown."""
     reason: str
-    """Why: of an end its outcome, of a lineage who asked for it; "" if none."""
+    """For an end its outcome, for a new lineage who requested it; "" if none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,19 +80,19 @@ class CheckpointRow(Row):
     table: ClassVar[str] = "checkpoints"
 
     checkpoint_id: int
-    """Number of the checkpoint, growing within the job."""
-    kind: str
+    """Number of the checkpoint, increasing within the job."""
+    kind: Annotated[str, CheckpointKind]
     """`periodic`, `final` (the one after a query's last row) or `savepoint` (a user's)."""
     query: str
     """The query's uid; "" for a checkpoint of the whole job."""
     epoch: int | None
     """The query's last epoch in it; null for the whole job, whose metadata has one per query."""
-    status: str
+    status: Annotated[str, CheckpointStatus]
     """`COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`."""
     lineage: int
     """Of the query, or of the job."""
     incarnation: int
-    """Which wrote it."""
+    """The incarnation that wrote the row."""
     metadata: Json
     """What is needed to restore it, versioned; only with `COMPLETED`."""
     at: datetime
@@ -100,11 +103,11 @@ class CheckpointRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRow(Row):
-    """A finished flag: a channel, source or query that has finished, in an epoch that is committed."""
+    """A finished flag: a channel, source or query has finished in an epoch that is committed."""
 
     table: ClassVar[str] = "finished"
 
-    kind: str
+    kind: Annotated[str, FinishedKind]
     """`channel`, `source` or `query`."""
     query: str
     """The query's uid."""
@@ -119,11 +122,11 @@ class FinishedRow(Row):
     lineage: int
     """Of the query: a flag counts in its lineage only."""
     incarnation: int
-    """Which wrote it."""
+    """The incarnation that wrote the row."""
     position: Json
-    """Where the channel ended, in its source's own terms; null for a source or query."""
+    """The channel's last position, in its source's own form; null for a source or query."""
     drained: bool
-    """Ended on request, before the end of its input."""
+    """Whether it ended on request, before the end of its input."""
     at: datetime
     """When the flag was written."""
 
@@ -143,15 +146,15 @@ class EpochRow(Row):
     lineage: int
     """Of the query."""
     incarnation: int
-    """Which wrote it."""
+    """The incarnation that wrote the row."""
     input_rows: int | None
-    """Rows read, end-of-input markers included; null when Spark's event was not seen."""
+    """Rows read, including end-of-input markers; null if Spark's event was not received."""
     committed_at: datetime
     """When Spark recorded the commit."""
     duration_ms: int | None
-    """Time of the whole epoch, ms; null when Spark's event was not seen."""
+    """Duration of the whole epoch, ms; null if Spark's event was not received."""
     offsets: Json
-    """Offsets of the query's sources at its end, in the plan's order; null when Spark has dropped them."""
+    """Offsets of the query's sources at its end, in the plan's order; null if Spark has deleted them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,25 +164,25 @@ class ControlEventRow(Row):
     table: ClassVar[str] = "control_events"
 
     event_id: str
-    """Names the event in all its rows."""
+    """Identifies the event in all its rows."""
     sequence: int
-    """Order of the events within the job, growing; offsets carry the highest that is in force."""
+    """Order of the events within the job, increasing; offsets contain the highest one in effect."""
     kind: str
-    """What is asked for: `drain`, `final_epoch`, ..."""
+    """What is requested: `drain`, `final_epoch`, ..."""
     target: str
     """Uid of a query or source; "" for the job."""
     value: Json
     """The argument; null if none."""
-    status: str
+    status: Annotated[str, ControlStatus]
     """`accepted`, `applied`, `acknowledged`, `rejected` or `failed`."""
     query: str
-    """Of `applied`: by which query; "" otherwise."""
+    """For `applied`: the query; "" otherwise."""
     epoch: int | None
-    """Of `applied`: from which epoch on; null otherwise."""
+    """For `applied`: its first epoch with the event; null otherwise."""
     lineage: int
-    """Newest lineage of the job then; a query whose lineage is newer does not heed the event."""
+    """Newest lineage of the job at that time; queries with a newer lineage ignore the event."""
     incarnation: int
-    """Which wrote it."""
+    """The incarnation that wrote the row."""
     at: datetime
     """When."""
     reason: str
@@ -188,7 +191,7 @@ class ControlEventRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionStateRow(Row):
-    """A query, or the job, has entered a state; it lasts until its next row."""
+    """A query, or the job, has entered a state, which lasts until its next row."""
 
     table: ClassVar[str] = "execution_states"
 
@@ -199,35 +202,35 @@ class ExecutionStateRow(Row):
     since: datetime
     """When it was entered."""
     incarnation: int
-    """Which wrote it."""
+    """The incarnation that wrote the row."""
     reason: str
-    """Why; "" when it needs none."""
+    """Why; "" if there is nothing to say."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IncidentRow(Row):
-    """One event worth telling: a failure, a stall, a checkpoint that failed."""
+    """One notable event: a failure, a stall, a failed checkpoint."""
 
     table: ClassVar[str] = "incidents"
 
     incident_id: str
-    """Names the incident."""
+    """Identifies the incident."""
     at: datetime
     """When it was noticed."""
     job: str
     """The job's name."""
     incarnation: int
-    """In which it happened."""
+    """The incarnation in which it happened."""
     operator: str
-    """To whom."""
+    """Where it happened."""
     type: str
-    """What kind: `failure`, `close`, ..."""
+    """The kind of incident: `failure`, `close`, ..."""
     labels: Json
     """Labels by name; an object."""
     what: str
     """What happened, as text."""
     evidence: Json
-    """What it was concluded from; null if nothing more than the text."""
+    """Further facts; null if there is only the text."""
     action: str
     """What was done about it."""
 
@@ -260,8 +263,10 @@ class Column:
 
     name: str
     arrow: pa.DataType
-    nullable: bool
-    json: bool
+    nullable: bool = False
+    json: bool = False
+    values: tuple[str, ...] = ()
+    """The values that may be written; (): any."""
 
 
 def columns(row_type: type[Row]) -> tuple[Column, ...]:
@@ -277,12 +282,16 @@ def _columns(row_type: Any) -> tuple[Column, ...]:
 
 
 def _column(name: str, hint: Any) -> Column:
-    if get_origin(hint) is Annotated and _JSON in get_args(hint):
-        return Column(name, pa.string(), True, True)
+    if get_origin(hint) is Annotated:
+        kind = get_args(hint)[1]
+        if kind == _JSON:
+            return Column(name, pa.string(), nullable=True, json=True)
+        assert issubclass(kind, Enum)
+        return Column(name, pa.string(), values=tuple(value.value for value in kind))
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (part for part in get_args(hint) if part is not type(None))
-        return Column(name, _ARROW[inner], True, False)
-    return Column(name, _ARROW[hint], False, False)
+        return Column(name, _ARROW[inner], nullable=True)
+    return Column(name, _ARROW[hint])
 
 
 def arrow_schema(row_type: type[Row]) -> pa.Schema:
@@ -294,7 +303,7 @@ def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
     """Rows as an Arrow table.
 
     Raises:
-        ValueError: a value is missing; a time is not in UTC (a naive one may be meant in any zone).
+        ValueError: a value is missing or not one of its column's; a time is not in UTC (a naive one is ambiguous).
     """
     arrays = []
     for it in columns(row_type):
@@ -305,6 +314,11 @@ def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
             for value in values:
                 if value is not None and value.utcoffset() != timedelta(0):
                     raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not a time in UTC")
+        elif it.values:
+            for value in values:
+                if value not in it.values:
+                    raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not one of {', '.join(it.values)}")
+            values = [str(value) for value in values]
         array = pa.array(values, it.arrow)
         if array.null_count and not it.nullable:
             raise ValueError(f"{row_type.__name__}.{it.name} is missing in a row, and is not optional")
@@ -323,12 +337,12 @@ def from_arrow(row_type: type[R], table: pa.Table) -> list[R]:
 
 
 def to_json(value: object) -> str:
-    """JSON text, the same for equal values. What JSON cannot hold (in an incident's evidence) is stored as text."""
+    """JSON text, the same for equal values. What JSON does not support (in an incident's evidence) becomes text."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=str)
 
 
 def from_json_many(texts: Sequence[str | None]) -> list[Any]:
-    """Values of many JSON texts; one parse for all, which is what makes 100,000 of them cheap."""
+    """Values of many JSON texts; parsed at once, which makes 100,000 of them cheap."""
     values: list[Any] = json.loads("[" + ",".join(text if text is not None else "null" for text in texts) + "]")
     return values
 
@@ -337,7 +351,7 @@ def describe(row_type: type[Row]) -> tuple[str, list[tuple[str, str, str]]]:
     """A table for the docs.
 
     Returns:
-        What a row is, and per column its name, Spark type and meaning, from the docstrings in this file.
+        What a row is, and each column's name, Spark type and meaning, from the docstrings in this file.
     """
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(row_type))).body
     assert isinstance(body, ast.ClassDef)

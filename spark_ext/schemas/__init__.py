@@ -1,1 +1,1 @@
-"""Schemas and types: DDL, columns, and how Spark's types map to Parquet's."""
+"""Schemas and types: DDL, columns, and how Spark's types map to Arrow's and Parquet's."""

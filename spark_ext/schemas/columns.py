@@ -1,8 +1,7 @@
-"""Columns of files against those of the declared schema: which types fit, how a batch is brought into shape.
+"""Columns of files against those of the declared schema: which types fit, and how a batch is converted.
 
-The rule: a value never changes. A type fits when each of its values is one of the declared type too (a
-smaller integer in a larger one); where that depends on the value (nanoseconds in a microsecond column) the
-cast is a checked one.
+The rule: a value never changes. A type fits if each of its values is also a value of the declared type (a smaller
+integer in a larger one); where that depends on the value (nanoseconds in a microsecond column) the cast is checked.
 """
 
 from __future__ import annotations
@@ -20,24 +19,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ZONE = r":[0-9]{2}.*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
-"""Matches a time of day that says its zone; the date's own dashes do not match."""
+"""Matches a time of day with a zone; the dashes of the date do not match."""
 
 _DIGITS = {1: 3, 2: 5, 4: 10, 8: 20}
-"""Bytes of an integer type to the decimal digits that hold all its values."""
-
-
-def arrow_schema(declared: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark expects the batches of these columns."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(declared, timezone="UTC")
+"""Decimal digits that hold all values of an integer type, by its size in bytes."""
 
 
 def spark_schema(found: pa.Schema) -> StructType:
-    """The Spark schema for a file's columns; all nullable, as Spark does it.
+    """The Spark schema for a file's columns; all nullable, as in Spark's own readers.
 
     Raises:
-        TypeError: a column's type has no counterpart in Spark; names both.
+        TypeError: Spark does not support a column's type; names both.
     """
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type
@@ -48,12 +40,12 @@ def spark_schema(found: pa.Schema) -> StructType:
         try:
             out = out.add(field.name, from_arrow_type(_sparks(field.type)), nullable=True)
         except PySparkTypeError:
-            raise TypeError(f"column '{field.name}' has the type {field.type}, which Spark has not") from None
+            raise TypeError(f"column '{field.name}' has the type {field.type}, which Spark does not support") from None
     return out
 
 
 def _sparks(found: pa.DataType) -> pa.DataType:
-    """The type nearest to a file's that Spark has and that holds all its values."""
+    """The closest type that Spark supports and that holds all values of a file's type."""
     if types.is_dictionary(found):
         return _sparks(found.value_type)
     if types.is_unsigned_integer(found):
@@ -79,12 +71,12 @@ def _sparks(found: pa.DataType) -> pa.DataType:
 
 
 def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
-    """Whether each value of the type found in a file is a value of the wanted one.
+    """Whether each value of the type found in a file is also a value of the wanted type.
 
     Args:
         found: the file's type.
         wanted: the declared type.
-        grown: whether a field that a struct lacks is null, because the schema has grown since.
+        grown: whether a missing field of a struct is null, because fields were added to the schema later.
     """
     if found == wanted or types.is_null(found):
         return True
@@ -101,7 +93,7 @@ def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
             and wanted.precision - wanted.scale >= found.precision - found.scale
         )
     if types.is_timestamp(found):
-        # A time without a zone is taken as UTC; the other way round would lose what the zone says.
+        # A time without a zone is taken as UTC; the other way round would lose the zone.
         return bool(types.is_timestamp(wanted) and (found.tz is None or wanted.tz is not None))
     if _is_list(found):
         return _is_list(wanted) and fits(found.value_type, wanted.value_type, grown)
@@ -156,7 +148,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def match(wanted: str, names: list[str]) -> str | None:
-    """The file's name of a declared column: the same, else the only one that differs in case; None: none."""
+    """The name of a declared column in the file: the same, or the only one that differs in case; else None."""
     if wanted in names:
         return wanted
     near = [name for name in names if name.lower() == wanted.lower()]
@@ -164,7 +156,7 @@ def match(wanted: str, names: list[str]) -> str | None:
 
 
 def misfit(found: pa.Schema, wanted: pa.Schema, constants: Mapping[str, str | None], grown: bool = False) -> str | None:
-    """What is wrong with a file's columns: column, expected and found type; None when they fit."""
+    """What is wrong with a file's columns: column, expected and found type; None if they fit."""
     for field in wanted:
         if field.name in constants:
             continue
@@ -181,7 +173,7 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, st
     """The batch with exactly the wanted columns, constants filled in.
 
     Raises:
-        pa.ArrowInvalid: a value does not fit, or a column declared without nulls has one; names the column.
+        pa.ArrowInvalid: a value does not fit, or a column declared as not nullable has a null; names the column.
     """
     names, columns = batch.schema.names, []
     for field in wanted:
@@ -195,7 +187,7 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, st
             except pa.ArrowInvalid as problem:
                 raise pa.ArrowInvalid(f"column '{field.name}': {problem}") from None
         if not field.nullable and column.null_count:
-            raise pa.ArrowInvalid(f"column '{field.name}' is declared without nulls and has one")
+            raise pa.ArrowInvalid(f"column '{field.name}' is declared as not nullable and has a null")
         columns.append(column)
     if not columns:
         return batch.select([])
@@ -203,7 +195,7 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, st
 
 
 def constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """A column of one value that is given as text, as in the name of a partition's folder.
+    """A column of one value given as text, such as the value in the name of a partition's folder.
 
     Raises:
         pa.ArrowInvalid: the text is not a value of the type.
@@ -216,10 +208,10 @@ def constant(text: str | None, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def instants(texts: pa.Array, kind: pa.DataType, pattern: str | None = None) -> pa.Array:
-    """Texts as timestamps: ISO 8601, or by a strptime pattern; one that names no zone is UTC.
+    """Texts as timestamps: ISO 8601, or by a strptime pattern; UTC if no zone is given.
 
     Raises:
-        pa.ArrowInvalid: a text is no timestamp.
+        pa.ArrowInvalid: a text is not a timestamp.
     """
     if pattern is not None:
         return pc.strptime(texts, format=pattern, unit="us").cast(kind)
@@ -234,7 +226,7 @@ def instants(texts: pa.Array, kind: pa.DataType, pattern: str | None = None) -> 
 
 
 def _with_time(texts: pa.Array) -> pa.Array:
-    """A date alone gets a time of day, because Arrow knows no zone behind a date."""
+    """Add a time of day to a date, because Arrow does not parse a zone after a date."""
     dates = pc.match_substring_regex(texts, r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")
     return pc.if_else(dates, pc.binary_join_element_wise(texts, "T00:00:00", ""), texts)
 
@@ -243,7 +235,7 @@ _HIVE = re.compile(r"([^/=]+)=([^/]*)")
 
 
 def folder_values(path: str) -> dict[str, str | None]:
-    """The partition values that the folders of a path spell in Hive's way: `year=2013/month=1/x.parquet`."""
+    """The partition values in the folders of a path, as Hive names them: `year=2013/month=1/x.parquet`."""
     values: dict[str, str | None] = {}
     for part in path.split("/")[:-1]:
         found = _HIVE.fullmatch(part)

@@ -1,4 +1,4 @@
-"""The column lists that sources give as text, read without Spark, whose own parser needs a running JVM."""
+"""Parses the column lists that sources give as text; Spark's own parser needs a running JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def columns(text: str) -> T.StructType:
     """`"id bigint, tags array<string> not null"` as a schema.
 
     Raises:
-        ValueError: a part that is not understood; intervals and variants are not.
+        ValueError: a part cannot be parsed; intervals and variants are not supported.
     """
     fields = []
     for part in _parts(text):
@@ -44,7 +44,7 @@ def columns(text: str) -> T.StructType:
 
 
 def _parts(text: str) -> list[str]:
-    """Cut at the commas that are in no bracket."""
+    """Split at the commas outside of brackets."""
     parts, depth, current = [], 0, ""
     for char in text:
         depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)

@@ -1,4 +1,4 @@
-"""What an earlier run has left in Spark's checkpoint directory of a query, held against what the ledger knows."""
+"""What an earlier run has left in Spark's checkpoint directory of a query, compared with the ledger."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from spark_ext.spark.spark_log import SparkLog
 
 
 @dataclass(frozen=True)
-class Left:
-    """The facts from which a query goes on."""
+class RestoredCheckpoint:
+    """The facts from which a query continues."""
 
     query_id: str | None
-    """Spark's id; None when the query was never started."""
+    """Spark's id; None if the query was never started."""
     committed: int
     """The newest committed epoch; -1: none."""
     offsets: LoggedOffsets | None
     """Its offsets."""
 
 
-def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> Left:
+def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> RestoredCheckpoint:
     """Read the directory.
 
     Args:
         log: of the directory.
-        known: Spark's query id and the newest committed epoch as the ledger has them; None: never ran.
+        known: Spark's query id and the newest committed epoch in the ledger; None: never ran.
         who: job and query, for messages.
         query: the query's uid.
 
     Raises:
-        StateError: the ledger knows committed epochs of this query, and the directory is gone, or another one.
+        StateError: the ledger has committed epochs of this query, but the directory is missing or another one.
     """
     query_id = log.query_id()
     newest = log.newest_commit()
     committed = -1 if newest is None else newest
     if known is not None and (query_id != known[0] or committed < known[1]):
-        state = "is gone" if query_id is None else "is not the one that the ledger knows"
+        state = "is missing" if query_id is None else "is not the one recorded in the ledger"
         raise StateError(
-            f"the checkpoint of this query {state}: the ledger has epochs up to {known[1]} committed, and a new "
+            f"the checkpoint of this query {state}: the ledger has committed epochs up to {known[1]}, and a new "
             "checkpoint would write them a second time",
             operator=who,
-            kept="the ledger and all output are as they were; nothing was started",
-            do=f"put the directory back ({log.checkpoint}), or give up the history with job.reset('{query}'), "
-            "which reads all input again and leaves earlier output where it is",
+            kept="the ledger and all output are unchanged; nothing was started",
+            do=f"restore the directory ({log.checkpoint}), or discard the history with job.reset('{query}'), "
+            "which reads all input again and keeps earlier output",
         )
     offsets = log.offsets(committed) if committed >= 0 else None
     if committed >= 0 and offsets is None:
@@ -52,6 +52,6 @@ def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> 
             f"epoch {committed} is in commits/ but not in offsets/",
             operator=who,
             kept="nothing was started, nothing was changed",
-            do=f"put back offsets/{committed} of {log.checkpoint}",
+            do=f"restore offsets/{committed} of {log.checkpoint}",
         )
-    return Left(query_id, committed, offsets)
+    return RestoredCheckpoint(query_id, committed, offsets)

@@ -248,7 +248,7 @@ class _Planning:
         schema: StructType | None,
         ledger: LaggingLedger,
     ) -> None:
-        from spark_ext.schemas.columns import arrow_schema
+        from spark_ext.schemas.arrow import arrow_schema
 
         self.source = kind(options)
         declared = schema or _struct(self.source.schema())

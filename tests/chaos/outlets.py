@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_ext.datafiles.writer import owner_of
+from spark_ext.failpoints import FailPoint
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.sinks.files_2pc.folder import Folder
@@ -62,8 +63,8 @@ class Outlet(ABC):
 
 class DeltaOutlet(Outlet):
     name = "delta_2pc"
-    starts = ("delta.before_fence", "delta.fenced", "delta.cleaned")
-    commits = ("delta.before_commit", "delta.committed")
+    starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.DELTA_FENCED, FailPoint.DELTA_CLEANED)
+    commits = (FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
 
     def options(self, out: Path) -> dict[str, str]:
         return {"path": str(out / "table")}
@@ -79,16 +80,16 @@ class HttpOutlet(Outlet):
     """A receiver that keeps no more keys than it has to, for all rounds; a path of its own for each."""
 
     name = "http_2pc"
-    starts = ("delta.before_fence", "http.fenced")
+    starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.HTTP_FENCED)
     commits = (
-        "delta.before_commit",
-        "http.decided",
-        "http.before_request",
-        "http.answered",
-        "http.acknowledged",
-        "http.before_settle",
-        "http.recorded",
-        "http.settled",
+        FailPoint.DELTA_BEFORE_COMMIT,
+        FailPoint.HTTP_DECIDED,
+        FailPoint.HTTP_BEFORE_REQUEST,
+        FailPoint.HTTP_ANSWERED,
+        FailPoint.HTTP_ACKNOWLEDGED,
+        FailPoint.HTTP_BEFORE_SETTLE,
+        FailPoint.HTTP_RECORDED,
+        FailPoint.HTTP_SETTLED,
     )
 
     def __init__(self, there: receiver.Receiver) -> None:
@@ -112,8 +113,8 @@ class HttpOutlet(Outlet):
 
 class FilesOutlet(Outlet):
     name = "files_2pc"
-    starts = ("files.before_claim", "files.claimed", "files.cleaned")
-    commits = ("files.before_commit", "files.committed", "files.published")
+    starts = (FailPoint.FILES_BEFORE_CLAIM, FailPoint.FILES_CLAIMED, FailPoint.FILES_CLEANED)
+    commits = (FailPoint.FILES_BEFORE_COMMIT, FailPoint.FILES_COMMITTED, FailPoint.FILES_PUBLISHED)
 
     def options(self, out: Path) -> dict[str, str]:
         return {"path": str(out / "files"), "format": "parquet"}
@@ -132,12 +133,12 @@ class PostgresOutlet(Outlet):
     """A table for each round; small tasks send their rows along, or none do."""
 
     name = "postgres_2pc"
-    starts = ("postgres.fenced", "postgres.cleaned")
+    starts = (FailPoint.POSTGRES_FENCED, FailPoint.POSTGRES_CLEANED)
     commits: ClassVar[tuple[str, ...]] = (
-        "postgres.staged",
-        "postgres.before_commit",
-        "postgres.recorded",
-        "postgres.committed",
+        FailPoint.POSTGRES_STAGED,
+        FailPoint.POSTGRES_BEFORE_COMMIT,
+        FailPoint.POSTGRES_RECORDED,
+        FailPoint.POSTGRES_COMMITTED,
     )
 
     def __init__(self, server: PostgresServer) -> None:
@@ -166,7 +167,7 @@ class PreparedOutlet(PostgresOutlet):
 
     name = "postgres_2pc"
     starts = PostgresOutlet.starts
-    commits = ("postgres.prepared", *PostgresOutlet.commits[1:], "postgres.part_committed")
+    commits = (FailPoint.POSTGRES_PREPARED, *PostgresOutlet.commits[1:], FailPoint.POSTGRES_PART_COMMITTED)
 
     def options(self, out: Path) -> dict[str, str]:
         return {**super().options(out), "prepared": "true"}
@@ -176,8 +177,8 @@ class KafkaOutlet(Outlet):
     """A topic for each round."""
 
     name = "kafka_2pc"
-    starts = ("kafka.before_fence", "kafka.fenced", "kafka.cleaned")
-    commits = ("kafka.before_commit", "kafka.committed")
+    starts = (FailPoint.KAFKA_BEFORE_FENCE, FailPoint.KAFKA_FENCED, FailPoint.KAFKA_CLEANED)
+    commits = (FailPoint.KAFKA_BEFORE_COMMIT, FailPoint.KAFKA_COMMITTED)
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

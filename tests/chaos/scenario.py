@@ -7,36 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from spark_ext.failpoints import FailPoint
 from tests.chaos.verify import Content, leftovers
 
 ROOT = Path(__file__).parents[2]
 
-FINAL_STEPS = (
-    "final.before_end_of_input",
-    "final.before_completed",
-    "final.completed",
-    "final.before_flagged",
-    "final.flagged",
-    "final.before_acknowledged",
-    "final.acknowledged",
-    "final.before_closed",
-    "final.stopped",
-    "final.closed",
-    "job.ended",
-)
+FINAL_STEPS = (*(point for point in FailPoint if point.startswith("final.")), FailPoint.JOB_ENDED)
 """Fail points of the final checkpoint; all are passed in the driver's own process."""
 
-START_STEPS = ("incarnation.taken", "delta.fenced", "delta.cleaned", "sink.claimed")
+START_STEPS = (
+    FailPoint.INCARNATION_TAKEN,
+    FailPoint.DELTA_FENCED,
+    FailPoint.DELTA_CLEANED,
+    FailPoint.SINK_CLAIMED,
+)
 """Fail points of a start, in the driver's own process."""
 
 COMMIT_STEPS = (
-    "source.planned",
-    "sink.written",
-    "sink.before_commit",
-    "delta.before_commit",
-    "delta.committed",
-    "sink.committed",
-    "end_of_input.planned",
+    FailPoint.SOURCE_PLANNED,
+    FailPoint.SINK_WRITTEN,
+    FailPoint.SINK_BEFORE_COMMIT,
+    FailPoint.DELTA_BEFORE_COMMIT,
+    FailPoint.DELTA_COMMITTED,
+    FailPoint.SINK_COMMITTED,
+    FailPoint.END_OF_INPUT_PLANNED,
 )
 """Fail points of an epoch, passed in Python workers of the driver's JVM or of an executor."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_ext.failpoints import ONCE_DIR, VARIABLE
+from spark_ext.failpoints import ONCE_DIR, VARIABLE, FailPoint
 from tests.chaos.harness import (
     STARTS_IN_VAIN,
     Blow,
@@ -26,8 +26,14 @@ from tests.chaos.verify import Content
 
 LOCAL = {"SPARK_MASTER": "local[2]"}
 
-EVERY_START = ("incarnation.taken", "sink.claimed")
-EVERY_COMMIT = ("source.planned", "source.read", "sink.written", "sink.before_commit", "sink.committed")
+EVERY_START = (FailPoint.INCARNATION_TAKEN, FailPoint.SINK_CLAIMED)
+EVERY_COMMIT = (
+    FailPoint.SOURCE_PLANNED,
+    FailPoint.SOURCE_READ,
+    FailPoint.SINK_WRITTEN,
+    FailPoint.SINK_BEFORE_COMMIT,
+    FailPoint.SINK_COMMITTED,
+)
 """Fail points that an epoch passes whatever the sink is."""
 
 

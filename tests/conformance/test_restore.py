@@ -194,7 +194,7 @@ def test_a_checkpoint_deleted_by_hand_is_refused_and_reset_is_the_way_out(lab: L
     shutil.rmtree(lab.checkpoint())
     gate.touch()
     refused = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate))
-    with pytest.raises(StateError, match="is gone") as failure:
+    with pytest.raises(StateError, match="is missing") as failure:
         refused.run(progress=False)
     assert "job.reset('q')" in str(failure.value)
     assert lab.numbers() == expected(20)

@@ -82,8 +82,8 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: Lab, kafka: Broker) 
     cases: list[tuple[Any, tuple[str, ...]]] = [
         (reader(lab, kafka, "nowhere"), ("'nowhere' cannot be read", "create the topic")),
         (reader(lab, kafka, topic, **asked, client_options=login("wrong-" + PASSWORD)), ("credentials",)),
-        (reader(lab, kafka, topic).schema("value binary, nr int"), ("column 'nr int' is none of this source",)),
-        (reader(lab, kafka, topic).schema("value string"), ("column 'value string' is none of this source",)),
+        (reader(lab, kafka, topic).schema("value binary, nr int"), ("column 'nr int' is not one of this source",)),
+        (reader(lab, kafka, topic).schema("value string"), ("column 'value string' is not one of this source",)),
     ]
     for frame, words in cases:
         with refused(ConfigurationError, "source 'in'", *words) as told:

@@ -79,7 +79,7 @@ def test_a_server_without_prepared_transactions(lab: Lab) -> None:
         ({"password": "x" + PASSWORD}, "password authentication failed"),
         ({"table": "nowhere"}, "there is no table"),
         ({"table": "pairs"}, "primary key of one column"),
-        ({"key": "nr"}, "no column 'nr' to cut by"),
+        ({"key": "nr"}, "no key column 'nr'"),
     ],
 )
 def test_what_the_load_of_a_table_refuses(lab: Lab, database: Database, given: dict[str, str], word: str) -> None:

@@ -10,8 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ext.ledger.docs import BEGIN, END, tables_markdown
-from spark_ext.ledger.schema import ROWS, EpochRow, FinishedRow, arrow_schema, columns, describe, from_arrow, to_arrow
-from tests.ledger.rows import START, epoch, flag
+from spark_ext.ledger.kinds import CheckpointKind, CheckpointStatus, ControlStatus, JobEvent
+from spark_ext.ledger.schema import (
+    ROWS,
+    CheckpointRow,
+    EpochRow,
+    FinishedRow,
+    arrow_schema,
+    columns,
+    describe,
+    from_arrow,
+    to_arrow,
+)
+from spark_ext.model.lifecycle import FinalStep
+from tests.ledger.rows import START, checkpoint, epoch, flag
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
@@ -78,3 +90,22 @@ def test_an_equal_json_value_has_equal_text() -> None:
     one, other = ({"a": 1, "b": START.isoformat()}, {"b": START.isoformat(), "a": 1})
     texts = to_arrow(FinishedRow, [flag(1, position=one), flag(1, position=other)])["position"].to_pylist()
     assert texts[0] == texts[1]
+
+
+def test_an_unknown_event_kind_or_status_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"CheckpointRow\.status: 'DONE' is not one of COMPLETED, FLAGGED"):
+        to_arrow(CheckpointRow, [checkpoint(1, status="DONE")])
+    with pytest.raises(ValueError, match=r"FinishedRow\.kind: 'chanel' is not one of channel, source, query"):
+        to_arrow(FinishedRow, [flag(1, kind="chanel")])
+
+
+def test_a_member_is_stored_as_its_text_and_equal_to_it() -> None:
+    row = checkpoint(1, kind=CheckpointKind.FINAL, status=CheckpointStatus.COMPLETED)
+    table = to_arrow(CheckpointRow, [row])
+    assert (table["kind"].to_pylist(), table["status"].to_pylist()) == (["final"], ["COMPLETED"])
+    assert from_arrow(CheckpointRow, table) == [row]
+    assert f"{ControlStatus.ACCEPTED}, {JobEvent.RESET}" == "accepted, reset"
+
+
+def test_the_steps_of_a_final_checkpoint_are_statuses() -> None:
+    assert {step.value for step in FinalStep} | {"FAILED"} == {status.value for status in CheckpointStatus}

@@ -1,1 +1,1 @@
-"""What the PostgreSQL source and sink share: where the server is, kept connections, and what its errors mean."""
+"""What the PostgreSQL source and sink share: options, connections, names, and the conversion of its errors."""

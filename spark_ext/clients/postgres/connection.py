@@ -1,7 +1,7 @@
-"""Where the server is, and connections to it that are kept over epochs.
+"""Connection options, and connections that are kept across epochs.
 
-What an option does not say, libpq's own means do: `PGHOST`, `PGUSER`, `PGPASSWORD`, `~/.pgpass`, `PGSERVICE`. They
-count where the connection is made: on the driver and on every executor.
+Unset options fall back to libpq's defaults: `PGHOST`, `PGUSER`, `PGPASSWORD`, `~/.pgpass`, `PGSERVICE`, in the process
+that connects: the driver and every executor.
 """
 
 from __future__ import annotations
@@ -15,65 +15,66 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from spark_ext.clients.postgres.problems import problem
-from spark_ext.errors import ConfigurationError, EnvironmentProblem
+from spark_ext.clients.library import load
+from spark_ext.clients.postgres.problems import translated
+from spark_ext.errors import refused
 from spark_ext.options import Milliseconds, Options
 
 if TYPE_CHECKING:
     import psycopg
 
-_NOTHING = "nothing was read or written"
-
 
 class ConnectionOptions(Options):
-    """How to reach the server; each falls back on libpq's environment variables and files."""
+    """Connection options; each one that is unset falls back to libpq's environment variables and files."""
 
     dsn: str | None = Field(default=None, repr=False)
-    """An address, `postgresql://user@host/db`, or libpq's `key=value` form. Never shown; the others overrule it."""
+    """Connection string: `postgresql://user@host/db` or libpq's `key=value` form. Never shown; the options below
+    override it."""
 
     host: str | None = None
-    """Name or address of the server, or the folder of its socket."""
+    """Host name or address of the server, or the directory of its socket."""
 
     port: int | None = Field(default=None, gt=0, lt=65536)
-    """Its port."""
+    """Port of the server."""
 
     dbname: str | None = None
-    """The database."""
+    """Name of the database."""
 
     user: str | None = None
-    """The role."""
+    """Name of the role."""
 
     password: str | None = Field(default=None, repr=False)
-    """Better kept in `PGPASSWORD`, `~/.pgpass` or a service file on driver and executors. Never shown or stored."""
+    """Password; preferably kept in `PGPASSWORD`, `~/.pgpass` or a service file on the driver and the executors. Never
+    shown or stored."""
 
     service: str | None = None
-    """A section of libpq's service file."""
+    """Name of a section of libpq's service file."""
 
     sslmode: str | None = None
     """`disable`, `prefer`, `require`, `verify-ca` or `verify-full`; libpq's default is `prefer`."""
 
     connect_timeout: Milliseconds = 10_000
-    """How long a connection may take, ms; at least two seconds."""
+    """Time limit for connecting, ms; at least two seconds."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A database on a server, as some operator reaches it."""
+    """A database on a server."""
 
     conninfo: str = field(repr=False)
-    """libpq's connection string; holds the password if one was given."""
+    """libpq's connection string; contains the password if one was given."""
     name: str
     """host:port/database, for messages."""
 
     @classmethod
     def of(cls, options: ConnectionOptions, who: str) -> Server:
-        """The server that options name.
+        """The server of the options.
 
         Raises:
             EnvironmentProblem: psycopg is not installed.
             ConfigurationError: the option `dsn` is not a connection string; its text is not shown.
         """
-        psycopg = load("psycopg", who)
+        psycopg = load("psycopg", "postgres", who)
         given = {
             name: value
             for name in ("host", "port", "dbname", "user", "password", "service", "sslmode")
@@ -90,35 +91,34 @@ class Server:
             if options.dsn and "://" in options.dsn and _torn(parsed):
                 raise psycopg.ProgrammingError("password")
         except psycopg.Error:
-            raise ConfigurationError(
+            raise refused(
                 "the option 'dsn' is not a connection string of PostgreSQL",
-                operator=who,
-                kept=_NOTHING,
-                do="give 'postgresql://user@host:5432/database' or 'host=... dbname=...', with special characters "
+                who,
+                "use 'postgresql://user@host:5432/database' or 'host=... dbname=...', with special characters "
                 "percent-encoded in the first and quoted in the second",
             ) from None
         return cls(conninfo, _shown({**parsed, **given}))
 
     @property
     def here(self) -> tuple[object, ...]:
-        """What tells connections of this process apart: also what libpq takes from the environment."""
+        """The key of this process's connections to the server, including libpq's environment variables."""
         return (os.getpid(), self.conninfo, *sorted(item for item in os.environ.items() if item[0].startswith("PG")))
 
     def connect(self, application: str) -> psycopg.Connection[Any]:
-        """A new connection, in autocommit.
+        """A new connection, in autocommit mode.
 
         Raises:
-            psycopg.Error: it cannot be made.
+            psycopg.Error: the connection failed.
         """
         import psycopg
 
-        # Server-side preparation would outlive what it was made for: staging tables come and go.
+        # Statements prepared on the server would outlive the staging tables that they refer to.
         return psycopg.connect(self.conninfo, application_name=application, autocommit=True, prepare_threshold=None)
 
 
 def _torn(parsed: Mapping[str, Any]) -> bool:
-    """Whether a password with `@` or `/` in it, not encoded, has fallen apart: its end is in host or database then."""
-    # A host that begins with it is an abstract socket.
+    """Whether an unencoded `@` or `/` in a password has split it: its end is then part of the host or the database."""
+    # A host that begins with `@` is an abstract socket.
     return "@" in str(parsed.get("host", ""))[1:] or "@" in str(parsed.get("dbname", ""))
 
 
@@ -132,31 +132,12 @@ def _shown(settings: Mapping[str, Any]) -> str:
     return f"{host}:{port}/{name}"
 
 
-def load(module: str, who: str) -> Any:
-    """Import a client library.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
-    from importlib import import_module
-
-    try:
-        return import_module(module)
-    except ImportError as missing:
-        raise EnvironmentProblem(
-            f"the package for PostgreSQL is not installed: {missing}",
-            operator=who,
-            kept=_NOTHING,
-            do="pip install 'spark-ext[postgres]' for the Python of driver and executors",
-        ) from None
-
-
-_MOST_KEPT = 4
-"""Idle connections that a thread keeps."""
+MOST_KEPT = 4
+"""Maximum number of idle connections that are kept."""
 
 
 class _Kept(threading.local):
-    """Connections of this thread by server and application: operators are built anew for each epoch."""
+    """Connections of this thread by server and application: operators are created again for each epoch."""
 
     def __init__(self) -> None:
         self.connections: dict[tuple[object, ...], psycopg.Connection[Any]] = {}
@@ -172,16 +153,16 @@ def session(
     who: str,
     begin: Callable[[psycopg.Connection[Any]], None] = lambda connection: None,
 ) -> Iterator[psycopg.Connection[Any]]:
-    """A connection in autocommit, kept for the next use if it is left idle and well.
+    """A connection in autocommit mode, kept for the next use if it is idle afterwards and no error occurred.
 
     Args:
-        server: where to.
+        server: the database.
         application: `application_name`, by which a later start of the job finds the connections of an earlier one.
         who: operator and target, for errors.
-        begin: what to do first with a new connection.
+        begin: called first with a new connection.
 
     Raises:
-        SparkExtError: the connection cannot be made.
+        SparkExtError: the connection failed.
     """
     import psycopg
 
@@ -191,30 +172,28 @@ def session(
     if connection is not None and not _lives(connection):
         connection = None
     if connection is None:
-        try:
+        with translated(who, "nothing of this step was written"):
             connection = server.connect(application)
-        except psycopg.Error as error:
-            raise problem(error, who, "nothing of this step was written") from None
         fresh = True
     try:
         if fresh:
             begin(connection)
         yield connection
     except BaseException:
-        # Whatever state it is in: closing it rolls back on the server.
+        # Whatever its state: closing it rolls back on the server.
         connection.close()
         raise
     if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
         connection.close()
     else:
         _kept.connections[key] = connection
-        while len(_kept.connections) > _MOST_KEPT:
-            # The one that has been idle for longest: a process may serve many operators, one after the other.
+        while len(_kept.connections) > MOST_KEPT:
+            # The one that has been idle longest: a process may serve many operators, one after the other.
             _kept.connections.pop(next(iter(_kept.connections))).close()
 
 
 def _lives(connection: psycopg.Connection[Any]) -> bool:
-    """One round trip; a server that was restarted meanwhile is noticed here."""
+    """Whether the connection still works, by one round trip: the server may have been restarted."""
     import psycopg
 
     try:

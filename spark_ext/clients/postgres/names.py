@@ -15,17 +15,17 @@ _NAME = re.compile(rf"(?:(?:{_PART})\.)?(?:{_PART})")
 
 @dataclass(frozen=True)
 class Name:
-    """A table's name as the user wrote it: `table` or `schema.table`, odd names in double quotes."""
+    """A table's name as the user wrote it: `table` or `schema.table`, with special names in double quotes."""
 
     schema: str | None
     table: str
 
     @classmethod
     def parse(cls, text: str) -> Name:
-        """Read a name; unquoted parts are taken as they are, not turned to lower case.
+        """Parse a name; unquoted parts are taken as they are, not folded to lower case.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a table's name.
         """
         found = _NAME.fullmatch(text.strip())
         if found is None:

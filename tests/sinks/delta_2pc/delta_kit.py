@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.writer import DataFile
-from spark_ext.schemas.parquet_types import arrow_schema
+from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 

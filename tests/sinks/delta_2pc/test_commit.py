@@ -199,7 +199,7 @@ MISFITS = [
     ([column("id", "long", False), column("name", "string")], "'id' may be null in the query"),
     (
         [column("id", "long"), column("name", "string"), column("x", "long", False)],
-        "'x' may not be null in the table, and the query does not give it",
+        "'x' may not be null in the table, and the query does not have it",
     ),
 ]
 

@@ -19,8 +19,8 @@ from pyspark.sql import types as spark
 
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.partition_values import STRING_PREFIX, greatest_text, least_text
-from spark_ext.datafiles.writer import DataFile, Layout, TaskFiles
-from spark_ext.schemas.parquet_types import arrow_schema
+from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
+from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sinks.contract import Task
 
 TASK = Task("out", "q", 0, 0, 0, 1, 0)
@@ -28,7 +28,7 @@ TASK = Task("out", "q", 0, 0, 0, 1, 0)
 
 def write(schema: spark.StructType, rows: list[dict[str, Any]], **layout: Any) -> tuple[DataFile, ...]:
     with tempfile.TemporaryDirectory() as folder:
-        files = TaskFiles(Location(folder), schema, Layout(**layout), TASK)
+        files = DataFileWriter(Location(folder), schema, Layout(**layout), TASK)
         for batch in pa.Table.from_pylist(rows, schema=arrow_schema(schema)).to_batches(max_chunksize=7):
             files.add(batch)
         return files.finish()
@@ -132,7 +132,7 @@ def test_a_text_that_is_not_utf8_has_no_bound() -> None:
     schema = spark.StructType([spark.StructField("v", spark.StringType())])
     raw = pa.array([b"\xff\xfe", b"a"], pa.binary()).view(pa.string())
     with tempfile.TemporaryDirectory() as folder:
-        files = TaskFiles(Location(folder), schema, Layout(), TASK)
+        files = DataFileWriter(Location(folder), schema, Layout(), TASK)
         files.add(pa.record_batch([raw], schema=arrow_schema(schema)))
         (file,) = files.finish()
     assert parsed(file)["minValues"] == {"v": "a"}
@@ -150,7 +150,7 @@ def test_a_year_beyond_9999_has_no_bound() -> None:
     schema = spark.StructType([spark.StructField("v", spark.DateType())])
     batch = pa.record_batch([pa.array([0, 10_000_000], pa.int32()).cast(pa.date32())], schema=arrow_schema(schema))
     with tempfile.TemporaryDirectory() as folder:
-        files = TaskFiles(Location(folder), schema, Layout(), TASK)
+        files = DataFileWriter(Location(folder), schema, Layout(), TASK)
         files.add(batch)
         (file,) = files.finish()
     assert parsed(file)["minValues"] == {"v": "1970-01-01"}
@@ -195,7 +195,7 @@ def test_floats_have_no_statistics_inside_the_file() -> None:
     """Spark would pass over row groups with a NaN that it looks for: Parquet leaves NaN out of its bounds."""
     schema = spark.StructType([spark.StructField("i", spark.IntegerType()), *NESTED.fields])
     with tempfile.TemporaryDirectory() as folder:
-        files = TaskFiles(Location(folder), schema, Layout(), TASK)
+        files = DataFileWriter(Location(folder), schema, Layout(), TASK)
         files.add(pa.RecordBatch.from_pylist([{"i": 1, "last": 2}], schema=arrow_schema(schema)))
         (file,) = files.finish()
         group = pq.ParquetFile(f"{folder}/{file.path}").metadata.row_group(0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spark_ext.errors import CommitError, StateError
 from spark_ext.sinks.files_2pc import epoch_log
-from spark_ext.sinks.files_2pc.epoch_log import Entry, EpochLog, State, put_if_absent
+from spark_ext.sinks.files_2pc.epoch_log import Entry, EpochLog, LogState, put_if_absent
 
 
 def epoch(number: int, application: str = "a") -> Entry:
@@ -25,13 +25,13 @@ def claim(incarnation: int) -> Entry:
     return {"kind": "claim", "incarnation": incarnation, "job_id": "j"}
 
 
-def always(entry: Entry) -> Callable[[State], Entry]:
+def always(entry: Entry) -> Callable[[LogState], Entry]:
     return lambda state: entry
 
 
 def write(log: EpochLog, *entries: Entry) -> None:
     for entry in entries:
-        assert log.append(always(entry), "1", "point") is not None
+        assert log.append(always(entry), "1") is not None
 
 
 @given(
@@ -44,7 +44,7 @@ def test_a_log_is_the_fold_of_its_entries_however_they_were_merged(
 ) -> None:
     folder = tmp_path_factory.mktemp("log") / "l"
     wanted = [claim(n) if kind == "claim" else epoch(n, f"app{kind}") for n, kind in enumerate(kinds)]
-    state = State()
+    state = LogState()
     for entry in wanted:
         state = state.after(entry)
         # A new object each time, as each epoch of a query has.
@@ -71,14 +71,14 @@ def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
         log = EpochLog(tmp_path, span=3)
         for number in range(60):
 
-            def next_one(state: State, number: int = number) -> Entry:
+            def next_one(state: LogState, number: int = number) -> Entry:
                 assert state.epochs.get(application, -1) == number - 1
                 return epoch(number, application)
 
             written = False
             while not written:
                 try:
-                    written = log.append(next_one, "1", "point") is not None
+                    written = log.append(next_one, "1") is not None
                 except CommitError:
                     continue
 
@@ -108,16 +108,16 @@ def test_a_writer_frozen_for_so_long_that_its_place_was_merged_away_decides_agai
     """The file that it would create is not there any more: it can be created, and must not count."""
     log, other = EpochLog(tmp_path, span=2), EpochLog(tmp_path, span=2)
     write(log, epoch(0))
-    looks: list[State] = []
+    looks: list[LogState] = []
 
-    def late(state: State) -> Entry:
+    def late(state: LogState) -> Entry:
         looks.append(state)
         if len(looks) == 1:
             write(other, *map(epoch, range(1, 12)))
             assert not (tmp_path / f"{1:020}.jsonl").exists(), "merged and deleted"
         return epoch(99)
 
-    assert log.append(late, "1", "point") is not None
+    assert log.append(late, "1") is not None
     assert [look.last for look in looks] == [0, 11]
     assert [entry["epoch"] for entry in log.entries()] == [*range(12), 99]
     assert not (tmp_path / f"{1:020}.jsonl").exists()
@@ -158,8 +158,8 @@ def test_merging_that_a_crash_prevented_is_made_up_for(tmp_path: Path, monkeypat
 
 def test_nothing_is_written_when_nothing_is_decided(tmp_path: Path) -> None:
     log = EpochLog(tmp_path / "log")
-    assert log.append(lambda state: None, "1", "point") is None
-    assert log.state() == State()
+    assert log.append(lambda state: None, "1") is None
+    assert log.state() == LogState()
     assert log.entries() == []
 
 
@@ -212,7 +212,7 @@ def test_an_entry_that_a_power_failure_has_emptied_or_cut_is_told(tmp_path: Path
     write(log, epoch(0), epoch(1))
     newest = max((tmp_path / "l").glob("0*.jsonl"))
     newest.write_bytes(newest.read_bytes()[:left])
-    for look in (log.state, log.entries, lambda: log.append(always(epoch(2)), "1", "point")):
-        with pytest.raises(StateError, match="is empty or cut") as told:
+    for look in (log.state, log.entries, lambda: log.append(always(epoch(2)), "1")):
+        with pytest.raises(StateError, match="is empty or truncated") as told:
             look()
         assert newest.name in told.value.what

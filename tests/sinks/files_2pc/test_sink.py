@@ -144,11 +144,11 @@ def test_many_epochs_keep_few_files_of_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "told"),
     [
-        ("csv", "id bigint, b binary", "column 'b' has the type binary, which csv does not hold"),
-        ("csv", "id bigint, a array<int>", "column 'a' has the type array<int>, which csv does not hold"),
-        ("csv", "id bigint, s struct<x int>", "column 's' has the type struct<x:int>, which csv does not hold"),
-        ("csv", "only string", "column 'only' is alone in its file and may be null"),
-        ("json", "m map<int, int>", "its keys have to be texts"),
+        ("csv", "id bigint, b binary", "column 'b' has the type binary, which csv does not support"),
+        ("csv", "id bigint, a array<int>", "column 'a' has the type array<int>, which csv does not support"),
+        ("csv", "id bigint, s struct<x int>", "column 's' has the type struct<x:int>, which csv does not support"),
+        ("csv", "only string", "column 'only' is the only one in its files and may be null"),
+        ("json", "m map<int, int>", "its keys have to be strings"),
         ("json", "s struct<m map<date, int>>", "column 's.m' has the type map<date,int>"),
         ("parquet", "Id bigint, id bigint", "columns 'Id' and 'id' differ in case only"),
     ],
@@ -163,7 +163,7 @@ def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
     for kind in (T.VariantType(), T.DayTimeIntervalType(), T.NullType()):
         for form in ("parquet", "csv", "json"):
             schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("x", kind)])
-            with pytest.raises(ConfigurationError, match=f"'x' has the type .* which {form} does not hold"):
+            with pytest.raises(ConfigurationError, match=f"'x' has the type .* which {form} does not support"):
                 driver(tmp_path / "t", form, schema)
 
 
@@ -171,7 +171,7 @@ def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
     ("options", "told"),
     [
         ({"compression": "snappy", "format": "csv"}, "compression 'snappy' is for parquet"),
-        ({"header": "true"}, "header and sep are for format=csv"),
+        ({"header": "true"}, "header and sep require format=csv"),
         ({"format": "orc"}, "option 'format'"),
         ({"sep": ";;", "format": "csv"}, "option 'sep'"),
         ({"path": "s3://bucket/out"}, "use delta_2pc"),
@@ -187,8 +187,8 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, s
 @pytest.mark.parametrize(
     ("kind", "schema", "options", "told"),
     [
-        ("csv", DAYS, {}, "format='parquet', the query says format='csv'"),
-        ("parquet", DAYS, {"partition_by": "day"}, "partition_by='', the query says partition_by=day"),
+        ("csv", DAYS, {}, "format='parquet', the query has format='csv'"),
+        ("parquet", DAYS, {"partition_by": "day"}, "partition_by='', the query has partition_by=day"),
         ("parquet", NUMBERS, {}, "column 'day' is date in the folder and missing in the query"),
         ("parquet", columns("id int, day date, name string"), {}, "column 'id' is bigint in the folder and int"),
     ],

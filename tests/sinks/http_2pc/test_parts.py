@@ -70,7 +70,7 @@ def test_rows_that_json_has_no_values_for() -> None:
         '{"d":"-Infinity","pairs":null}',
     ]
     late = pa.array([253402300800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
-    with pytest.raises(DataError, match="column 't' holds a date or time outside"):
+    with pytest.raises(DataError, match="column 't' has a date or time outside"):
         list(
             JsonRows(T.StructType([T.StructField("t", T.TimestampType())]), "a sink").lines(
                 pa.RecordBatch.from_arrays([late], ["t"])

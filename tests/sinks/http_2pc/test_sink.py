@@ -168,7 +168,7 @@ def test_the_receiver_is_waited_for_as_long_as_it_asks(
 def test_patience_has_a_limit(target: HttpTarget, receiver: Receiver, waits: list[float]) -> None:
     driver = started(target, patience="1 min")
     receiver.behave({"status": 429, "headers": {"Retry-After": "3600"}, "always": True})
-    with pytest.raises(CommitError, match="asks to wait 3600 s, beyond the option 'patience'"):
+    with pytest.raises(CommitError, match="asks to wait 3600 s, more than the option 'patience' allows"):
         driver.run(0, numbered(0, 2))
     assert all(wait < 60 for wait in waits)
 
@@ -339,9 +339,9 @@ def test_an_epoch_that_the_outbox_has_lost_is_told(target: HttpTarget, receiver:
     [
         ({"url": "ftp://host/x"}, "not an address"),
         ({"url": "https://me:pass-word@host/x"}, "credentials do not belong"),
-        ({"url": "https://host/x#y"}, "behind '#'"),
+        ({"url": "https://host/x#y"}, "no fragment"),
         ({"token": "a-secret", "token_env": "B"}, "exclude each other"),
-        ({"headers": "a-secret"}, "JSON object of texts"),
+        ({"headers": "a-secret"}, "JSON object of strings"),
         ({"batch_rows": "0"}, "greater than 0"),
     ],
 )
@@ -355,7 +355,7 @@ def test_a_header_with_a_line_end_and_a_type_without_json_are_refused(tmp_path: 
     def sink(**options: str) -> TwoPhaseCommitSink:
         return HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": str(tmp_path), **options})
 
-    with pytest.raises(ConfigurationError, match="the header 'X-A' holds characters"):
+    with pytest.raises(ConfigurationError, match="the header 'X-A' contains characters"):
         sink(headers='{"X-A": "one\\ntwo"}').validate(NUMBERS)
     odd = T.StructType([T.StructField("span", T.DayTimeIntervalType())])
     with pytest.raises(ConfigurationError, match="column 'span' has the type interval"):

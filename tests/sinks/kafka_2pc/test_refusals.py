@@ -28,11 +28,11 @@ from tests.support.waiting import until
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ("value bigint", "column 'value' has the type bigint, it has to be string or binary"),
-        ("value string, id bigint", "column 'id' has the type bigint, and is none that a message has"),
+        ("value bigint", "column 'value' has the type bigint, it must be string or binary"),
+        ("value string, id bigint", "column 'id' has the type bigint, and is not a column of a message"),
         ("key string", "there is no column 'value'"),
         ("value string, headers array<string>", "array<struct<key: string, value: binary>>"),
-        ("value string, partition bigint", "column 'partition' has the type bigint, it has to be int"),
+        ("value string, partition bigint", "column 'partition' has the type bigint, it must be int"),
     ],
 )
 def test_rows_that_are_no_messages_are_refused(kafka: Broker, tmp_path: Path, schema: str, said: str) -> None:
@@ -115,7 +115,7 @@ def test_a_transaction_that_takes_longer_than_its_timeout(
     [
         ({"client_options": '{"transactional.id": "x"}'}, "'transactional.id' is set by the connector"),
         ({"client_options": "compression=lz4"}, "this is not a JSON object"),
-        ({"client_options": '{"sasl.password": "${NO_SUCH}"}'}, "names the variable NO_SUCH"),
+        ({"client_options": '{"sasl.password": "${NO_SUCH}"}'}, "the environment variable NO_SUCH, which is not set"),
         ({"client_options": '{"no.such.setting": "1"}'}, "No such configuration property"),
         ({"transaction_timeout": "20 min"}, "INVALID_TRANSACTION_TIMEOUT"),
     ],

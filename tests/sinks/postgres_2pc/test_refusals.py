@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as T
 
+from spark_ext.clients import library
 from spark_ext.clients.postgres import connection as pg_connection
 from spark_ext.errors import (
     CommitError,
@@ -60,7 +61,7 @@ def test_a_wrong_name(database: Database, changed: dict[str, str], match: str) -
 
 
 def test_no_server_there_is_transient(database: Database) -> None:
-    refused({**database.options, "port": "1"}, StorageError, "could not be used")
+    refused({**database.options, "port": "1"}, StorageError, "is unavailable")
 
 
 @pytest.mark.parametrize(
@@ -91,14 +92,14 @@ def test_hosts_of_any_form_are_taken(host: str) -> None:
 def test_a_missing_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     with pytest.raises(EnvironmentProblem, match="not installed") as found:
-        pg_connection.load("psycopg", "sink 'out'")
+        library.load("psycopg", "postgres", "sink 'out'")
     assert "pip install 'spark-ext[postgres]'" in found.value.do
 
 
 def test_options_that_exclude_each_other(database: Database) -> None:
     for options, match in [
         ({"mode": "upsert"}, "needs the option 'key'"),
-        ({"key": "id"}, "are for mode=upsert"),
+        ({"key": "id"}, "require mode=upsert"),
         ({"mode": "upsert", "key": "id", "prepared": "true"}, "COPY cannot replace rows"),
         ({"table": "a.b.c"}, "not a table's name"),
         ({"tabel": "t"}, "did you mean 'table'"),
@@ -166,7 +167,7 @@ def test_an_upsert_without_a_unique_index_on_its_key(database: Database, index: 
 
 
 def test_a_key_that_the_query_has_not(database: Database) -> None:
-    with pytest.raises(ConfigurationError, match="column 'nr' that the query has not"):
+    with pytest.raises(ConfigurationError, match="column 'nr' that the query does not have"):
         driver(database, mode="upsert", key="nr").claim()
 
 

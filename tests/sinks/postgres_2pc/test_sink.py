@@ -356,12 +356,12 @@ def test_a_prepared_transaction_that_somebody_rolled_back(database: Database) ->
     messages = [one.write(0, numbered(0, 5))]
     (gid,) = one.target.leftovers()
     database.run(f"ROLLBACK PREPARED '{gid}'")
-    with pytest.raises(PreparedLostError, match="1 of 1 prepared transactions are gone"):
+    with pytest.raises(PreparedLostError, match="1 of 1 prepared transactions are missing"):
         one.commit(messages, 0)
     one.run(0, numbered(0, 5))
     assert one.target.ids() == list(range(5))
     database.run("INSERT INTO spark_ext.decided SELECT 'spark_ext:gone', sink, target, 1 FROM spark_ext.sinks")
-    with pytest.raises(StateError, match="'spark_ext:gone' was decided on and is gone"):
+    with pytest.raises(StateError, match="'spark_ext:gone' was decided on, but was removed"):
         driver(database, incarnation=2, prepared="true").claim()
 
 

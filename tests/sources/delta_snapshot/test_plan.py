@@ -82,7 +82,7 @@ def test_version_and_timestamp(tmp_path: Path) -> None:
     for more, told in [
         ({"version": "9"}, "version 9"),
         ({"timestamp": iso(base - 1)}, "no commit at or before .* the oldest is version 0 of 2023-11-14 22:13:20Z"),
-        ({"timestamp": "yesterday"}, "no timestamp"),
+        ({"timestamp": "yesterday"}, "is not a timestamp"),
         ({"timestamp": "2001-01-01", "version": "1"}, "exclude"),
     ]:
         with pytest.raises(ConfigurationError, match=told):
@@ -122,9 +122,9 @@ def test_columns_added_later_are_null_in_older_files(tmp_path: Path) -> None:
         {"id": 2, "s": {"x": 2, "y": "b"}, "n": 5},
     ]
     assert [set(row) for row in rows_of(source(tmp_path, "n bigint, id bigint"))] == [{"n", "id"}] * 2
-    with pytest.raises(ConfigurationError, match="'z' is declared as int and is not in the table"):
+    with pytest.raises(ConfigurationError, match="'z' is declared as int, but is not in the table"):
         list(source(tmp_path, "z int").discover())
-    with pytest.raises(ConfigurationError, match="'id' is declared as int and is type bigint"):
+    with pytest.raises(ConfigurationError, match="'id' is declared as int, but has the type bigint"):
         list(source(tmp_path, "id int").discover())
 
 
@@ -135,7 +135,7 @@ def test_a_vacuumed_file_is_told_as_such(tmp_path: Path) -> None:
     step = made.advance(channel, 0, Limit())
     write_deltalake(tmp_path, pa.table({"id": pa.array([1], pa.int64())}), mode="overwrite")
     DeltaTable(tmp_path).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    with pytest.raises(DataError, match="has gone") as refused:
+    with pytest.raises(DataError, match="no longer exists") as refused:
         list(made.read(channel, 0, step.end))
     assert "vacuum" in refused.value.do
     assert "version 0" in refused.value.do
@@ -157,7 +157,7 @@ def test_another_version_than_the_one_begun_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     append(tmp_path, 1, 1)
     made = source(tmp_path, version="1")
-    with pytest.raises(ConfigurationError, match="says 1, but this source has begun with 0"):
+    with pytest.raises(ConfigurationError, match="is 1, but this source has begun with 0"):
         made.resume([], frozenset({"v0/part.parquet"}))
 
 

@@ -130,4 +130,4 @@ def test_a_time_before_a_copy_is_refused_and_not_read_as_the_first_version(spark
         DeltaSnapshot({"uid": "t", "path": str(path), "timestamp": iso(BASE)}).schema()
     assert "no commit at or before" in refused.value.what
     assert "the oldest is version 0 of" in refused.value.what
-    assert "give a later timestamp" in refused.value.do
+    assert "use a later timestamp" in refused.value.do

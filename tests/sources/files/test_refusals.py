@@ -135,5 +135,5 @@ def test_a_cast_that_would_lose_digits_is_refused(tmp_path: Path) -> None:
 
 def test_a_null_in_a_column_without_nulls_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "x.parquet", table(0, 2), "parquet")
-    with pytest.raises(DataError, match="'word' is declared without nulls"):
+    with pytest.raises(DataError, match="'word' is declared as not nullable"):
         read_all(source(tmp_path, "id bigint, word string not null"))

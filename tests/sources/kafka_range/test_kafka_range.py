@@ -156,7 +156,7 @@ def test_records_that_retention_removed_are_told_or_passed_over(kafka: Broker) -
     (channel,) = begun(made).values()
     gone = TopicPartition(topic, 0, 4)
     kafka.admin.delete_records([gone])[gone].result(30)
-    with pytest.raises(DataError, match=r"offsets 0 to 3 of partition 0 .* retention has removed them") as told:
+    with pytest.raises(DataError, match=r"offsets 0 to 3 of partition 0 .* retention has deleted them") as told:
         list(made.read(channel, 0, 10))
     assert "lost_records=accept" in told.value.do
     start = f'{{"{topic}": {{"0": 2}}}}'
@@ -180,7 +180,7 @@ def test_a_topic_that_was_made_anew_is_told(kafka: Broker) -> None:
     kafka.send(topic, ["other"])
     fresh = source(kafka, topic, ending="none")
     fresh.resume([Channel(channel.id, None, channel.data)], frozenset())
-    with pytest.raises(DataError, match="ends at offset 1, and was read up to 10"):
+    with pytest.raises(DataError, match="ends at offset 1, but was read up to 10"):
         fresh.advance(Channel(channel.id, None, channel.data), 10, Limit())
     with pytest.raises(DataError, match="it is not the topic that was read before"):
         list(fresh.read(channel, 5, 10))
@@ -246,10 +246,10 @@ def test_a_broker_that_is_down_is_told_and_one_that_comes_back_is_read(kafka: Br
         ({"topics": ""}, "give either topics or pattern"),
         ({"pattern": "a.*"}, "give either topics or pattern"),
         ({"starting": "soon"}, "give earliest, latest or offsets by partition"),
-        ({"starting": '{"t": {"0": "x"}}'}, "'x' is no offset"),
+        ({"starting": '{"t": {"0": "x"}}'}, "'x' is not an offset"),
         ({"ending": "earliest"}, "give latest, none or offsets by partition"),
         ({"starting": "latest", "starting_time": "0"}, "starting and starting_time exclude each other"),
-        ({"ending_time": "tomorrow"}, "'tomorrow' is no time"),
+        ({"ending_time": "tomorrow"}, "'tomorrow' is not a time"),
         ({"client_options": '{"isolation.level": "read_uncommitted"}'}, "'isolation.level' is set by the connector"),
     ],
 )
@@ -262,7 +262,7 @@ def test_bounds_that_the_topic_does_not_have_are_refused(kafka: Broker) -> None:
     topic = kafka.topic(partitions=2)
     for options, said in (
         ({"starting": f'{{"{topic}": {{"0": 0}}}}'}, "'starting' does not name partition 1"),
-        ({"ending": f'{{"{topic}": {{"0": 0, "1": 0, "2": 0}}}}'}, "'ending' names partition 2 .* is not there"),
+        ({"ending": f'{{"{topic}": {{"0": 0, "1": 0, "2": 0}}}}'}, "'ending' names partition 2 .* does not exist"),
         ({"starting": f'{{"{topic}": {{"0": 0, "1": 5}}}}'}, "ends at offset 0, before the offset 5"),
     ):
         with pytest.raises(ConfigurationError, match=said):

@@ -21,7 +21,7 @@ __all__ = ["table"]  # a fixture
     ("given", "match"),
     [
         ({"table": "nowhere"}, "there is no table"),
-        ({"key": "nowhere"}, "no column 'nowhere' to cut by"),
+        ({"key": "nowhere"}, "no key column 'nowhere'"),
         ({"key": "word"}, "'word' of .* is not unique and not null"),
         ({"table": "keyless"}, "no primary key of one column"),
         ({"table": "v", "key": "id", "incremental": "xmin"}, "a view or foreign table"),
@@ -55,7 +55,7 @@ def test_another_key_in_a_later_run_is_refused(table: Database) -> None:
     assert found.epoch()
     other = Postgres(options(table, key="word"))
     other.resume([Channel(name, None, state.data) for name, state in found.offset.running.items()], frozenset())
-    with pytest.raises(ConfigurationError, match="cut by 'id' so far"):
+    with pytest.raises(ConfigurationError, match="divided by 'id' so far"):
         other.discover()
 
 

@@ -1,0 +1,30 @@
+"""Client libraries: optional dependencies that a connector imports when it first needs them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from spark_ext.errors import NOTHING_DONE, EnvironmentProblem
+
+
+def load(module: str, extra: str, who: str) -> Any:
+    """Import a client library.
+
+    Args:
+        module: its module.
+        extra: the extra of this package that installs it.
+        who: the operator that needs it.
+
+    Raises:
+        EnvironmentProblem: it is not installed.
+    """
+    try:
+        return import_module(module)
+    except ImportError as missing:
+        raise EnvironmentProblem(
+            f"the client library '{module.partition('.')[0]}' is not installed in this Python: {missing}",
+            operator=who,
+            kept=NOTHING_DONE,
+            do=f"pip install 'spark-ext[{extra}]', for the Python of the driver and of the executors",
+        ) from missing

@@ -1,0 +1,76 @@
+"""The values of the ledger's columns that name an event, a kind or a status: equal to the texts that are stored."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Kind(str, Enum):
+    """Base of these values; text in a message, as in a table."""
+
+    __str__ = str.__str__
+
+
+class JobEvent(Kind):
+    """An event in the life of the job."""
+
+    STARTED = "started"
+    """An incarnation has started."""
+    ENDED = "ended"
+    """An incarnation has ended in order, whatever its outcome."""
+    RESET = "reset"
+    """A query, or all, have a new lineage."""
+
+
+class CheckpointKind(Kind):
+    """What a checkpoint is for."""
+
+    PERIODIC = "periodic"
+    FINAL = "final"
+    """The one after a query's last row."""
+    SAVEPOINT = "savepoint"
+    """A user's."""
+
+
+class CheckpointStatus(Kind):
+    """A step of a checkpoint; see `model.lifecycle.FinalStep` for those of a final one."""
+
+    COMPLETED = "COMPLETED"
+    FLAGGED = "FLAGGED"
+    ACKNOWLEDGED = "ACKNOWLEDGED"
+    CLOSED = "CLOSED"
+    FAILED = "FAILED"
+
+
+class FinishedKind(Kind):
+    """What has finished."""
+
+    CHANNEL = "channel"
+    SOURCE = "source"
+    QUERY = "query"
+
+
+class ControlKind(Kind):
+    """What a control event requests; later versions may write others."""
+
+    DRAIN = "drain"
+    FINAL_EPOCH = "final_epoch"
+
+
+class ControlStatus(Kind):
+    """A step in the life of a control event."""
+
+    ACCEPTED = "accepted"
+    APPLIED = "applied"
+    ACKNOWLEDGED = "acknowledged"
+    REJECTED = "rejected"
+    FAILED = "failed"
+
+
+class IncidentType(Kind):
+    """What kind of incident occurred; later versions may write others."""
+
+    FAILURE = "failure"
+    """A query has failed."""
+    CLOSE = "close"
+    """An operator could not be closed."""

@@ -1,0 +1,45 @@
+"""Spark's types in Arrow: the form in which Spark exchanges batches with Python, and which Parquet files are made from.
+
+Timestamps are UTC microseconds, whatever the session's time zone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as spark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def arrow_schema(schema: spark.StructType, *, nullable: bool = False) -> pa.Schema:
+    """The Arrow schema of columns.
+
+    Args:
+        schema: in Spark's types.
+        nullable: whether every column may be null, whatever the schema says, as in the tables that sinks create.
+    """
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f.name, arrow_type(f.dataType), nullable or f.nullable) for f in schema.fields])
+
+
+def arrow_type(kind: spark.DataType) -> pa.DataType:
+    """The Arrow type of a Spark type.
+
+    Raises:
+        PySparkTypeError: there is none.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    if isinstance(kind, spark.StructType):
+        return pa.struct([pa.field(f.name, arrow_type(f.dataType), f.nullable) for f in kind.fields])
+    if isinstance(kind, spark.ArrayType):
+        return pa.list_(pa.field("element", arrow_type(kind.elementType), kind.containsNull))
+    if isinstance(kind, spark.MapType):
+        return pa.map_(arrow_type(kind.keyType), pa.field("value", arrow_type(kind.valueType), kind.valueContainsNull))
+    if isinstance(kind, (spark.CharType, spark.VarcharType)):
+        return pa.string()
+    return to_arrow_type(kind, timezone="UTC")

@@ -1,0 +1,69 @@
+"""Checks of the columns that a sink of files is given, whatever the format of the files. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import types as spark
+
+from spark_ext.errors import refused
+
+SIMPLE: Final = (
+    spark.ByteType,
+    spark.ShortType,
+    spark.IntegerType,
+    spark.LongType,
+    spark.FloatType,
+    spark.DoubleType,
+    spark.DecimalType,
+    spark.BooleanType,
+    spark.StringType,
+    spark.CharType,
+    spark.VarcharType,
+    spark.DateType,
+    spark.TimestampType,
+    spark.TimestampNTZType,
+)
+"""Types whose values have a plain text form, and can therefore be part of a path."""
+
+
+def check_names(schema: spark.StructType, who: str) -> None:
+    """Refuse columns that most readers cannot tell apart.
+
+    Raises:
+        ConfigurationError: two names differ in case only.
+    """
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise refused(f"columns '{other}' and '{name}' differ in case only", who, "rename one of them in the query")
+
+
+def check_partitions(schema: spark.StructType, partition_by: Sequence[str], who: str) -> None:
+    """Refuse partition columns that cannot be used.
+
+    Raises:
+        ConfigurationError: one is missing or has a type that a path cannot hold; or no other column is left.
+    """
+    kinds = {field.name: field.dataType for field in schema.fields}
+    for name in partition_by:
+        if name not in kinds:
+            raise refused(
+                f"partition column '{name}' is not a column of the query; it has: {', '.join(kinds)}",
+                who,
+                "correct the option 'partition_by'",
+            )
+        if not isinstance(kinds[name], SIMPLE):
+            raise refused(
+                f"partition column '{name}' has the type {kinds[name].simpleString()}, which a path cannot hold",
+                who,
+                "partition by a column of a simple type",
+            )
+    if set(kinds) <= set(partition_by):
+        raise refused(
+            "no column is left for the files: all are partition columns",
+            who,
+            "leave at least one column out of 'partition_by'",
+        )
