@@ -277,7 +277,8 @@ class DataGen(ChannelSource):
         for part in (self.options.seed, number, salt):
             begin = mix(begin ^ np.array([part], np.int64).view(np.uint64))
         values = mix(begin + seq.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-        return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        uniform: npt.NDArray[np.float64] = (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return uniform
 
 
 def mix(values: UInt64s) -> UInt64s:
@@ -285,4 +286,5 @@ def mix(values: UInt64s) -> UInt64s:
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    mixed: UInt64s = values ^ (values >> np.uint64(31))
+    return mixed

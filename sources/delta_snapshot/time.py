@@ -31,7 +31,8 @@ class Commit:
 def instant(text: str) -> pd.Timestamp:
     """Parse ISO 8601, UTC if no zone is given; a ValueError if it is invalid."""
     parsed = pd.Timestamp(text)
-    return parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
+    with_zone: pd.Timestamp = parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
+    return with_zone
 
 
 def in_order(commits: Iterable[Commit]) -> list[Commit]:
