@@ -93,12 +93,12 @@ class Database:
         """Run statements, each on its own."""
         with self.connect() as connection:
             for statement in statements:
-                connection.execute(statement)  # type: ignore[call-overload]
+                connection.execute(statement)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a query."""
         with self.connect() as connection:
-            return connection.execute(query).fetchall()  # type: ignore[call-overload,no-any-return]
+            return connection.execute(query).fetchall()
 
     def column(self, query: str) -> list[Any]:
         """The first column of a query."""
@@ -109,7 +109,7 @@ class Database:
         with self.connect(row_factory=psycopg.rows.dict_row) as connection:
             if connection.execute("SELECT to_regclass(%s) AS found", (name,)).fetchone() == {"found": None}:
                 return []
-            return connection.execute(f"SELECT * FROM {name}").fetchall()  # type: ignore[call-overload,no-any-return]
+            return connection.execute(f"SELECT * FROM {name}").fetchall()
 
 
 @dataclass
@@ -146,8 +146,8 @@ class PostgresServer:
         self.data.mkdir(mode=0o700)
         for path in (self.data, secret):
             self._own(path)
-        command = [self._bin / "initdb", "-D", self.data, "-U", ADMIN, "-A", "scram-sha-256", f"--pwfile={secret}"]
-        command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        command: list[str | Path] = [self._bin / "initdb", "-D", self.data, "-U", ADMIN, f"--pwfile={secret}"]
+        command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         made = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **self._as)
         assert made.returncode == 0, made.stderr
         self.start()
@@ -162,7 +162,7 @@ class PostgresServer:
             os.chown(path, self._as["user"], self._as["group"])
 
     def _readable(self, found: Path) -> Path:
-        probe = [found / "postgres", "--version"]
+        probe: list[str | Path] = [found / "postgres", "--version"]
         try:
             if subprocess.run(probe, cwd="/", capture_output=True, check=False, **self._as).returncode == 0:
                 return found

@@ -221,7 +221,7 @@ class Receiver:
         self.folder.mkdir(parents=True, exist_ok=True)
         said = self.folder / "port"
         said.unlink(missing_ok=True)
-        command = [
+        command: list[str | Path] = [
             sys.executable,
             __file__,
             "--folder",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Producer
@@ -22,8 +23,12 @@ def test_a_transactions_state_is_read_from_the_brokers_disk(kafka: Broker) -> No
         assert producer.flush(60) == 0
         until(lambda: kafka.transactions()[topic] == ONGOING, "the transaction is open")
         finish(60)
-        until(lambda state=state: kafka.transactions()[topic] == state, "all partitions have been told")
+        until(partial(_transaction_is, kafka, topic, state), "all partitions have been told")
     producer.close()
+
+
+def _transaction_is(kafka: Broker, topic: str, state: int) -> bool:
+    return kafka.transactions()[topic] == state
 
 
 def test_a_commit_survives_a_crash_right_after_it(kafka: Broker) -> None:

@@ -118,7 +118,7 @@ class Cluster:
             "JDK_JAVA_OPTIONS": cheap_jvm.OPTIONS,  # the executors have it from their worker
         }
         (self._folder / "log4j2.properties").write_text(_LOG)
-        command = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]
+        command: list[str | Path] = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]
         tree = Tree(command, self._folder / f"{name}.log", {key: value for key, value in env.items() if value})
         return self._stack.enter_context(tree)
 

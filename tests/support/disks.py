@@ -15,7 +15,7 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
     """A file system of a size such as `1m` in a new folder; the test is skipped where it may not be mounted."""
     place.mkdir()
     try:
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
+        mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
         if subprocess.run(mount, capture_output=True).returncode:
             pytest.skip("this user may not mount a file system")
         try:

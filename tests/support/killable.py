@@ -39,7 +39,7 @@ JOBS: Final[dict[str, Callable[[Lab], Job]]] = {"mixed": mixed, "beside": beside
 @contextmanager
 def running(job: Callable[[Lab], Job], folder: Path) -> Iterator[Tree]:
     """The job in a driver of its own; nothing of it is left afterwards."""
-    command = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
+    command: list[str | Path] = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
     with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2])}) as driver:
         yield driver
 
