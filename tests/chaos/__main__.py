@@ -26,7 +26,7 @@ KINDS = ("driver", "worker", "executor", "jvm", "all")
 
 def actions() -> dict[str, str]:
     """What happens at each named step: the driver dies, from within or by the hand of a worker."""
-    own = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill")
+    own: dict[str, str] = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill")
     return own | dict.fromkeys(COMMIT_STEPS, "kill-driver")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import compact, history, scenario
-from tests.chaos.harness import Known, Reference, Report, Round, kills_at_steps, random_kills
+from tests.chaos.harness import Known, Reference, Report, Round, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
 from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS
 from tests.chaos.sinks import known, server_at_steps
@@ -76,9 +76,9 @@ def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference:
 @pytest.mark.slow(300, "starts the job ten times")
 def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: Path) -> None:
     # At half of the steps of a commit the worker dies, at the others the driver, whose JVM lives on for a moment.
-    commit = {point: ("kill", "kill-driver")[number % 2] for number, point in enumerate(COMMIT_STEPS)}
+    commit: dict[str, str] = {point: ("kill", "kill-driver")[number % 2] for number, point in enumerate(COMMIT_STEPS)}
     # Of those that cost a new start each, every other one; `make chaos` has them all.
-    steps = dict.fromkeys((*START_STEPS[::2], *FINAL_STEPS[::2]), "kill") | commit
+    steps: dict[str, str] = dict.fromkeys((*START_STEPS[::2], *FINAL_STEPS[::2]), "kill") | commit
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
     assert report.problems == []
     assert len(report.blows) == len(steps)
@@ -87,8 +87,8 @@ def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: P
 @pytest.mark.extended
 @pytest.mark.slow(120, "starts the job five times or more")
 def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
-    targets = ["driver", "worker", "jvm", "all"]
-    report = random_kills(reference, tmp_path, kills=4, targets=targets, seed=7, env=LOCAL, say=print)  # type: ignore[arg-type]
+    targets: list[Target] = ["driver", "worker", "jvm", "all"]
+    report = random_kills(reference, tmp_path, kills=4, targets=targets, seed=7, env=LOCAL, say=print)
     assert report.problems == []
     assert len(report.blows) == 4
 

@@ -107,7 +107,11 @@ def test_a_conflict_is_looked_at_again_and_passes(path: Path, log: FencedLog) ->
 
 
 def test_commits_with_other_ids_do_not_conflict(path: Path, log: FencedLog) -> None:
-    write, looks = before_first(row(1), lambda: (_added(path, 2, None), _added(path, 3, Fence("another", 9))))
+    def others_commit() -> None:
+        _added(path, 2, None)
+        _added(path, 3, Fence("another", 9))
+
+    write, looks = before_first(row(1), others_commit)
     log.commit(write, OLD, "appending")
     assert looks == [0]
     assert rows(path) == [1, 2, 3]

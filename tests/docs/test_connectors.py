@@ -66,6 +66,7 @@ def test_the_options_of_all_sources_are_on_their_page() -> None:
 
 @pytest.mark.parametrize("name", [*SHIPPED, "sources"])
 def test_each_default_in_the_table_is_that_of_the_code(name: str) -> None:
+    kind: type[Options]
     if name == "sources":
         told, kind, needed = pages.defaults(pages.read(name)), SourceOptions, {"uid": "a"}
     else:

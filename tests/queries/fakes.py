@@ -164,10 +164,10 @@ class Bench:
         around: Bench | None = None,
         **settings: Any,
     ) -> None:
-        self.clock = Clock() if around is None else around.clock
-        self.ledger = FakeLedger() if around is None else around.ledger
-        self.writer = FakeWriter(self.ledger) if around is None else around.writer
-        self.context = self._context(folder, settings) if around is None else around.context
+        self.clock: Clock = Clock() if around is None else around.clock
+        self.ledger: FakeLedger = FakeLedger() if around is None else around.ledger
+        self.writer: FakeWriter = FakeWriter(self.ledger) if around is None else around.writer
+        self.context: JobContext = self._context(folder, settings) if around is None else around.context
         self.spec = QuerySpec(
             query,
             None,  # type: ignore[arg-type]

@@ -50,7 +50,9 @@ def test_every_type_is_read_back_by_spark(spark: SparkSession, tmp_path: Path) -
     )
 
     def micros(value: datetime.datetime | None) -> int | None:
-        return value and (value - datetime.datetime(1970, 1, 1, tzinfo=UTC)) // datetime.timedelta(microseconds=1)
+        if value is None:
+            return None
+        return (value - datetime.datetime(1970, 1, 1, tzinfo=UTC)) // datetime.timedelta(microseconds=1)
 
     expected = []
     for one in sorted(values, key=lambda one: int(one["long"])):
@@ -154,7 +156,7 @@ def test_partition_values_are_read_by_spark(spark: SparkSession, tmp_path: Path)
         ("", 0, Decimal("0.00"), datetime.date(1, 1, 1), moment(1600, 0), moment(1600, 0), False, float("inf")),
         (None,) * 8,
     ]
-    rows_ = [{**dict(zip(names, value, strict=True)), "id": n} for n, value in enumerate(values)]
+    rows_: list[dict[str, Any]] = [{**dict(zip(names, value, strict=True)), "id": n} for n, value in enumerate(values)]
     for one in rows_:
         one["local"] = one["local"] and one["local"].replace(tzinfo=None)
     driver = Driver(tmp_path / "t", schema, options={"partition_by": ",".join(names)})

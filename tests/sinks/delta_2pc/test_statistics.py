@@ -176,7 +176,7 @@ NESTED = spark.StructType(
 
 
 def test_nested_columns_are_covered_leaf_by_leaf() -> None:
-    values = [
+    values: list[dict[str, Any]] = [
         {"s": {"a": 1, "list": [1.0, 2.0], "t": {"f": 0.5}}, "m": [("k", 1), ("l", 2)], "last": 7},
         {"s": {"a": None, "list": None, "t": {"f": 2.5}}, "m": None, "last": 9},
         {"s": None, "m": [], "last": 8},

@@ -53,7 +53,7 @@ def found(spark: SparkSession, path: Path) -> list[dict[str, Any]]:
 
 
 def micros(value: datetime | None) -> int | None:
-    return value and (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    return None if value is None else (value - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
@@ -103,7 +103,7 @@ def test_spark_reads_back_partition_values(spark: SparkSession, tmp_path: Path, 
 def test_partition_values_of_other_types(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """A moment among them, whose folder does not depend on a session's zone."""
     schema = columns("id bigint, x bigint, at timestamp, flag boolean, amount decimal(9,2), local timestamp_ntz")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": n,
             "x": n,

@@ -77,7 +77,7 @@ def test_folders_are_spelled_as_spark_spells_them(value: str | None, folder: str
     ],
 )
 def test_compression_is_in_the_name(tmp_path: Path, kind: str, compression: str, suffix: str, magic: bytes) -> None:
-    options = {"compression": compression} if compression else {}
+    options: dict[str, Any] = {"compression": compression} if compression else {}
     driver(tmp_path, kind, **options).run(0, numbered(5, 6))
     (file,) = committed_files(tmp_path)
     assert file.name.endswith(suffix)

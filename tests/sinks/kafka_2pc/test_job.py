@@ -44,7 +44,15 @@ def test_broker_and_driver_killed_and_each_message_is_there_once(
     def arrived() -> int:
         return len(kafka.messages(target))
 
-    command = [sys.executable, "-m", "tests.sinks.kafka_2pc.test_job", tmp_path, kafka.bootstrap, source, target]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "tests.sinks.kafka_2pc.test_job",
+        tmp_path,
+        kafka.bootstrap,
+        source,
+        target,
+    ]
     with Tree(command, tmp_path / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[3])}) as driver:
         until(lambda: arrived() or driver.poll() is not None, "the first epochs", 180)
         kafka.restart()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import OffsetSpec
@@ -120,7 +121,7 @@ def test_a_transaction_that_takes_longer_than_its_timeout(
         ({"transaction_timeout": "20 min"}, "INVALID_TRANSACTION_TIMEOUT"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(kafka: Broker, tmp_path: Path, options: dict[str, str], said: str) -> None:
+def test_settings_that_cannot_be_are_refused(kafka: Broker, tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(SparkExtError, match=said) as told:
         Sink(kafka, tmp_path, topic=kafka.topic(), **options).run(0, "a")
     assert not isinstance(told.value, CommitError | TransientError), "repeating it would not help"

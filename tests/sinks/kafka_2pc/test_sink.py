@@ -187,6 +187,7 @@ def test_a_staged_file_that_is_not_whole_is_noticed(kafka: Broker, tmp_path: Pat
     sink.run(0, "a")
     batches = [pa.RecordBatch.from_pydict({"value": [f"{n}-{row}" for row in range(5)]}) for n in range(3)]
     prepared = sink.sink().write(VALUE, iter(batches), Task("out", QUERY, 1, 0, 0, 0, 0))
+    assert prepared is not None
     path = Path(prepared.path)
     whole = path.read_bytes()
     path.write_bytes(whole[: _two_batches(whole)])
@@ -236,7 +237,9 @@ def test_the_last_record_is_found_behind_many_of_others(kafka: Broker, tmp_path:
     sink = Sink(kafka, tmp_path, topic=topic, epochs_topic=epochs)
     sink.run(3, "a")
     (record,) = kafka.messages(epochs)
-    kafka.send(epochs, [EpochRecord().to_bytes()] * 700, partition=record.partition(), key="another")
+    partition = record.partition()
+    assert partition is not None
+    kafka.send(epochs, [EpochRecord().to_bytes()] * 700, partition=partition, key="another")
     assert sink.sink()._epochs.look() == EpochRecord(epochs={f"spark_ext:out:0:{QUERY}": 3})
 
 

@@ -54,7 +54,7 @@ class PostgresTarget(SinkTarget):
 
     def query(self, text: str) -> list[dict[str, Any]]:
         with psycopg.connect(self.dsn, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
-            return connection.execute(text).fetchall()  # type: ignore[call-overload,no-any-return]
+            return connection.execute(text).fetchall()
 
     def rows(self) -> list[dict[str, Any]]:
         if self.query(f"SELECT to_regclass('{self.table}') AS found") == [{"found": None}]:

@@ -199,7 +199,10 @@ def test_a_value_that_does_not_fit_is_named(database: Database, way: str, table:
     good = {"uuid": "0189f7e5-9a3c-7000-8000-000000000000", "json": "{}", "mood": "ok"}
     fine = next((text for name, text in good.items() if f"name {name}" in table), "abc")
     database.run(*table.split("; "))
-    options = {"prepared": str(way == "prepared").lower(), "inline_size": "1m" if way == "inline" else "0"}
+    options: dict[str, Any] = {
+        "prepared": str(way == "prepared").lower(),
+        "inline_size": "1m" if way == "inline" else "0",
+    }
     rows = [{"id": n, "name": value if n == 1500 else fine} for n in range(3000)]
     for redact in (False, True):
         one = driver(database, **options, redact=str(redact).lower())
@@ -219,7 +222,10 @@ def test_a_value_that_does_not_fit_is_named(database: Database, way: str, table:
 @pytest.mark.parametrize("way", ["staged", "prepared", "inline"])
 def test_a_violated_constraint_fails_the_epoch_whole(database: Database, way: str) -> None:
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'))")
-    options = {"prepared": str(way == "prepared").lower(), "inline_size": "1m" if way == "inline" else "0"}
+    options: dict[str, Any] = {
+        "prepared": str(way == "prepared").lower(),
+        "inline_size": "1m" if way == "inline" else "0",
+    }
     one = driver(database, **options)
     one.claim()
     one.run(0, [{"id": 1, "name": "a"}])

@@ -6,6 +6,7 @@ import datetime
 import pickle
 import types
 import uuid
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -324,7 +325,7 @@ def test_a_decision_is_finished_by_whoever_comes_next(database: Database, monkey
     one = driver(database, prepared="true", commit_attempts="1")
     one.claim()
     messages = [one.write(0, numbered(n * 5, n * 5 + 5), partition=n) for n in range(3)]
-    monkeypatch.setattr(failpoints, "_passed", failpoints.Counter())
+    monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "postgres.part_committed=raise")
     with pytest.raises(CommitError):
         one.commit(messages, 0)

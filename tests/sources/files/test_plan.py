@@ -58,7 +58,8 @@ def test_row_limits_are_exact(tmp_path: Path) -> None:
         write(tmp_path / kind / f"x.{kind}", table(0, 23), kind)
         made = source(tmp_path / kind, DDL)
         (channel,) = made.discover()
-        at, seen = channel.begin, []
+        at = channel.begin
+        seen: list[int] = []
         while True:
             step = made.advance(channel, at, Limit(rows=7))
             assert step.rows == min(7, 23 - sum(seen))

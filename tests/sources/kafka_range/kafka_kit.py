@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import Consumer, Message, TopicPartition
 from pyspark.sql.types import StructType
@@ -64,6 +64,7 @@ class KafkaWorld(SourceWorld):
 def as_row(message: Message) -> dict[str, Any]:
     """A message as the source gives it."""
     kind, at = message.timestamp()
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
     return {
         "key": message.key(),
         "value": message.value(),
@@ -72,5 +73,5 @@ def as_row(message: Message) -> dict[str, Any]:
         "offset": message.offset(),
         "timestamp": at * 1000,
         "timestampType": kind - 1,
-        "headers": [{"key": key, "value": value} for key, value in message.headers() or ()] or None,
+        "headers": [{"key": key, "value": value} for key, value in headers] or None,
     }

@@ -128,7 +128,7 @@ def test_what_is_not_committed_is_waited_for_and_what_is_aborted_is_passed_over(
 
 def test_gaps_of_compaction_are_passed_over(kafka: Broker) -> None:
     """The last message of each key is left; the ranges in between are empty."""
-    settings = {"cleanup_policy": "compact", "segment_ms": 100, "min_cleanable_dirty_ratio": "0.01"}
+    settings: dict[str, Any] = {"cleanup_policy": "compact", "segment_ms": 100, "min_cleanable_dirty_ratio": "0.01"}
     topic = kafka.topic(max_compaction_lag_ms=100, **settings)
     for number in range(20):
         kafka.send(topic, [f"{number}"] * 3, key=f"{number % 3}")

@@ -143,11 +143,11 @@ def test_an_empty_table_ends_at_once(table: Database) -> None:
 
 # -- increments --------------------------------------------------------------------------------------------------------
 
-WAYS = [{"incremental": "xmin"}, {"incremental": "column", "incremental_column": "id"}]
+WAYS: list[dict[str, Any]] = [{"incremental": "xmin"}, {"incremental": "column", "incremental_column": "id"}]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["xmin", "column"])
-def test_rows_that_are_committed_late_are_not_missed(table: Database, way: dict[str, str]) -> None:
+def test_rows_that_are_committed_late_are_not_missed(table: Database, way: dict[str, Any]) -> None:
     """Drawn before and committed after others that were read: with savepoints, two-phase commit, and a rollback."""
     found = run(table, **way)
     to_rest(found)
@@ -176,7 +176,7 @@ def test_rows_that_are_committed_late_are_not_missed(table: Database, way: dict[
 
 @pytest.mark.parametrize("way", WAYS, ids=["xmin", "column"])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_table_that_grows_under_random_crashes(table: Database, way: dict[str, str], seed: int) -> None:
+def test_a_table_that_grows_under_random_crashes(table: Database, way: dict[str, Any], seed: int) -> None:
     """Transactions that overlap, while epochs are planned, lost and replayed: each row once."""
     chance = random.Random(seed)
     writers = [table.connect() for _ in range(3)]
@@ -218,7 +218,7 @@ def test_an_update_is_read_as_a_new_row_by_its_transaction(table: Database) -> N
 
 @pytest.mark.parametrize("way", WAYS, ids=["xmin", "column"])
 def test_an_available_now_run_reads_what_is_there_and_the_next_one_the_rest(
-    table: Database, way: dict[str, str]
+    table: Database, way: dict[str, Any]
 ) -> None:
     """Also after a restart in the middle of the ranges, with other statistics."""
     given = options(table, rows_per_channel="4", **way)
@@ -237,7 +237,7 @@ def test_an_available_now_run_reads_what_is_there_and_the_next_one_the_rest(
 
 
 def test_the_start_waits_for_transactions_that_could_still_add_smaller_values(table: Database) -> None:
-    given = {"incremental": "column", "incremental_column": "id", "settle_timeout": "100 ms"}
+    given: dict[str, Any] = {"incremental": "column", "incremental_column": "id", "settle_timeout": "100 ms"}
     with table.connect() as late:
         late.execute("BEGIN")
         late.execute("INSERT INTO t (word) VALUES ('late')")
