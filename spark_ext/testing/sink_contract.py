@@ -72,7 +72,7 @@ class SinkContract:
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
-        killed_at(target.brink, run_epoch, target, 1, 1, 5, 10)
+        killed_at(target.before_commit, run_epoch, target, 1, 1, 5, 10)
         assert target.ids() == list(range(5))
         second = Driver(target, incarnation=2)
         second.claim()
@@ -81,7 +81,14 @@ class SinkContract:
 
     def test_c2_crash_at_every_step_and_each_epoch_is_there_once(self, target: SinkTarget) -> None:
         """At each fail point in turn a starting driver is killed; its successor repeats the epoch."""
-        points = ("sink.written", "sink.before_commit", target.brink, target.done, "sink.committed", *target.points)
+        points = (
+            "sink.written",
+            "sink.before_commit",
+            target.before_commit,
+            target.after_commit,
+            "sink.committed",
+            *target.points,
+        )
         Driver(target).claim()
         for number, point in enumerate(points):
             start, end = number * 5, number * 5 + 5
@@ -112,7 +119,7 @@ class SinkContract:
         driver = Driver(target, options={"commit_attempts": "1"})
         driver.claim()
         messages = [driver.write(0, numbered(0, 5))]
-        monkeypatch.setenv(failpoints.VARIABLE, f"{target.done}=raise")
+        monkeypatch.setenv(failpoints.VARIABLE, f"{target.after_commit}=raise")
         with pytest.raises(CommitError, match="could not be committed in 1 attempts") as failure:
             driver.commit(messages, 0)
         assert "in doubt" in failure.value.kept
@@ -326,7 +333,7 @@ class SinkContract:
         first.claim()
         first.run(0, numbered(0, 5))
         before = target.leftovers()
-        with frozen(tmp_path, target.brink, run_epoch, target, 1, 1, 5, 10) as zombie:
+        with frozen(tmp_path, target.before_commit, run_epoch, target, 1, 1, 5, 10) as zombie:
             prepared = target.leftovers() - before
             assert bool(prepared) is target.stages
             second.claim()

@@ -36,9 +36,9 @@ class SinkTarget(ABC):
     It is pickled and sent to child processes: keep names and addresses in it, not connections.
     """
 
-    brink: ClassVar[str]
+    before_commit: ClassVar[str]
     """Fail point of `commit` after the target was last checked, before the step that makes the epoch visible."""
-    done: ClassVar[str]
+    after_commit: ClassVar[str]
     """Fail point of `commit` after that step, before `commit` returns."""
     points: ClassVar[tuple[str, ...]] = ()
     """Further fail points passed by each claim of a used target, or by each epoch: a driver is killed at each."""

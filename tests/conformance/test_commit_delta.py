@@ -20,8 +20,8 @@ from tests.sinks.delta_2pc import delta_kit
 class DeltaTarget(SinkTarget):
     """A table of its own."""
 
-    brink = "delta.before_commit"
-    done = "delta.committed"
+    before_commit = "delta.before_commit"
+    after_commit = "delta.committed"
     points = ("delta.before_fence", "delta.fenced", "delta.cleaned")
 
     def __init__(self, path: Path) -> None:

@@ -26,8 +26,8 @@ TOKEN = "a-token-that-nobody-sees"
 class HttpTarget(SinkTarget):
     """A receiver and an outbox."""
 
-    brink = "delta.before_commit"
-    done = "http.settled"
+    before_commit = "delta.before_commit"
+    after_commit = "http.settled"
     points = (
         "delta.before_fence",
         "http.fenced",

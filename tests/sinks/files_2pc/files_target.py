@@ -25,8 +25,8 @@ from spark_ext.testing.sink_driver import SinkTarget, arrow_schema
 class FilesTarget(SinkTarget):
     """A folder of files of one format."""
 
-    brink = "files.before_commit"
-    done = "files.committed"
+    before_commit = "files.before_commit"
+    after_commit = "files.committed"
     points = ("files.before_claim", "files.claimed", "files.cleaned", "files.published")
 
     def __init__(self, path: Path, kind: str, **options: str) -> None:

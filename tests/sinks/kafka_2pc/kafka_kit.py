@@ -44,8 +44,8 @@ def _values(batch: pa.RecordBatch) -> pa.RecordBatch:
 class KafkaTarget(SinkTarget):
     """A topic of its own, of two partitions; the topic of epochs is shared by all tests."""
 
-    brink = "kafka.before_commit"
-    done = "kafka.committed"
+    before_commit = "kafka.before_commit"
+    after_commit = "kafka.committed"
     points = ("kafka.before_fence", "kafka.fenced", "kafka.cleaned")
     wide_value = 5_000_000
 

@@ -37,8 +37,8 @@ CREATE TRIGGER no_space BEFORE INSERT OR UPDATE ON spark_ext.epochs EXECUTE FUNC
 class PostgresTarget(SinkTarget):
     """A table of a database of its own. Nothing is sent inline unless the options say so: that leaves nothing."""
 
-    brink = "postgres.before_commit"
-    done = "postgres.committed"
+    before_commit = "postgres.before_commit"
+    after_commit = "postgres.committed"
     points: ClassVar[tuple[str, ...]] = ("postgres.fenced", "postgres.cleaned", "postgres.recorded")
 
     def __init__(self, database: Database, table: str = "out", **options: str) -> None:
