@@ -144,11 +144,11 @@ def _sinks(chosen: str, kills: int, seed: int, steps: bool, keep: Path | None) -
 
 def show(report: Report, console: Console) -> None:
     """A report as tables."""
-    if report.blows:
-        blows = Table("#", "killed", "where the job stood", "then", title=report.name, title_justify="left")
-        for blow in report.blows:
-            blows.add_row(str(blow.number), blow.target, blow.at, blow.then)
-        console.print(blows)
+    if report.kills:
+        kills = Table("#", "killed", "where the job stood", "then", title=report.name, title_justify="left")
+        for kill in report.kills:
+            kills.add_row(str(kill.number), kill.target, kill.at, kill.then)
+        console.print(kills)
         tables = ", ".join(f"{name} {rows:,} rows" for name, rows in report.tables.items())
         console.print(f"{report.starts} starts in {report.rounds} rounds, {report.seconds:.0f} s; {tables}")
     for problem in report.problems:

@@ -1,6 +1,6 @@
 """Starts a job, kills parts of it, starts it again until it ends, and compares what it left with an undisturbed run.
 
-The order of events is random and comes from a seed; when exactly a blow falls is up to the machine. Whatever that
+The order of events is random and comes from a seed; when exactly a kill happens is up to the machine. Whatever that
 is, the outcome has to be the same.
 """
 
@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 Target = Literal["driver", "worker", "executor", "jvm", "server", "all"]
 """What is killed: the driver's Python; one Python process of its workers; an executor of the cluster; the driver's JVM;
-the server that the sink writes to; or driver, JVM and workers at one blow, as when a machine dies."""
+the server that the sink writes to; or driver, JVM and workers at once, as when a machine dies."""
 
 LOOK_EVERY = 0.02
 RUN_LIMIT = 900.0
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Blow:
+class Kill:
     """One kill, for the table."""
 
     number: int
@@ -52,7 +52,7 @@ class Report:
     """What a series of kills came to."""
 
     name: str
-    blows: list[Blow] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     starts: int = 0
     rounds: int = 0
@@ -96,7 +96,7 @@ class Round:
         reference: the undisturbed run.
         out: output folder of this round, new.
         env: environment of all starts.
-        report: where blows and problems are noted.
+        report: where kills and problems are noted.
         cluster: on which it runs; None: in local mode.
         say: hears what happens.
     """
@@ -192,9 +192,9 @@ class Round:
                 left = [member.command[:80] for member in run.members()]
                 problems.append(f"left running: {left}")
 
-    # -- blows ------------------------------------------------------------------------------------------------------
+    # -- kills ------------------------------------------------------------------------------------------------------
 
-    def blow(self, run: Tree, target: Target, random_: random.Random) -> bool:
+    def kill(self, run: Tree, target: Target, random_: random.Random) -> bool:
         """Kill a part of a running job; False when there was nothing to kill."""
         if target == "driver":
             if run.poll() is not None:
@@ -282,14 +282,14 @@ def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
             run = round_.start()
             continue
         where = round_.where()
-        if not round_.blow(run, target, random_):
+        if not round_.kill(run, target, random_):
             continue
         in_vain = 0
         due.pop()
         then = "started again" if target in ("driver", "jvm", "all") else "goes on"
-        blow = Blow(len(round_.report.blows) + 1, target, where, then)
-        round_.report.blows.append(blow)
-        round_.say(f"{blow.number}: kill -9 {target} at {where}")
+        kill = Kill(len(round_.report.kills) + 1, target, where, then)
+        round_.report.kills.append(kill)
+        round_.say(f"{kill.number}: kill -9 {target} at {where}")
         if target in ("driver", "all"):
             run = round_.start()
         elif target == "jvm":
@@ -353,8 +353,8 @@ def kills_at_steps(
             acted = {path.name for path in once.iterdir()}
             for point in sorted(acted - known):
                 then = "started again" if code != 0 else "went on"
-                report.blows.append(Blow(len(report.blows) + 1, f"{point} ({steps[point]})", round_.where(), then))
-                say(f"{len(report.blows)}: {steps[point]} at {point}")
+                report.kills.append(Kill(len(report.kills) + 1, f"{point} ({steps[point]})", round_.where(), then))
+                say(f"{len(report.kills)}: {steps[point]} at {point}")
             in_vain = 0 if acted - known else in_vain + 1
             known = acted
             if code == 0:

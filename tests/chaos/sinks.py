@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_ext.failpoints import ONCE_DIR, VARIABLE, FailPoint
 from tests.chaos.harness import (
     STARTS_IN_VAIN,
-    Blow,
+    Kill,
     Known,
     Reference,
     Report,
@@ -46,7 +46,7 @@ def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = T
             reports.append(processes_at_steps(reference, folder / "processes", outlet, say))
             if outlet.server is not None:
                 reports.append(server_at_steps(reference, folder / "server", outlet, say))
-        left = kills - sum(len(report.blows) for report in reports)
+        left = kills - sum(len(report.kills) for report in reports)
         if left > 0 and not any(report.problems for report in reports):
             reports.append(
                 random_kills(reference, folder, kills=left, targets=_targets(outlet), seed=seed, env=LOCAL, say=say)
@@ -97,8 +97,8 @@ def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say
                     outlet.server.kill()
                     outlet.server.start()
                     left.remove(step)
-                    report.blows.append(Blow(len(report.blows) + 1, f"server at {step}", round_.where(), "goes on"))
-                    say(f"{len(report.blows)}: kill -9 server at {step}")
+                    report.kills.append(Kill(len(report.kills) + 1, f"server at {step}", round_.where(), "goes on"))
+                    say(f"{len(report.kills)}: kill -9 server at {step}")
                     gates[step].touch()
             if code == 0:
                 break
@@ -113,23 +113,23 @@ def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say
 
 def summary(sink: str, reports: list[Report]) -> str:
     """A line of the table in `docs/exactly-once.md`."""
-    blows = [blow for report in reports for blow in report.blows]
+    kills = [kill for report in reports for kill in report.kills]
     kinds = {"driver": 0, "worker": 0, "server": 0}
-    for blow in blows:
-        kinds[_kind(sink, blow)] += 1
+    for kill in kills:
+        kinds[_kind(sink, kill)] += 1
     problems = sum(len(report.problems) for report in reports)
     seconds = sum(report.seconds for report in reports)
     rounds, starts = (sum(getattr(report, name) for report in reports) for name in ("rounds", "starts"))
     rows = max((rows for report in reports for rows in report.tables.values()), default=0)
     return (
-        f"| `{sink}` | {len(blows)} | {kinds['driver']} | {kinds['worker']} | {kinds['server']} | {rounds} x {rows:,} "
+        f"| `{sink}` | {len(kills)} | {kinds['driver']} | {kinds['worker']} | {kinds['server']} | {rounds} x {rows:,} "
         f"| {starts} | {problems or 'none'} | {seconds:.0f} s |"
     )
 
 
-def _kind(sink: str, blow: Blow) -> str:
+def _kind(sink: str, kill: Kill) -> str:
     """What was killed."""
-    step, at_a_step, action = blow.target.partition(" (")
+    step, at_a_step, action = kill.target.partition(" (")
     if not at_a_step:
         return "server" if step.startswith("server") else step
     starts = next(kind.starts for kind in Outlet.__subclasses__() if sink.startswith(kind.name))

@@ -35,7 +35,7 @@ def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_pat
     steps |= dict.fromkeys(("delta.fenced", "final.flagged"), "kill")
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
     assert report.problems == []
-    assert len(report.blows) == len(steps)
+    assert len(report.kills) == len(steps)
 
 
 @pytest.mark.slow(60, "starts the job four times")
@@ -43,7 +43,7 @@ def test_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> Non
     """Of what the named steps do not kill: the JVM under its driver, and all at once."""
     report = random_kills(reference, tmp_path, kills=2, targets=["jvm", "all"], seed=7, env=LOCAL, say=print)
     assert report.problems == []
-    assert len(report.blows) == 2
+    assert len(report.kills) == 2
 
 
 @pytest.mark.slow(50, "a server dies at each of eleven steps")
@@ -51,7 +51,7 @@ def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) ->
     with OUTLETS["http_2pc"](tmp_path) as outlet:
         report = server_at_steps(known(outlet), tmp_path / "server", outlet, print)
     assert report.problems == []
-    assert len(report.blows) == 3 + len(outlet.commits)
+    assert len(report.kills) == 3 + len(outlet.commits)
 
 
 @pytest.mark.cluster
@@ -69,7 +69,7 @@ def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference:
             say=print,
         )
     assert report.problems == []
-    assert len(report.blows) == 2
+    assert len(report.kills) == 2
 
 
 @pytest.mark.extended
@@ -81,7 +81,7 @@ def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: P
     steps: dict[str, str] = dict.fromkeys((*START_STEPS[::2], *FINAL_STEPS[::2]), "kill") | commit
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
     assert report.problems == []
-    assert len(report.blows) == len(steps)
+    assert len(report.kills) == len(steps)
 
 
 @pytest.mark.extended
@@ -90,7 +90,7 @@ def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -
     targets: list[Target] = ["driver", "worker", "jvm", "all"]
     report = random_kills(reference, tmp_path, kills=4, targets=targets, seed=7, env=LOCAL, say=print)
     assert report.problems == []
-    assert len(report.blows) == 4
+    assert len(report.kills) == 4
 
 
 @pytest.mark.extended
@@ -98,7 +98,7 @@ def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -
 def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_path: Path) -> None:
     report = history.chaos(tmp_path, kills=4, seed=5)
     assert report.problems == []
-    assert len(report.blows) == 4
+    assert len(report.kills) == 4
     assert report.tables == dict.fromkeys(("table", "topic"), sum(history.EVENTS))
 
 

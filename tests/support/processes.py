@@ -120,7 +120,7 @@ class Tree:
         """SIGKILL to every process of the tree, and wait until none is left."""
 
         def none_left() -> bool:
-            # Again and again: one may have started another between the look and the blow.
+            # Again and again: one may have started another between the look and the kill.
             left = self.members()
             for member in left:
                 member.kill()
