@@ -17,7 +17,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.history import History
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.killable import kill, mixed, running
 from tests.support.waiting import until
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Ended:
     """A small job run to its end with intervals of an hour, and then run again."""
 
-    lab: Lab
+    lab: JobHarness
     first: JobResult
     history: History
     """After the first run."""
@@ -38,7 +38,7 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def ended(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    lab = Lab(spark_of_process, tmp_path_factory.mktemp("ended"))
+    lab = JobHarness(spark_of_process, tmp_path_factory.mktemp("ended"))
 
     def run() -> JobResult:
         return lab.run(lab.source(counts="50,70"), interval="1 hour", checkpoint_interval="1 hour")
@@ -82,7 +82,7 @@ def test_f10_source_learns_that_its_last_epoch_is_committed(ended: Ended) -> Non
     assert order.index("commit") < order.index("committed") < order.index("close")
 
 
-def test_f3_only_a_checkpoint_that_started_after_finish_is_final(lab: Lab) -> None:
+def test_f3_only_a_checkpoint_that_started_after_finish_is_final(lab: JobHarness) -> None:
     """Periodic checkpoints come before the end, and flag nothing; the final one has the last epoch."""
     gate = lab.folder / "gate"
     source: dict[str, Any] = {"counts": "40", "max_rows_per_epoch": 20, "gate": gate}
@@ -98,7 +98,7 @@ def test_f3_only_a_checkpoint_that_started_after_finish_is_final(lab: Lab) -> No
     assert {row.epoch for row in lab.history().finals("q")} == {result.query("q").last_epoch}
 
 
-def test_f3_a_later_checkpoint_may_serve(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f3_a_later_checkpoint_may_serve(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The final checkpoint cannot be recorded: nothing is finished. The next run's is, with no row read."""
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "final.before_completed=raise")
@@ -112,7 +112,7 @@ def test_f3_a_later_checkpoint_may_serve(lab: Lab, monkeypatch: pytest.MonkeyPat
     assert lab.numbers() == expected(30)
 
 
-def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: Lab) -> None:
+def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
     """Stop: no end of input, the next run goes on. Drain: end of input, then the final checkpoint."""
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     until(lambda: len(lab.rows()) > 50, "rows of the live source")
@@ -138,7 +138,7 @@ def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: Lab) -> None:
     assert lab.numbers("added") == expected(30), "a drain that is over does not end what was added later"
 
 
-def test_f9_operators_that_require_finalization_are_waited_for(lab: Lab) -> None:
+def test_f9_operators_that_require_finalization_are_waited_for(lab: JobHarness) -> None:
     """One that needs three more epochs gets exactly three, each marked final; others are not asked."""
     job = lab.job(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=3)
     result = job.run(progress=False)
@@ -149,7 +149,7 @@ def test_f9_operators_that_require_finalization_are_waited_for(lab: Lab) -> None
     assert lab.numbers() == expected(100)
 
 
-def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_goes_on(lab: Lab) -> None:
+def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_goes_on(lab: JobHarness) -> None:
     """Never FINISHED nor closed; and resumed."""
     with pytest.raises(JobFailedError, match="not finalized") as failure:
         lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=10_000, finalization_timeout="3 s")
@@ -164,7 +164,7 @@ def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_goes_on(lab
     assert lab.numbers() == expected(100)
 
 
-def test_f13_a_failed_query_emits_no_end_of_input(lab: Lab) -> None:
+def test_f13_a_failed_query_emits_no_end_of_input(lab: JobHarness) -> None:
     """A query stopped by an exception; without the fault the next run continues to the end."""
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20}
     with pytest.raises(JobFailedError, match="row 50 cannot be read") as failure:
@@ -176,7 +176,7 @@ def test_f13_a_failed_query_emits_no_end_of_input(lab: Lab) -> None:
     assert lab.numbers() == expected(100)
 
 
-def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: Lab) -> None:
+def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) -> None:
     """The job says so with the first failure, whatever the others do."""
     job = lab.job(lab.source("bad", counts="100", fail_at=0), query="bad", out="bad", restart_attempts=0)
     lab.add(job, lab.source("live", counts="1", live="true"), query="live", out="live")
@@ -187,7 +187,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: Lab) -> None:
     assert states == {"bad": State.FAILED, "live": State.CANCELED}
 
 
-def test_f15_a_mixed_job_goes_on_after_a_bounded_source_has_finished(lab: Lab) -> None:
+def test_f15_a_mixed_job_goes_on_after_a_bounded_source_has_finished(lab: JobHarness) -> None:
     """10,000 bounded rows beside a live source; killed 20 checkpoints later: no bounded row is read again."""
     ledger = Ledger(str(lab.folder / "state"))
     log = SparkLog(str(lab.checkpoint()))
@@ -216,7 +216,7 @@ def test_f15_a_mixed_job_goes_on_after_a_bounded_source_has_finished(lab: Lab) -
     assert sorted(n for _, n in lab.numbers()) == sorted([*range(10_000), *range(live)])
 
 
-def test_a_query_of_sparks_own_source_has_finished_when_a_further_run_finds_nothing(lab: Lab) -> None:
+def test_a_query_of_sparks_own_source_has_finished_when_a_further_run_finds_nothing(lab: JobHarness) -> None:
     """Its end is not in its offsets: under `available_now` a run that plans nothing proves it."""
     source = lab.folder / "lines"
     source.mkdir()

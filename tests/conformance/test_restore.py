@@ -14,12 +14,12 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.spark.spark_log import SparkLog
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.killable import beside, kill, running
 from tests.support.waiting import until
 
 
-def test_r1_a_source_that_finished_before_is_not_read_again(lab: Lab) -> None:
+def test_r1_a_source_that_finished_before_is_not_read_again(lab: JobHarness) -> None:
     """Two queries, killed: the bounded one has finished, the live one goes on; its row count proves it."""
     ledger = Ledger(str(lab.folder / "state"))
 
@@ -44,7 +44,7 @@ def test_r1_a_source_that_finished_before_is_not_read_again(lab: Lab) -> None:
     assert sorted(n for _, n in lab.numbers("b")) == list(range(len(lab.rows("b"))))
 
 
-def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: Lab) -> None:
+def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobHarness) -> None:
     """It finished in an epoch that the sink has committed and Spark has not: read again, once in the output."""
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 60}
     first = lab.job(lab.source(**source), sink_lost_epoch=1, restart_attempts=0)
@@ -60,7 +60,7 @@ def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: Lab)
     assert lab.numbers() == expected(100)
 
 
-def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab: Lab) -> None:
+def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab: JobHarness) -> None:
     """On restart of a finished query none of its operators is touched."""
     assert lab.job(lab.source(counts="10")).run(progress=False).finished
     before = lab.events("open", "end_of_input", "close", "claim", "final_checkpoint")
@@ -70,7 +70,7 @@ def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab:
 
 
 @pytest.mark.parametrize("readers", [5, 1, 2])
-def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: Lab, readers: int) -> None:
+def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHarness, readers: int) -> None:
     """4 channels with 2 finished go on with 5 readers, with 1 and with 2."""
     counts = "20,20,400,400"
     gate = lab.folder / "gate"
@@ -85,7 +85,7 @@ def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: Lab, r
     assert lab.numbers() == expected(20, 20, 400, 400)
 
 
-def test_r7_finished_flags_survive_without_channel_state(lab: Lab) -> None:
+def test_r7_finished_flags_survive_without_channel_state(lab: JobHarness) -> None:
     """Once the ledger has a flag the offset holds nothing of the channel, and it is still not read again."""
     counts = "10,10,400"
     gate = lab.folder / "gate"
@@ -110,7 +110,7 @@ def _confirmed(log: SparkLog) -> int:
     return 0 if logged is None else logged.sources[0].get("confirmed", 0)
 
 
-def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_finished(lab: Lab) -> None:
+def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_finished(lab: JobHarness) -> None:
     """No periodic checkpoint was ever taken."""
     gate = lab.folder / "gate"
     source: dict[str, Any] = {"counts": "5,400", "readers": 2, "max_rows_per_epoch": 20, "gate": gate}
@@ -125,7 +125,7 @@ def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_
     assert lab.numbers() == expected(5, 400)
 
 
-def test_r12_two_sources_swapped_between_runs_are_refused(lab: Lab) -> None:
+def test_r12_two_sources_swapped_between_runs_are_refused(lab: JobHarness) -> None:
     """Spark matches sources by position, so without the uid in the offset each would go on where the other stood."""
     gate = lab.folder / "gate"
 
@@ -144,7 +144,7 @@ def test_r12_two_sources_swapped_between_runs_are_refused(lab: Lab) -> None:
     assert lab.numbers() == before
 
 
-def test_r12_one_uid_twice_in_a_plan_is_refused(lab: Lab) -> None:
+def test_r12_one_uid_twice_in_a_plan_is_refused(lab: JobHarness) -> None:
     """A self-join, and two operators of one uid in two queries."""
     stream = lab.source("twice", counts="10")
     with pytest.raises(ConfigurationError, match="uid 'twice' stands for 2 operators"):
@@ -154,7 +154,7 @@ def test_r12_one_uid_twice_in_a_plan_is_refused(lab: Lab) -> None:
         lab.add(job, lab.source("once", counts="10"), query="other", out="other")
 
 
-def test_p8_fully_partly_and_on_restore_are_three_things(lab: Lab) -> None:
+def test_p8_fully_partly_and_on_restore_are_three_things(lab: JobHarness) -> None:
     """As a checkpoint records them, for the sources of a job of three queries over two runs."""
     gate = lab.folder / "gate"
 
@@ -185,7 +185,7 @@ def test_p8_fully_partly_and_on_restore_are_three_things(lab: Lab) -> None:
     assert finishes(second)["a"] is Finish.ON_RESTORE
 
 
-def test_a_checkpoint_deleted_by_hand_is_refused_and_reset_is_the_way_out(lab: Lab) -> None:
+def test_a_checkpoint_deleted_by_hand_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
     """A new checkpoint would write committed epochs a second time."""
     gate = lab.folder / "gate"
     job = lab.job(lab.source(counts="100", max_rows_per_epoch=20, gate=gate)).start()

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from spark_ext.errors import StateError, StorageError
 from spark_ext.jobs.job import Job
 from tests.support.disks import fill, remount, small_disk
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
 from tests.support.waiting import until
 
@@ -25,14 +25,14 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def on_disk(spark: SparkSession, disk: Path, tmp_path: Path) -> Lab:
+def on_disk(spark: SparkSession, disk: Path, tmp_path: Path) -> JobHarness:
     """A job with state and output on the small disk, its event log elsewhere."""
-    lab = Lab(spark, disk)
+    lab = JobHarness(spark, disk)
     lab.log = str(tmp_path / "events.jsonl")
     return lab
 
 
-def test_a_read_only_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
+def test_a_read_only_disk(on_disk: JobHarness, disk: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
     first = on_disk.job(on_disk.source(**source)).start()
@@ -50,7 +50,7 @@ def test_a_read_only_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
     assert on_disk.numbers() == expected(100)
 
 
-def test_a_read_only_disk_under_the_output(lab: Lab, disk: Path) -> None:
+def test_a_read_only_disk_under_the_output(lab: JobHarness, disk: Path) -> None:
     assert remount(disk, "ro")
     frame = lab.source(counts="10").select("channel", "n")
     with refused(StorageError, "sink 'q-out'", str(disk / "out"), "ead-only file system"):
@@ -60,7 +60,7 @@ def test_a_read_only_disk_under_the_output(lab: Lab, disk: Path) -> None:
     assert delta_numbers(disk / "out") == expected(10)
 
 
-def test_a_full_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk(on_disk: JobHarness, disk: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
     def job() -> Job:
@@ -79,7 +79,7 @@ def test_a_full_disk(on_disk: Lab, disk: Path, tmp_path: Path) -> None:
     assert on_disk.numbers() == expected(100)
 
 
-def test_a_full_disk_under_the_output(lab: Lab, disk: Path) -> None:
+def test_a_full_disk_under_the_output(lab: JobHarness, disk: Path) -> None:
     gate = lab.folder / "gate"
 
     def job() -> Job:

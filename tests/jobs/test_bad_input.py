@@ -28,7 +28,7 @@ from spark_ext.errors import (
     UnsupportedTableError,
 )
 from spark_ext.jobs.job import Job
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.processes import Tree
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
 from tests.support.waiting import until
@@ -66,7 +66,7 @@ def held(column: str, after: int, gate: Path) -> Column:
 # -- uids and options -------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_uid(lab: Lab) -> None:
+def test_a_missing_uid(lab: JobHarness) -> None:
     with refused(ConfigurationError, "numbers (no uid)", "'uid' is missing", '.option("uid"'):
         lab.spark.readStream.format("numbers").load()
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
@@ -78,7 +78,7 @@ def test_a_missing_uid(lab: Lab) -> None:
     assert lab.numbers() == expected(10)
 
 
-def test_a_uid_of_a_source_and_a_sink_and_of_two_queries(lab: Lab) -> None:
+def test_a_uid_of_a_source_and_a_sink_and_of_two_queries(lab: JobHarness) -> None:
     """Within a plan and over two queries' sources: conformance, R12."""
     with refused(ConfigurationError, "query 'q'", "uid 'q-out' stands for 2 operators (folder, numbers)"):
         lab.job(lab.source("q-out", counts="10"))
@@ -89,7 +89,7 @@ def test_a_uid_of_a_source_and_a_sink_and_of_two_queries(lab: Lab) -> None:
     assert lab.numbers() == expected(10)
 
 
-def test_an_unknown_option(lab: Lab) -> None:
+def test_an_unknown_option(lab: JobHarness) -> None:
     with refused(ConfigurationError, "numbers in", "no option 'count'; did you mean 'counts'?"):
         lab.source(count="10")
     with refused(ConfigurationError, "folder q-out", "no option 'fail_commit'; did you mean 'fail_commits'?"):
@@ -104,7 +104,7 @@ def test_an_unknown_option(lab: Lab) -> None:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_path(lab: Lab) -> None:
+def test_a_missing_path(lab: JobHarness) -> None:
     place = lab.folder / "in"
     with refused(ConfigurationError, "source 'files'", f"no file or folder '{place}'", "'path'"):
         files(lab.spark, place)
@@ -120,7 +120,7 @@ def test_a_missing_path(lab: Lab) -> None:
 
 @pytest.mark.filterwarnings("ignore:Cannot infer the eval type")
 @pytest.mark.parametrize("changed_files", ["refuse", "accept"])
-def test_a_parquet_file_that_is_truncated_in_the_middle_of_a_run(lab: Lab, changed_files: str) -> None:
+def test_a_parquet_file_that_is_truncated_in_the_middle_of_a_run(lab: JobHarness, changed_files: str) -> None:
     place, gate = lab.folder / "in", lab.folder / "gate"
     write_file(place / "0.parquet", 100)
     write_file(place / "1.parquet", 100)
@@ -147,7 +147,7 @@ def test_a_parquet_file_that_is_truncated_in_the_middle_of_a_run(lab: Lab, chang
     assert lab.numbers() == expected(100, 100)
 
 
-def test_a_column_of_another_type_in_a_file(lab: Lab) -> None:
+def test_a_column_of_another_type_in_a_file(lab: JobHarness) -> None:
     place = lab.folder / "in"
     write_file(place / "0.parquet", 10)
     write_file(place / "1.parquet", 10, str)
@@ -168,7 +168,7 @@ def test_a_column_of_another_type_in_a_file(lab: Lab) -> None:
 # -- targets ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_column_of_another_type_in_the_target(lab: Lab) -> None:
+def test_a_column_of_another_type_in_the_target(lab: JobHarness) -> None:
     table = f"delta.`{lab.folder / 'out'}`"
     lab.spark.sql(f"CREATE TABLE {table} (channel STRING, n STRING) USING delta")
     frame = lab.source(counts="10").select("channel", "n")
@@ -179,7 +179,7 @@ def test_a_column_of_another_type_in_the_target(lab: Lab) -> None:
     assert delta_numbers(lab.folder / "out") == [(channel, str(n)) for channel, n in expected(10)]
 
 
-def test_a_table_feature_that_is_not_written(lab: Lab) -> None:
+def test_a_table_feature_that_is_not_written(lab: JobHarness) -> None:
     table = f"delta.`{lab.folder / 'out'}`"
     lab.spark.sql(
         f"CREATE TABLE {table} (channel STRING, n BIGINT) USING delta TBLPROPERTIES('delta.columnMapping.mode'='name')"
@@ -196,7 +196,7 @@ def test_a_table_feature_that_is_not_written(lab: Lab) -> None:
 # -- the state directory -----------------------------------------------------------------------------------------------
 
 
-def test_the_state_directory_of_another_job(lab: Lab) -> None:
+def test_the_state_directory_of_another_job(lab: JobHarness) -> None:
     gate = lab.folder / "gate"
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
     first = lab.job(lab.source(**source)).start()
@@ -219,15 +219,15 @@ import sys
 from pathlib import Path
 
 import spark_ext as sx
-from tests.support.jobs import Lab
+from tests.support.jobs import JobHarness
 
 conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-lab = Lab(sx.session("first", master="local[2]", conf=conf), Path(sys.argv[1]))
+lab = JobHarness(sx.session("first", master="local[2]", conf=conf), Path(sys.argv[1]))
 lab.job(lab.source(live="true")).run(progress=False)
 """
 
 
-def test_two_drivers_on_one_job(lab: Lab) -> None:
+def test_two_drivers_on_one_job(lab: JobHarness) -> None:
     with Tree([sys.executable, "-c", DRIVER, lab.folder], lab.folder / "first.log", {"PYTHONPATH": str(ROOT)}) as first:
         until(lambda: lab.rows() or first.poll() is not None, "rows of the first driver")
         assert first.poll() is None, first.text()
@@ -244,7 +244,7 @@ def test_two_drivers_on_one_job(lab: Lab) -> None:
     assert lab.numbers() == expected(len(lab.rows()))
 
 
-def test_two_jobs_of_one_session_on_one_state(lab: Lab) -> None:
+def test_two_jobs_of_one_session_on_one_state(lab: JobHarness) -> None:
     gate = lab.folder / "gate"
     source: dict[str, Any] = {"counts": "100", "max_rows_per_epoch": 20, "gate": gate}
     first = lab.job(lab.source(**source)).start()

@@ -16,7 +16,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError
 from spark_ext.jobs.job import Job
 from tests.servers.receiver import Receiver
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import failures, first_epoch, refused
 from tests.support.waiting import until
 
@@ -29,7 +29,7 @@ def receiver(tmp_path: Path) -> Iterator[Receiver]:
         yield there
 
 
-def job_to(lab: Lab, url: str, given: dict[str, str] | None = None, source: Any = None, **settings: Any) -> Job:
+def job_to(lab: JobHarness, url: str, given: dict[str, str] | None = None, source: Any = None, **settings: Any) -> Job:
     """Twenty rows in one epoch, unless another source is given, in requests of ten."""
     frame = lab.source(**(source or {"counts": "20"})).select("channel", "n")
     writer = frame.writeStream.format("http_2pc").options(uid="q-out", url=url, outbox=str(lab.folder / "outbox"))
@@ -41,7 +41,7 @@ def taken(receiver: Receiver) -> list[tuple[str, int]]:
     return sorted((row["channel"], row["n"]) for row in receiver.rows())
 
 
-def test_answers_that_stop_the_job(lab: Lab, receiver: Receiver) -> None:
+def test_answers_that_stop_the_job(lab: JobHarness, receiver: Receiver) -> None:
     """One start after the other finds another answer, at the second request; the first one's rows are there once."""
     answers: list[tuple[dict[str, Any], type[SparkExtError], tuple[str, ...]]] = [
         ({"status": 401, "text": f"no such token {TOKEN}"}, ConfigurationError, ("status 401: no such token ***",)),
@@ -65,7 +65,7 @@ def test_answers_that_stop_the_job(lab: Lab, receiver: Receiver) -> None:
     assert taken(receiver) == expected(20)
 
 
-def test_a_receiver_that_refuses_connections(lab: Lab, receiver: Receiver) -> None:
+def test_a_receiver_that_refuses_connections(lab: JobHarness, receiver: Receiver) -> None:
     """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
     gate = lab.folder / "gate"
     source = {"counts": "60", "max_rows_per_epoch": 20, "gate": gate}
@@ -118,7 +118,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         serving.join()
 
 
-def test_a_certificate_that_nobody_knows(lab: Lab, secure: tuple[str, Path]) -> None:
+def test_a_certificate_that_nobody_knows(lab: JobHarness, secure: tuple[str, Path]) -> None:
     url, certificate = secure
     job = job_to(lab, url)
     with refused(ConfigurationError, "sink 'q-out'", "certificate was not accepted", "'ca_file'"):
@@ -129,7 +129,7 @@ def test_a_certificate_that_nobody_knows(lab: Lab, secure: tuple[str, Path]) -> 
     assert Taking.rows == 20
 
 
-def test_a_receiver_that_speaks_no_tls(lab: Lab, receiver: Receiver) -> None:
+def test_a_receiver_that_speaks_no_tls(lab: JobHarness, receiver: Receiver) -> None:
     """It might be starting, or a proxy before it: tried again, and told."""
     url = receiver.url.replace("http://", "https://")
     job = job_to(lab, url, {"commit_attempts": "2", "commit_backoff": "10 ms"}, restart_attempts=0)

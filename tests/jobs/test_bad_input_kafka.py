@@ -17,7 +17,7 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.jobs.job import Job
 from tests.servers.kafka import PASSWORD, USER, Broker
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import delta_job, failures, first_epoch, refused
 from tests.support.waiting import until
 
@@ -30,12 +30,14 @@ def login(password: str) -> str:
     return json.dumps({**given, "sasl.password": password})
 
 
-def job_into(lab: Lab, frame: DataFrame, kafka: Broker, topic: str, given: dict[str, str], **settings: Any) -> Job:
+def job_into(
+    lab: JobHarness, frame: DataFrame, kafka: Broker, topic: str, given: dict[str, str], **settings: Any
+) -> Job:
     writer = frame.writeStream.format("kafka_2pc").options(uid="q-out", bootstrap_servers=kafka.bootstrap, topic=topic)
     return sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings).add("q", writer.options(**given))
 
 
-def messages(lab: Lab, **options: Any) -> DataFrame:
+def messages(lab: JobHarness, **options: Any) -> DataFrame:
     return lab.source(**options).selectExpr(MESSAGE)
 
 
@@ -44,7 +46,7 @@ def there(kafka: Broker, topic: str) -> list[tuple[str, int]]:
     return sorted((text[0], int(text[1])) for text in texts)
 
 
-def reader(lab: Lab, kafka: Broker, topic: str, **given: Any) -> Any:
+def reader(lab: JobHarness, kafka: Broker, topic: str, **given: Any) -> Any:
     options = {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic}
     return lab.spark.readStream.format("kafka_range").options(**{**options, **given})
 
@@ -52,7 +54,7 @@ def reader(lab: Lab, kafka: Broker, topic: str, **given: Any) -> Any:
 # -- refused at the start ---------------------------------------------------------------------------------------------
 
 
-def test_what_the_start_of_a_job_refuses(lab: Lab, kafka: Broker) -> None:
+def test_what_the_start_of_a_job_refuses(lab: JobHarness, kafka: Broker) -> None:
     """Before a query runs, and before anything is sent; the same job then runs, also by a listener that asks."""
     topic = kafka.topic()
     source = lab.source(counts="10")
@@ -75,7 +77,7 @@ def test_what_the_start_of_a_job_refuses(lab: Lab, kafka: Broker) -> None:
     assert there(kafka, topic) == expected(10)
 
 
-def test_what_the_start_of_a_job_refuses_of_its_source(lab: Lab, kafka: Broker) -> None:
+def test_what_the_start_of_a_job_refuses_of_its_source(lab: JobHarness, kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, ["a", "b"])
     asked = {"bootstrap_servers": kafka.login}
@@ -106,7 +108,7 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: Lab, kafka: Broker) 
     ids=["by the option", "by the topic"],
 )
 def test_a_message_that_is_too_large(
-    lab: Lab, kafka: Broker, config: dict[str, Any], given: dict[str, str], words: tuple[str, ...]
+    lab: JobHarness, kafka: Broker, config: dict[str, Any], given: dict[str, str], words: tuple[str, ...]
 ) -> None:
     """The second epoch fails whole and for good; mended, it is there once."""
     topic = kafka.topic(**config)
@@ -125,7 +127,7 @@ def test_a_message_that_is_too_large(
 
 
 @pytest.mark.parametrize("way", ["sink", "source"])
-def test_brokers_that_are_away(lab: Lab, kafka: Broker, way: str) -> None:
+def test_brokers_that_are_away(lab: JobHarness, kafka: Broker, way: str) -> None:
     """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
     topic = kafka.topic()
     settings: dict[str, Any] = {"restart_attempts": 1, "restart_backoff": "10 ms"}

@@ -18,18 +18,18 @@ import spark_ext as sx
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.jobs.job import Job
 from tests.servers.postgres import PASSWORD, Database, PostgresServer
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import delta_job, failures, first_epoch, refused
 from tests.support.waiting import until
 
 
-def job_into(lab: Lab, frame: DataFrame, database: Database, given: dict[str, str], **settings: Any) -> Job:
+def job_into(lab: JobHarness, frame: DataFrame, database: Database, given: dict[str, str], **settings: Any) -> Job:
     """A job of one query into the table `out`."""
     writer = frame.writeStream.format("postgres_2pc").options(uid="q-out", table="out", **database.options)
     return sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings).add("q", writer.options(**given))
 
 
-def numbers(lab: Lab, **options: Any) -> DataFrame:
+def numbers(lab: JobHarness, **options: Any) -> DataFrame:
     return lab.source(**options).select("channel", "n")
 
 
@@ -40,7 +40,7 @@ def there(database: Database) -> list[tuple[Any, ...]]:
 # -- refused at the start ---------------------------------------------------------------------------------------------
 
 
-def test_what_the_start_of_a_job_refuses(lab: Lab, database: Database) -> None:
+def test_what_the_start_of_a_job_refuses(lab: JobHarness, database: Database) -> None:
     """Before a query runs, and before anything is in the database; the same job then runs."""
     cases: list[tuple[dict[str, str], str, tuple[str, ...]]] = [
         ({"password": "x" + PASSWORD}, "", ("password authentication failed", f"/{database.name}")),
@@ -61,7 +61,7 @@ def test_what_the_start_of_a_job_refuses(lab: Lab, database: Database) -> None:
     assert there(database) == expected(10)
 
 
-def test_a_server_without_prepared_transactions(lab: Lab) -> None:
+def test_a_server_without_prepared_transactions(lab: JobHarness) -> None:
     server = PostgresServer({"max_prepared_transactions": "0"})
     try:
         database = server.create().database()
@@ -82,7 +82,9 @@ def test_a_server_without_prepared_transactions(lab: Lab) -> None:
         ({"key": "nr"}, "no key column 'nr'"),
     ],
 )
-def test_what_the_load_of_a_table_refuses(lab: Lab, database: Database, given: dict[str, str], word: str) -> None:
+def test_what_the_load_of_a_table_refuses(
+    lab: JobHarness, database: Database, given: dict[str, str], word: str
+) -> None:
     database.run("CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)")
     database.run("CREATE TABLE pairs (a int, b int, PRIMARY KEY (a, b))")
     reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options).options(**given)
@@ -95,7 +97,7 @@ def test_what_the_load_of_a_table_refuses(lab: Lab, database: Database, given: d
     ("schema", "words"), [("id bigint, nr int", ("no column 'nr'",)), ("id bigint, at date", ("'at'", "date"))]
 )
 def test_declared_columns_that_are_not_the_tables(
-    lab: Lab, database: Database, schema: str, words: tuple[str, ...]
+    lab: JobHarness, database: Database, schema: str, words: tuple[str, ...]
 ) -> None:
     """Spark asks nobody about a declared schema, so it is seen when the job starts."""
     database.run("CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)", "INSERT INTO t VALUES (1, now())")
@@ -117,7 +119,7 @@ def test_declared_columns_that_are_not_the_tables(
     [({"inline_size": "0"}, "false"), ({"prepared": "true"}, "false"), ({"inline_size": "1m"}, "true")],
     ids=["staged", "prepared", "inline and redacted"],
 )
-def test_a_value_that_does_not_fit(lab: Lab, database: Database, given: dict[str, str], redact: str) -> None:
+def test_a_value_that_does_not_fit(lab: JobHarness, database: Database, given: dict[str, str], redact: str) -> None:
     """The second epoch fails whole and for good; mended, it is written once."""
     database.run("CREATE TABLE out (channel varchar(9), n bigint)")
     source = numbers(lab, counts="60", max_rows_per_epoch=20)
@@ -134,7 +136,7 @@ def test_a_value_that_does_not_fit(lab: Lab, database: Database, given: dict[str
     assert there(database) == expected(60)
 
 
-def test_a_violated_constraint(lab: Lab, database: Database) -> None:
+def test_a_violated_constraint(lab: JobHarness, database: Database) -> None:
     database.run("CREATE TABLE out (channel text, n bigint CONSTRAINT small CHECK (n <> 33))")
     source = numbers(lab, counts="60", max_rows_per_epoch=20)
     running = job_into(lab, source, database, {})
@@ -147,7 +149,7 @@ def test_a_violated_constraint(lab: Lab, database: Database) -> None:
     assert there(database) == expected(60)
 
 
-def test_a_value_that_spark_has_not(lab: Lab, database: Database) -> None:
+def test_a_value_that_spark_has_not(lab: JobHarness, database: Database) -> None:
     """It is not to be corrected in the table, as the epoch was planned over it: declared as text it is read."""
     database.run("CREATE TABLE t (id bigint PRIMARY KEY, x numeric)")
     database.run("INSERT INTO t SELECT n, n FROM generate_series(1, 30) n", "UPDATE t SET x = 'NaN' WHERE id = 25")
@@ -171,7 +173,7 @@ def test_a_value_that_spark_has_not(lab: Lab, database: Database) -> None:
 # -- the server fails -------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_of_the_server(lab: Lab, database: Database) -> None:
+def test_a_full_disk_of_the_server(lab: JobHarness, database: Database) -> None:
     """The run goes on by itself once there is room."""
     with database.server.small_tablespace("1m") as space:
         try:
@@ -194,7 +196,7 @@ def test_a_full_disk_of_the_server(lab: Lab, database: Database) -> None:
 
 
 @pytest.mark.parametrize("way", ["sink", "source"])
-def test_a_server_that_is_away(lab: Lab, database: Database, way: str) -> None:
+def test_a_server_that_is_away(lab: JobHarness, database: Database, way: str) -> None:
     """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
     if way == "sink":
         gate = lab.folder / "gate"

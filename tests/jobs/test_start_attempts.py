@@ -11,7 +11,7 @@ import spark_ext as sx
 from spark_ext.errors import StorageError
 from tests.servers.kafka import Broker
 from tests.servers.postgres import PASSWORD, Database
-from tests.support.jobs import Lab, expected
+from tests.support.jobs import JobHarness, expected
 from tests.support.refusals import refused
 
 
@@ -42,14 +42,14 @@ def at_first_failure(act: Callable[[], object]) -> Iterator[list[str]]:
             act()
 
 
-def test_a_claim_that_fails_in_passing_is_tried_again(lab: Lab) -> None:
+def test_a_claim_that_fails_in_passing_is_tried_again(lab: JobHarness) -> None:
     job = lab.job(lab.source(counts="20"), sink_fail_claims=2, sink_commit_backoff="1 ms")
     assert job.run(progress=False).finished
     assert [event["event"] for event in lab.events("claim_failed", "claim")] == ["claim_failed"] * 2 + ["claim"]
     assert lab.numbers() == expected(20)
 
 
-def test_after_the_last_attempt_the_start_is_refused_and_the_next_one_runs(lab: Lab) -> None:
+def test_after_the_last_attempt_the_start_is_refused_and_the_next_one_runs(lab: JobHarness) -> None:
     given: dict[str, Any] = {"sink_fail_claims": 3, "sink_commit_attempts": 3, "sink_commit_backoff": "1 ms"}
     with refused(StorageError, "the folder is away"):
         lab.job(lab.source(counts="20"), **given).start()
@@ -59,7 +59,7 @@ def test_after_the_last_attempt_the_start_is_refused_and_the_next_one_runs(lab: 
     assert lab.numbers() == expected(20)
 
 
-def test_brokers_that_answer_late(lab: Lab, kafka: Broker) -> None:
+def test_brokers_that_answer_late(lab: JobHarness, kafka: Broker) -> None:
     """Frozen when the job starts; they go on after the first attempt."""
     topic = kafka.topic()
     given = {"uid": "q-out", "bootstrap_servers": kafka.bootstrap, "topic": topic, "request_timeout": "2 s"}
@@ -71,7 +71,7 @@ def test_brokers_that_answer_late(lab: Lab, kafka: Broker) -> None:
     assert sorted(int(message.value() or b"") for message in kafka.messages(topic)) == list(range(20))
 
 
-def test_a_database_that_comes_up_late(lab: Lab, database: Database) -> None:
+def test_a_database_that_comes_up_late(lab: JobHarness, database: Database) -> None:
     """Not there when the job starts; it is started after the first attempt."""
     writer = lab.source(counts="20").select("channel", "n").writeStream.format("postgres_2pc")
     writer = writer.options(uid="q-out", table="out", **database.options)

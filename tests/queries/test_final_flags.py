@@ -11,7 +11,7 @@ import pytest
 from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
 from spark_ext.ledger import Ledger
-from tests.support.jobs import Lab
+from tests.support.jobs import JobHarness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_a_failure_between_flags_and_their_step_repeats_no_flag(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = Lab(spark, tmp_path)
+    lab = JobHarness(spark, tmp_path)
     # Of the rows of `checkpoints` the first is COMPLETED; before the second come the flags, in their own table.
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "ledger.checkpoints.before=raise#2")

@@ -33,7 +33,7 @@ def numbers(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
     return reader.load()
 
 
-class Lab:
+class JobHarness:
     """A folder with one job in it: state, outputs and the event log."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -101,6 +101,6 @@ def _without(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def lab(spark: SparkSession, tmp_path: Path) -> Lab:
+def lab(spark: SparkSession, tmp_path: Path) -> JobHarness:
     """A folder with a job in it."""
-    return Lab(spark, tmp_path)
+    return JobHarness(spark, tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import spark_ext as sx
-from tests.support.jobs import Lab
+from tests.support.jobs import JobHarness
 from tests.support.processes import Tree
 from tests.support.waiting import until
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
 
 
-def mixed(lab: Lab) -> Job:
+def mixed(lab: JobHarness) -> Job:
     """One query over 10,000 bounded rows and 100 live rows per second."""
     frame = lab.source("bounded", counts="10000").union(lab.source("live", counts="1", live="true", rate=100))
     return lab.job(frame, interval="50 ms", checkpoint_interval="100 ms")
 
 
-def beside(lab: Lab) -> Job:
+def beside(lab: JobHarness) -> Job:
     """A query that ends, and one that does not."""
     made = lab.job(lab.source("a", counts="1000"), query="a", out="a", checkpoint_interval="100 ms")
     lab.add(made, lab.source("b", counts="1", live="true", rate=500), query="b", out="b")
     return made
 
 
-JOBS: Final[dict[str, Callable[[Lab], Job]]] = {"mixed": mixed, "beside": beside}
+JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"mixed": mixed, "beside": beside}
 
 
 @contextmanager
-def running(job: Callable[[Lab], Job], folder: Path) -> Iterator[Tree]:
+def running(job: Callable[[JobHarness], Job], folder: Path) -> Iterator[Tree]:
     """The job in a driver of its own; nothing of it is left afterwards."""
     command: list[str | Path] = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
     with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2])}) as driver:
@@ -56,7 +56,7 @@ def main(job: str, folder: str) -> None:
         master="local[2]",
         conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"},
     )
-    JOBS[job](Lab(spark, Path(folder))).run(progress=False)
+    JOBS[job](JobHarness(spark, Path(folder))).run(progress=False)
 
 
 if __name__ == "__main__":

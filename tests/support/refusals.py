@@ -18,7 +18,7 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.spark.spark_log import SparkLog
-from tests.support.jobs import Lab
+from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 
 
@@ -51,7 +51,7 @@ def failures(job: Job) -> list[tuple[str, str]]:
     return [(row.what, row.action) for row in sorted(rows, key=lambda row: row.at) if row.type == "failure"]
 
 
-def first_epoch(lab: Lab) -> None:
+def first_epoch(lab: JobHarness) -> None:
     """Wait until one epoch has been committed."""
     until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
 
@@ -61,7 +61,7 @@ def delta_numbers(path: Path) -> list[tuple[str, Any]]:
     return sorted(zip(table["channel"].to_pylist(), table["n"].to_pylist(), strict=True))
 
 
-def delta_job(lab: Lab, frame: DataFrame, out: str = "out", **settings: Any) -> Job:
+def delta_job(lab: JobHarness, frame: DataFrame, out: str = "out", **settings: Any) -> Job:
     """A job of one query into a Delta table."""
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings)
     writer = frame.writeStream.format("delta_2pc").option("uid", "q-out").option("path", str(lab.folder / out))
