@@ -1,4 +1,5 @@
-# make run | quick | test | test-all | bench | chaos | lint | clean.  Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
+# make run | quick | test | test-all | bench | chaos | lint | clean.
+# Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
 ARGS ?=
@@ -10,14 +11,14 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 .PHONY: help run quick test test-all bench chaos lint clean python java
 
 help:
-	@echo "make run     the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
-	@echo "make quick   the tests that need no Spark, no server and no process of their own: about a minute"
-	@echo "make test    the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
-	@echo "make test-all   those too that repeat the others in further modes, formats and kills"
-	@echo "make bench   ratios against plain Spark, measured side by side in one run"
-	@echo "make chaos   every sink, and the flights job, killed at random moments and at each named step"
-	@echo "make lint    ruff, the layers of imports, and mypy --strict"
-	@echo "make clean   removes outputs and caches; .venv stays"
+	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
+	@echo "make quick      the tests that need no Spark, no server and no process of their own: about a minute"
+	@echo "make test       the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
+	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
+	@echo "make bench      ratios against plain Spark, measured side by side in one run"
+	@echo "make chaos      every sink, and the flights job, killed at random moments and at each named step"
+	@echo "make lint       ruff, the layers of imports, and mypy --strict"
+	@echo "make clean      removes outputs and caches; .venv stays"
 
 run: .venv/.test java
 	@$(BIN)/python examples/flights.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)

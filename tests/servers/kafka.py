@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
 
 from spark_ext.spark.jars import package_jars
 from tests.servers.kafka_log import DECIDED, states
+from tests.servers.ports import free_ports
 from tests.servers.watchdog import Watched
 from tests.support.waiting import until
 
@@ -107,7 +108,7 @@ class Broker:
         self._watched = Watched(folder)
         self._numbers = itertools.count()
         self._server: subprocess.Popen[bytes] | None = None
-        self._port, self._login, controller = _free_ports(3)
+        self._port, self._login, controller = free_ports(3)
         self._settings = folder / "server.properties"
         ports = {"port": self._port, "login": self._login, "controller": controller}
         self._settings.write_text(_SETTINGS.format(**ports, folder=folder, user=USER, password=PASSWORD))
@@ -351,17 +352,6 @@ def messages(bootstrap: str, topic: str, isolation: str = "read_committed") -> l
     finally:
         consumer.close()
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.servers.ports import free_ports
 from tests.servers.watchdog import Watched
 from tests.support.disks import small_disk
 from tests.support.waiting import until
@@ -180,7 +180,7 @@ class PostgresServer:
         """Start it, on the same port as before, and wait until it takes connections."""
         first = not self.port
         for _ in range(5):
-            self.port = self.port or _free_port()
+            self.port = self.port or free_ports(1)[0]
             self._configure()
             with (self.folder / "server.log").open("ab") as log:
                 self._process = subprocess.Popen(
@@ -301,12 +301,6 @@ class PostgresServer:
         self._watched.close()
         if self._process is not None:
             self._process.wait(300)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

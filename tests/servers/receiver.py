@@ -216,8 +216,10 @@ class Receiver:
 
     def start(self) -> None:
         """Start it; again after a kill, on the same port."""
+        from tests.servers.ports import free_ports
         from tests.support.waiting import until
 
+        self.port = self.port or free_ports(1)[0]
         self.folder.mkdir(parents=True, exist_ok=True)
         said = self.folder / "port"
         said.unlink(missing_ok=True)
