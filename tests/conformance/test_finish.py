@@ -16,6 +16,7 @@ from spark_ext.jobs.result import JobResult
 from spark_ext.ledger import Ledger
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.spark_log import SparkLog
+from tests.support import validators
 from tests.support.history import History
 from tests.support.jobs import JobHarness, expected
 from tests.support.killable import kill, mixed, running
@@ -44,7 +45,9 @@ def ended(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFacto
         return lab.run(lab.source(counts="50,70"), interval="1 hour", checkpoint_interval="1 hour")
 
     first, history = run(), lab.history()
-    return Ended(lab, first, history, run())
+    second = run()
+    assert validators.problems(lab.history()) == []
+    return Ended(lab, first, history, second)
 
 
 def test_f1_final_checkpoint_comes_at_once(ended: Ended) -> None:
