@@ -109,6 +109,7 @@ def test_another_spark_than_pyspark_is_refused(version: str) -> None:
         environment.require_spark_version(version)
 
 
+@pytest.mark.process
 def test_deltas_jars_are_found_again_without_the_resolver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = delta_jars({})
@@ -126,6 +127,7 @@ def test_deltas_jars_are_found_again_without_the_resolver(monkeypatch: pytest.Mo
         delta_jars({})
 
 
+@pytest.mark.process
 def test_no_delta_jar_and_no_way_to_fetch_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     nowhere = tmp_path / "settings.xml"
