@@ -1,1 +1,1 @@
-"""Benchmarks: each figure is a ratio of two sides that were measured in turns in one run. See `docs/benchmarks.md`."""
+"""Benchmarks: each figure is a ratio of two sides, measured alternately in one run. See `docs/benchmarks.md`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME...]`: all benchmarks, or some. Each runs in a process of its own."""
+"""`python -m benchmarks [NAME...]`: all benchmarks, or some. Each runs in a separate process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def main(
     names: Annotated[list[str] | None, typer.Argument(help=f"Some of: {', '.join(NAMES)}. Default: all.")] = None,
-    json: Annotated[Path | None, typer.Option(help=f"Where to write the figures; of all: {OUT}.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of each; fewer are quicker and say less.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help=f"Where to write the figures. Default if all are run: {OUT}.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of each; fewer are faster and less precise.")
+    ] = None,
     flink: Annotated[bool, typer.Option(help="Run the Flink baseline instead (Maven, Java 17).")] = False,
 ) -> None:
-    """Print ratios that were measured side by side."""
+    """Measure and print ratios of two sides."""
     if flink:
         from benchmarks import flink_baseline
 
@@ -64,7 +68,7 @@ def main(
 
 
 def _each(names: list[str], rounds: int | None) -> tuple[list[dict[str, Any]], bool]:
-    """Run benchmarks one after the other; one that fails is told and does not stop the others."""
+    """Run benchmarks one after the other; a failure is reported and does not stop the others."""
     figures: list[dict[str, Any]] = []
     failed = False
     notes = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""What a benchmark gives: a ratio, its aim, and how it came about. Pure, but for `environment`."""
+"""The result of a benchmark: a ratio, its aim, and the measurements behind it. Pure, except for `environment`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Sample:
 
     @property
     def median(self) -> float:
-        """The middle value, which a few disturbed measurements do not move."""
+        """The middle value, which a few disturbed measurements do not change."""
         return statistics.median(self.values)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Between them lies the middle half of the values."""
+        """The first and third quartile: the middle half of the values lies between them."""
         if len(self.values) < 2:
             return self.values[0], self.values[0]
         low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
@@ -60,13 +60,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Aim:
-    """What a ratio should be."""
+    """The target of a ratio."""
 
     sense: Literal[">=", "<=", "<"]
     value: float
 
     def met_by(self, ratio: float) -> bool:
-        """Whether a ratio reaches it."""
+        """Whether a ratio meets the aim."""
         if self.sense == ">=":
             return ratio >= self.value
         return ratio <= self.value if self.sense == "<=" else ratio < self.value
@@ -81,15 +81,15 @@ class Figure:
 
     name: str
     benchmark: str
-    """The module that measures it, and the word for the command line."""
+    """The module that measures it, which is also its name on the command line."""
     what: str
     """What is divided by what."""
     ratio: float
     aim: Aim
     samples: dict[str, Sample]
-    """The sides, by what they are."""
+    """The sides, by name."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """What else was seen: sizes, epochs, parts of a time."""
+    """Other observations: sizes, epochs, parts of a duration."""
 
     @property
     def meets(self) -> bool:
@@ -98,7 +98,7 @@ class Figure:
 
     @property
     def command(self) -> str:
-        """Prints this one alone."""
+        """The command that measures and prints this benchmark alone."""
         return f"python -m benchmarks {self.benchmark}"
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Figure:
 
 
 def environment() -> dict[str, Any]:
-    """The machine as far as it bears on a ratio; the load says who else was on it."""
+    """What can influence a ratio: the machine, and the load on it from other processes."""
     names = ("pyspark", "delta-spark", "deltalake", "pyarrow")
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -130,7 +130,7 @@ def environment() -> dict[str, Any]:
 
 
 def _short(value: float) -> float:
-    """Three digits that count."""
+    """The value with three significant digits."""
     if value == 0 or value != value:
         return value
     rounded = float(f"{value:.3g}")

@@ -1,6 +1,6 @@
 """A source and a sink for benchmarks: rows in steps of a known size, and a sink that does nothing.
 
-Both travel to the workers by value, as those do not have this folder on their path.
+Both are pickled by value, as the workers do not have this directory on their path.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ BATCH_ROWS = 65_536
 
 
 class StepsOptions(SourceOptions):
-    """One epoch is one step of each channel."""
+    """Options of `Steps`, in which an epoch is one step of each channel."""
 
     steps: int = Field(gt=0)
-    """Steps after which a channel ends."""
+    """Number of steps after which a channel ends."""
     rows: int = Field(default=1000, ge=0)
-    """Rows of a channel's step."""
+    """Rows per step of a channel."""
     empty_from: int = 0
     """First step without rows."""
     empty_upto: int = 0
-    """Past the last step without rows."""
+    """The end of the steps without rows (exclusive)."""
     channels: int = Field(default=2, gt=0)
     short: int = 0
-    """So many further channels end with their first step, which has no rows."""
+    """Number of further channels that end with their first step, which has no rows."""
 
 
 class Steps(ChannelSource):
@@ -90,9 +90,9 @@ class Steps(ChannelSource):
 
 
 class Nothing(DataSource):
-    """A Python sink that takes all rows and does nothing: what any Python sink costs in Spark.
+    """A Python sink that accepts all rows and does nothing: the cost of any Python sink in Spark.
 
-    It treats its workers as spark-ext's sinks do (`worker_process`): else they would cost less than nothing.
+    It tunes its workers as spark-ext's sinks do (`worker_process`); otherwise those would cost less than nothing.
     """
 
     @classmethod
@@ -122,7 +122,7 @@ class _NothingWriter(DataSourceStreamArrowWriter):
 
 
 def register(spark: SparkSession) -> None:
-    """Make both known to a session."""
+    """Register both with a session."""
     import benchmarks._operators as here
 
     cloudpickle.register_pickle_by_value(here)

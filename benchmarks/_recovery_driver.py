@@ -2,8 +2,9 @@
 
     python -m benchmarks._recovery_driver job|plain FOLDER
 
-`job` is `files` into `delta_2pc` in a `Job`, on a session of `spark_ext`; `plain` is Spark's own file stream into
-Spark's own Delta sink, with nothing of `spark_ext` but the places of Delta's jars, so that neither side resolves them.
+`job` is `files` into `delta_2pc` in a `Job`, with a session of `spark_ext`; `plain` is Spark's own file stream into
+Spark's own Delta sink. It uses nothing of `spark_ext` except the paths of Delta's jars, so that neither side resolves
+them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROWS = 1000
-"""Of each file, and so of each epoch."""
+"""Rows per file, and so per epoch."""
 
 
 def job(folder: Path) -> None:
@@ -43,7 +44,7 @@ def plain(folder: Path) -> None:
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.sql.shuffle.partitions", "2")
-        # As in the settings of spark_ext.session: the default of 50 tasks to read a log would slow this side down.
+        # As in the settings of spark_ext.session: the default of 50 tasks for reading a log would slow down this side.
         .config("spark.databricks.delta.snapshotPartitions", "2")
         .config("spark.ui.enabled", "false")
         .getOrCreate()

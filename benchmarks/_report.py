@@ -1,4 +1,4 @@
-"""How figures are shown and kept."""
+"""Prints and stores figures."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rich.table import Table
 
 
 def show(figures: Sequence[dict[str, Any]], console: Console | None = None) -> None:
-    """Print figures, in the form of `out/bench.json`, as a table, and below it what was compared."""
+    """Print figures (in the form of `out/bench.json`) as a table, followed by what was compared."""
     console = console or Console()
-    table = Table(title="side by side in one run")
+    table = Table(title="measured alternately in one run")
     table.add_column("benchmark", no_wrap=True)
     table.add_column("ratio", justify="right")
     table.add_column("aim", justify="right", no_wrap=True)
@@ -36,12 +36,12 @@ def _sides(sides: dict[str, dict[str, Any]]) -> str:
 
 
 def write(figures: Iterable[dict[str, Any]], path: Path) -> None:
-    """Keep figures as a JSON list."""
+    """Store figures as a JSON list."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(list(figures), indent=2) + "\n")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Figures that `write` has kept."""
+    """Figures that `write` has stored."""
     found: list[dict[str, Any]] = json.loads(path.read_text())
     return found

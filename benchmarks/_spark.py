@@ -1,4 +1,4 @@
-"""The Spark side of a measurement: one session, and queries that are watched by their commit logs."""
+"""The Spark side of a measurement: one session, and queries whose commit logs are watched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 LIMIT = 300.0
-"""How long anything may take before a benchmark gives up, s."""
+"""Time after which a benchmark gives up waiting, s."""
 
 CONF = {
     "spark.sql.shuffle.partitions": "2",
@@ -32,10 +32,10 @@ CONF = {
 
 @contextmanager
 def session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A local session of two cores with the benchmarks' operators, and further settings."""
+    """A local session with two cores, the benchmarks' operators, and additional settings."""
     spark = sx.session(f"benchmark {name}", master="local[2]", conf={**CONF, **(conf or {})})
     _operators.register(spark)
-    # Queries are stopped in the middle of an epoch, which Spark logs as errors; real ones are raised here.
+    # Queries are stopped in the middle of an epoch, which Spark logs as errors; real errors are raised here.
     spark.sparkContext.setLogLevel("OFF")
     try:
         yield spark
@@ -45,32 +45,32 @@ def session(name: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkS
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """A temporary directory, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="spark-ext-bench-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def until(condition: Callable[[], Any], what: str, query: StreamingQuery | None = None) -> None:
-    """Wait for a condition; a query that fails meanwhile raises.
+    """Wait for a condition; raises if the query fails in the meantime.
 
     Raises:
-        TimeoutError: it did not come true in time.
-        RuntimeError: the query has ended without it.
+        TimeoutError: the condition did not become true in time.
+        RuntimeError: the query ended before it became true.
     """
     end = time.monotonic() + LIMIT
     while not condition():
         if query is not None and not query.isActive:
             query.awaitTermination()
             if not condition():
-                raise RuntimeError(f"the query has ended before {what}")
+                raise RuntimeError(f"the query ended before this became true: {what}")
             return
         if time.monotonic() > end:
-            raise TimeoutError(f"after {LIMIT:g} s still not {what}")
+            raise TimeoutError(f"not within {LIMIT:g} s: {what}")
         time.sleep(0.02)
 
 
 def cpu_seconds() -> float:
-    """CPU time so far of what this process has started, JVM and workers; other load on the machine hardly moves it."""
+    """CPU time so far of the processes that this one has started (JVM, workers); other load hardly changes it."""
     total = 0.0
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -80,7 +80,7 @@ def cpu_seconds() -> float:
 
 
 def commit_file(checkpoint: Path, epoch: int) -> Path:
-    """The file by which Spark records an epoch's commit; its time of modification is that of the commit."""
+    """The file with which Spark records an epoch's commit; its modification time is that of the commit."""
     return checkpoint / "commits" / str(epoch)
 
 
@@ -90,7 +90,7 @@ def committed_at(checkpoint: Path, epoch: int) -> float:
 
 
 def start(writer: DataStreamWriter, checkpoint: Path) -> StreamingQuery:
-    """Start a query as any Spark user would."""
+    """Start a query, as any user of Spark would."""
     return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
 
 
@@ -103,7 +103,7 @@ def run_epochs(writer: DataStreamWriter, checkpoint: Path, last: int) -> list[di
     query = start(writer, checkpoint)
     try:
         until(commit_file(checkpoint, last).exists, f"epoch {last} has committed", query)
-        # The report comes after the commit.
+        # The report arrives after the commit.
         until(lambda: _last_reported(query) >= last, f"epoch {last} was reported", query)
         reports = [dict(report) for report in query.recentProgress]
     finally:

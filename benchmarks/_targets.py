@@ -1,4 +1,4 @@
-"""Where each sink of a benchmark writes to: a folder, or a private server on loopback that is gone afterwards."""
+"""Targets of the sinks in benchmarks: a directory, or a private server on loopback that is removed afterwards."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Target:
-    """What a sink is given."""
+    """The target of a sink, and how to write to it."""
 
     sink: str
-    """The sink's format."""
+    """The sink's format name."""
     open: Callable[[Path], AbstractContextManager[dict[str, str]]]
-    """Makes the target in a folder; gives the sink's options."""
+    """Creates the target in a directory; provides the sink's options."""
     columns: tuple[str, ...] = ("*",)
-    """What of `datagen`'s columns the sink takes."""
+    """The columns of `datagen` that are written, as expressions."""
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def folder(place: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def database(_: Path) -> Iterator[dict[str, str]]:
-    """A table of a fresh database."""
+    """A table in a new database."""
     from tests.servers.postgres import PostgresServer
 
     server = PostgresServer()
@@ -50,7 +50,7 @@ def _prepared(place: Path) -> AbstractContextManager[dict[str, str]]:
 
 @contextmanager
 def topic(place: Path) -> Iterator[dict[str, str]]:
-    """A topic of two partitions."""
+    """A topic with two partitions."""
     from tests.servers.kafka import Broker
 
     home = place / "broker"
@@ -76,4 +76,4 @@ TARGETS: Final[dict[str, Target]] = {
     "kafka_2pc": Target("kafka_2pc", topic, ("CAST(id AS STRING) AS key", "tag AS value")),
     "http_2pc": Target("http_2pc", receiver),
 }
-"""By what is measured: the sink, and its mode where there are two."""
+"""By name of the measurement: the sink, and its mode if it has two."""

@@ -1,8 +1,8 @@
-"""100,000 channels of which 99.9 % have finished against 100 channels: does the past cost anything?
+"""100,000 channels, of which 99.9 % have finished, against 100 channels: do finished channels cost anything?
 
 Both sides run 100 channels, one step each per epoch. The large side has 99,900 more that ended in the first epoch, so
-their flags are in the ledger. Planning is all of an epoch but running its tasks and recording the commit; the size is
-that of what Spark logs for an epoch.
+their flags are in the ledger. The planning time is that of an epoch without running its tasks and recording the commit;
+the size is that of the offsets that Spark logs for an epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLANNING = ("latestOffset", "getBatch", "queryPlanning", "walCommit")
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds; each goes on where the one before has stopped."""
+    """Measure this many rounds; each continues where the previous one stopped."""
     times: dict[str, list[float]] = {side: [] for side in FINISHED}
     asked: dict[str, list[float]] = {side: [] for side in FINISHED}
     first: dict[str, list[float]] = {side: [] for side in FINISHED}
@@ -41,7 +41,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
                 reports = _epochs(spark, folder / side, finished, first_run=round_ == 0)
                 if not round_:  # the first round compiles, and lets the short channels end
                     continue
-                # An epoch that the stop had cut off comes first, and is replayed without asking the source.
+                # First comes the epoch that the stop interrupted; it is replayed without calling the source.
                 first[side].append(max(report.get("latestOffset", 0) for report in reports[:WARM]))
                 times[side] += [sum(report.get(part, 0) for part in PLANNING) for report in reports[WARM:]]
                 asked[side] += [report["latestOffset"] for report in reports[WARM:]]
@@ -79,7 +79,7 @@ def _checkpoint(folder: Path) -> Path:
 
 
 def _epochs(spark: SparkSession, folder: Path, finished: int, *, first_run: bool) -> list[dict[str, int]]:
-    """Run the job for some epochs and stop it; Spark's durations of each."""
+    """Run the job for some epochs and stop it; returns Spark's durations of each."""
     frame = steps(spark, steps=1_000_000, rows=1, channels=RUNNING, short=finished)
     job = sx.Job(spark, "bench", state=folder / "state")
     job.add("q", frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table")))

@@ -1,7 +1,7 @@
-"""`delta_2pc` against Spark's own Delta sink on small epochs: what one commit costs.
+"""`delta_2pc` against Spark's own Delta sink on small epochs: the cost of one commit.
 
-Four sinks take the same rows from Spark's own `rate-micro-batch` source, in turns. The time is Spark's `addBatch`,
-which holds the tasks and the sink's commit.
+Four sinks take the same rows from Spark's own `rate-micro-batch` source, alternately. The time is Spark's `addBatch`,
+which includes the tasks and the sink's commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SINKS = ("delta_2pc", "delta", "nothing", "noop")
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     times: dict[str, list[float]] = {sink: [] for sink in SINKS}
     with session("delta_commit") as spark, workplace() as folder:
         for round_ in range(rounds):

@@ -1,7 +1,7 @@
-"""`delta_2pc` against Spark's own Delta sink on 10 M rows: what writing a row costs.
+"""`delta_2pc` against Spark's own Delta sink on 10 M rows: the cost of writing a row.
 
 The rows come from Spark's own `rate-micro-batch` source in four epochs of 2.5 M. The time is that of whole epochs, from
-planning to Spark's record of the commit; the first epoch, in which workers start, is a fifth one that does not count.
+planning to Spark's record of the commit. An additional first epoch, in which workers start, is not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SINKS = ("delta_2pc", "delta")
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     rates: dict[str, list[float]] = {sink: [] for sink in SINKS}
     parts: dict[str, list[float]] = {sink: [] for sink in SINKS}
     cpu: dict[str, list[float]] = {sink: [] for sink in SINKS}
@@ -62,7 +62,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
 
 
 def _seconds(spark: SparkSession, sink: str, folder: Path) -> tuple[float, float]:
-    """Time of the epochs that count, and the part of it that is addBatch."""
+    """Time of the epochs that count, and the share of addBatch in it."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
     frame = rows.selectExpr(
         "value as id", "timestamp as ts", "cast(value % 1000 as int) as key", "value * 0.5 as value"

@@ -1,7 +1,7 @@
 """The source `files` against Spark's own file stream on the same Parquet files, read whole in one epoch.
 
-The rows go to Spark's `noop`, which takes them all and keeps none. The time is that of the whole epoch, from listing
-the folder on; the start of the query is not in it.
+The rows go to Spark's `noop`, which discards them. The time is that of the whole epoch, including the listing of the
+directory, but not the start of the query.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 ROUNDS = 8
 FILES = 16
 ROWS = 625_000
-"""Of each file; 10 M in all."""
+"""Rows per file; 10 M in total."""
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     rates: dict[str, list[float]] = {"files": [], "spark": []}
     parts: dict[str, list[dict[str, float]]] = {"files": [], "spark": []}
     with session("files_throughput") as spark, workplace() as folder:
@@ -63,7 +63,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
 
 
 def _write(folder: Path) -> int:
-    """Sixteen files of ids, times, keys, values and short texts, in row groups as Spark writes them."""
+    """Write sixteen files of ids, times, keys, values and short texts, in row groups like those that Spark writes."""
     folder.mkdir()
     random = np.random.default_rng(7)
     for number in range(FILES):

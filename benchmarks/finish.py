@@ -1,8 +1,8 @@
-"""From the commit of the last data epoch to FINISHED, counted in empty epochs of the same query.
+"""Time from the commit of the last data epoch to FINISHED, in empty epochs of the same query.
 
-An empty epoch is one that reads no row: planned, run and committed by the sink all the same. The query makes some in
-the middle of its input, so that both times are of one run. FINISHED is when the query's final checkpoint is closed and
-the query has stopped; what `run()` then takes to return is a note.
+An empty epoch reads no row, but is planned, run and committed by the sink like any other. The query has some in the
+middle of its input, so that both times come from one run. FINISHED is when the query's final checkpoint is closed and
+the query has stopped; the time that `run()` then needs to return is given as a note.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ROWS = 1000
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     runs: dict[str, list[Ending]] = {"plain": [], "watermark": []}
-    # The folder outlives the session: RocksDB uploads to it behind the queries.
+    # The directory outlives the session: RocksDB uploads to it in the background.
     with workplace() as folder, session("finish") as spark:
         for round_ in range(rounds + 1):
             for kind, endings in runs.items():
@@ -51,7 +51,7 @@ class Ending:
 
     def __init__(self, checkpoint: Path, last: int, finished: float, returned: float) -> None:
         commits = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
-        # Commit to commit over the empty epochs, the first one left out: its planning overlaps with rows.
+        # From commit to commit over the empty epochs, without the first one: its planning overlaps with rows.
         begin, end = EMPTY
         gaps = [committed_at(checkpoint, n) - committed_at(checkpoint, n - 1) for n in range(begin + 1, end)]
         self.empty = 1000 * median(gaps)
@@ -97,7 +97,7 @@ def _run(spark: SparkSession, watermark: bool, folder: Path) -> Ending:
 
 
 def _last_data_epoch(checkpoint: Path) -> int:
-    """The first epoch in whose offset the source has ended: its last rows are in it."""
+    """The first epoch in whose offset the source has ended: it contains the last rows."""
     log = SparkLog(str(checkpoint))
     for epoch in range(STEPS + 3):
         logged = log.offsets(epoch)

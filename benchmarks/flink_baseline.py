@@ -1,7 +1,7 @@
 """Flink on the same machine, for orientation: runs the cases of `benchmarks/flink` and prints their figures.
 
-Not part of a run of all benchmarks: it needs Maven, and downloads Flink on first use. These are no ratios: put them
-beside what `job_overhead`, `finish` and `recovery` print in the same hour.
+Not part of a run of all benchmarks: it needs Maven, and downloads Flink on first use. The figures are not ratios:
+compare them with those that `job_overhead`, `finish` and `recovery` print in the same hour.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One case with the figures of it that are shown."""
+    """One case, with the figures to print."""
 
     arguments: tuple[str, ...]
     figures: dict[str, str]
-    """Key in the case's JSON to what it is."""
+    """Description of each figure, by its key in the case's JSON."""
 
 
 CASES = {
@@ -58,11 +58,11 @@ CASES = {
 
 
 def run(names: list[str]) -> None:
-    """Run cases, all when none is named, and print their medians.
+    """Run cases, all if none is named, and print their medians.
 
     Raises:
         ValueError: there is no such case.
-        subprocess.CalledProcessError: a case failed; what it said is on standard error.
+        subprocess.CalledProcessError: a case failed; its output is on standard error.
     """
     unknown = sorted(set(names) - set(CASES))
     if unknown:

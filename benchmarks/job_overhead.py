@@ -1,8 +1,8 @@
-"""A `Job` against `writeStream.start()` of the same operators: what supervision costs.
+"""A `Job` against `writeStream.start()` of the same operators: the cost of supervision.
 
-Both sides run the `steps` source into `delta_2pc`, in turns: large epochs for the throughput, small ones for the cost
-per epoch. The time is that between the commits of two epochs in Spark's own commit log, so all that happens between
-epochs is in it.
+Both sides run the `steps` source into `delta_2pc`, alternately: large epochs for the throughput, small ones for the
+cost per epoch. The time is that between the commits of two epochs in Spark's own commit log, so it includes everything
+that happens between epochs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SMALL_WARM = 5
 CHANNELS = 2
 
 ALLOWED_MS = 5.0
-"""What a job may add to an epoch."""
+"""Maximum time that a job may add to an epoch."""
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     periods: dict[str, list[float]] = {side: [] for side in SIDES}
     with session("job_overhead") as spark:
@@ -87,7 +87,7 @@ def _seconds(spark: SparkSession, side: str, size: dict[str, int], warm: int) ->
         writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table"))
         last = size["steps"] - 1
         checkpoint = (_job if side == "job" else _plain)(spark, writer, folder, last)
-        # The epoch before the first that counts: its commit is where the time begins.
+        # The epoch before the first one that counts: the time begins with its commit.
         return (committed_at(checkpoint, last) - committed_at(checkpoint, warm - 1)) / (last - warm + 1)
 
 

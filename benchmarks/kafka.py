@@ -2,9 +2,9 @@
 
 One private broker on loopback. A message has a number as key and a value of 100 bytes. Spark's sink (at least once)
 and `kafka_2pc` get the same rows from `rate-micro-batch`; acks=all, no compression, and 1 MB batches on every side. The
-bare producer sends messages that are ready in memory, one transaction per epoch: what one client gets through when
-nobody makes the rows. The two sources read the same topic to its end, by `availableNow`, into `noop`. The time is that
-of whole epochs; the first one, in which workers and connections start, does not count.
+bare producer sends messages that are already in memory, one transaction per epoch: the rate of one client if no time is
+spent on producing rows. The two sources read the same topic to its end, by `availableNow`, into `noop`. The time is
+that of whole epochs; the first one, in which workers and connections start, is not counted.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 ROUNDS = 3
 ROWS = 1_000_000
-"""Of an epoch."""
+"""Rows per epoch."""
 EPOCHS = 2
-"""That count."""
+"""Number of epochs that count."""
 PARTITIONS = 4
 VALUE = "x" * 100
 _LIMIT = ROWS + 100
-"""Offsets of an epoch that is read: the topic's end, with its markers of transactions, makes no epoch of its own."""
+"""Offsets per epoch when reading: large enough that the transaction markers at the topic's end are no extra epoch."""
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
-"""What the package needs to ask for delegation tokens, which nobody does here; not every mirror has its 4.2.0."""
+"""A dependency for delegation tokens, which are not used here; not every mirror has its version 4.2.0."""
 OTHER_TOKENS = f"{TOKENS}:4.0.0"
 
 SINKS = ("kafka_2pc", "Spark's sink")
@@ -50,7 +50,7 @@ BARE = "bare producer"
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     rates: dict[str, list[float]] = {way: [] for way in (*SINKS, BARE, *SOURCES)}
     jars = ":".join(map(str, _spark_kafka()))
     with session("kafka", {"spark.driver.extraClassPath": jars}) as spark, _broker() as broker:
@@ -85,7 +85,7 @@ def _spark_kafka() -> tuple[Path, ...]:
     except EnvironmentProblem as problem:
         print(f"{problem.what}\ntrying {OTHER_TOKENS} for its part", file=sys.stderr)
         without = session_jars(PACKAGE, {"spark.jars.excludes": TOKENS})
-        # Of its own dependencies, older than those of the package, none is wanted.
+        # Without its own dependencies, which are older than those of the package.
         return *without, *(jar for jar in session_jars(OTHER_TOKENS, {}) if "token-provider" in jar.name)
 
 
@@ -100,7 +100,7 @@ def _topic(broker: Broker) -> str:
 
 
 def _check(broker: Broker, topic: str, rows: int) -> None:
-    """Readers of committed messages see them all; which they do some ms after the commit."""
+    """Check that readers of committed messages see all of them, which takes some ms after the commit."""
     ends = {(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
     until(lambda: sum(offsets(broker.admin, ends, 30).values()) >= rows, f"{rows} messages are in {topic}")
 
@@ -132,14 +132,14 @@ def _writer(rows: DataFrame, broker: Broker, way: str, topic: str, folder: Path)
     if way == "kafka_2pc":
         options = {"uid": "out", "bootstrap_servers": broker.bootstrap, "topic": topic, "staging": str(folder)}
         return rows.writeStream.format("kafka_2pc").options(**options)
-    # Of batches of 16 kB, Kafka's default, a broker gets through fewer.
+    # With batches of 16 kB, Kafka's default, a broker is slower.
     options = {"kafka.acks": "all", "kafka.batch.size": "1000000", "kafka.linger.ms": "5"}
     options |= {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic}
     return rows.writeStream.format("kafka").options(**options)
 
 
 def _bare(broker: Broker, topic: str, epochs: int = EPOCHS + 1) -> float:
-    """Millions of rows per second of messages that are ready; the first transaction does not count."""
+    """Millions of rows per second of prepared messages; the first transaction is not counted."""
     messages = [(str(number).encode(), VALUE.encode()) for number in range(ROWS)]
     producer: Any = Producer(
         {

@@ -1,15 +1,15 @@
 """`postgres_2pc` against Spark's JDBC writer and a bare binary COPY, into one private server on loopback.
 
 The rows (two whole numbers, a time, a double) come from Spark's own `rate-micro-batch`. The JDBC writer runs in
-`foreachBatch`, as it is used for streams; it is not exactly once. It is measured twice: as it comes, which is what its
-users have, and with the two settings that are known to make it fast (`reWriteBatchedInserts=true` of the driver, ten
-times the `batchsize`), which is the best it can do. As it comes it gets fewer rows, for the run's sake: its rate does
-not depend on their number, as its epochs last for seconds.
+`foreachBatch`, as is usual for streams; it is not exactly once. It is measured twice: with its defaults ("as it
+comes"), and with the two settings that are known to make it fast (`reWriteBatchedInserts=true` of the driver, ten times
+the `batchsize`). With its defaults it gets fewer rows, to keep the run short: its rate does not depend on their number,
+as its epochs last for seconds.
 
-The bare COPY sends a stream that was made before: what the server takes when nobody makes the rows. Through one
-connection it is the yardstick; through two at once it tells what the server and this machine's cores have to give.
+The bare COPY sends a stream that was encoded before: the rate of the server if no time is spent on producing rows. One
+connection is the yardstick; two at once show the limit of the server and of this machine's cores.
 
-The time is that of whole epochs; the first one, in which workers start, does not count.
+The time is that of whole epochs; the first one, in which workers start, is not counted.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 ROUNDS = 3
 ROWS = 4_000_000
-"""Of a large epoch; what an epoch costs whatever its size is shown by the small ones."""
+"""Rows per large epoch; the small ones show the fixed cost of an epoch."""
 SLOW_ROWS = 250_000
-"""Of a large epoch of the JDBC writer as it comes."""
+"""Rows per large epoch of the JDBC writer with its defaults."""
 EPOCHS = 2
-"""Large epochs that count."""
+"""Number of large epochs that count."""
 SMALL_ROWS = 100
 SMALL_EPOCHS = 60
 WARM = 5
-"""Small epochs that do not count."""
+"""Number of small epochs that do not count."""
 DRIVER = "org.postgresql:postgresql:42.7.8"
 TABLE = "CREATE TABLE rows (id bigint, key int, ts timestamptz, value double precision)"
 
@@ -57,11 +57,11 @@ OPTIONS = {STAGED: {}, INLINE: {"inline_size": "512m"}, PREPARED: {"prepared": "
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     rates: dict[str, list[float]] = {way: [] for way in (*WAYS, COPY, COPIES)}
     small: dict[str, list[float]] = {way: [] for way in SMALL}
     jars = ":".join(map(str, session_jars(DRIVER, {})))
-    # The JDBC driver's message of a batch that was stopped holds all of it: Spark's regex then needs the stack.
+    # The JDBC driver's message about a stopped batch contains all of it: Spark's regex then needs a large stack.
     conf = {"spark.driver.extraClassPath": jars, "spark.driver.extraJavaOptions": "-Xss64m"}
     with session("postgres", conf) as spark, _server() as server:
         for round_ in range(rounds):
@@ -119,7 +119,7 @@ def _figures(rate: Mapping[str, Sample], latency: Mapping[str, Sample], rounds: 
 
 @contextmanager
 def _server() -> Iterator[PostgresServer]:
-    # Durable, as a server that matters is.
+    # With durability on, as in production.
     server = PostgresServer({"fsync": "on", "full_page_writes": "on", "max_wal_size": "8GB"})
     try:
         yield server.create()
@@ -159,7 +159,7 @@ def _small(spark: SparkSession, server: PostgresServer, way: str) -> list[float]
 
 def _writer(spark: SparkSession, database: Database, way: str, rows: int) -> DataStreamWriter:
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
-    # 0.5D: a plain 0.5 is a decimal, and multiplying those costs more than all the rest of making a row.
+    # 0.5D: a plain 0.5 is a decimal, whose multiplication costs more than everything else in producing a row.
     frame = stream.selectExpr(
         "value AS id", "cast(value % 1000 AS int) AS key", "timestamp AS ts", "value * 0.5D AS value"
     )
@@ -182,7 +182,7 @@ def _jdbc(database: Database, *, tuned: bool) -> Callable[[DataFrame, int], Any]
 
 
 def _bare_copy(server: PostgresServer, connections: int) -> float:
-    """Millions of rows per second of a stream that was encoded before, through each of so many connections at once."""
+    """Millions of rows per second of a stream that was encoded before, sent through several connections at once."""
     stream = _encoded()
     with _table(server) as database, ExitStack() as opened:
         each = [opened.enter_context(database.connect()) for _ in range(connections)]

@@ -1,9 +1,9 @@
-"""How long no new row comes: after `kill -9` of the driver, and after a failure inside of it.
+"""Time without new rows: after `kill -9` of the driver, and after a failure inside it.
 
-A row counts when it is in the output table: the time of the commit file that holds it. After a `kill -9` the driver is
-started again at once, as a supervisor would; it is killed as a whole, Python, JVM and workers. Both sides start the
-same Python and JVM. The failure inside is an exception in a user's function, which the job answers by starting the
-query again; plain Spark has no answer to it, so it is compared with a figure of PyFlink measured on such a machine.
+A row counts from the time of the commit that adds it to the output table. After a `kill -9` the driver is started again
+at once, as a supervisor would do; it is killed with all its processes: Python, JVM and workers. Both sides start the
+same Python and JVM. The failure inside the driver is an exception in a user's function, after which the job starts the
+query again. Plain Spark does not do that, so the figure is compared with one of PyFlink, measured on a similar machine.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ ROUNDS = 5
 FAILURES = 7
 SIDES = ("plain", "job")
 FILES = 3000
-"""More than all rounds can read."""
+"""Number of input files: more than all rounds can read."""
 EPOCHS_BEFORE = 3
-"""Epochs that a driver commits before it is killed."""
+"""Number of epochs that a driver commits before it is killed."""
 
 PYFLINK_SECONDS = 2.4
-"""The aim: what PyFlink with a Python function needs from a failure to the first row again (see benchmarks/flink)."""
+"""The aim: PyFlink's time from a failure to the next row in a Python function (see benchmarks/flink)."""
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure so many rounds."""
+    """Measure this many rounds."""
     failed = _failed()
     with workplace() as folder:
         _write(folder / "data")
@@ -68,7 +68,7 @@ def _write(folder: Path) -> None:
 
 def _killed(folder: Path, rounds: int) -> Figure:
     down: dict[str, list[float]] = {side: [] for side in SIDES}
-    for side in SIDES:  # the first start makes table, state and checkpoint
+    for side in SIDES:  # the first start creates table, state and checkpoint
         with _driver(side, folder) as alive:
             _await_rows(folder / side / "table", -1, EPOCHS_BEFORE, alive)
     for _ in range(rounds):
@@ -98,7 +98,7 @@ def _down(side: str, folder: Path) -> float:
 
 @contextmanager
 def _driver(side: str, folder: Path) -> Iterator[Callable[[], None]]:
-    """A driver that is killed as a whole at the end; gives a function that raises when it has ended by itself."""
+    """A driver, killed with all its processes at the end; yields a function that raises if it has exited by itself."""
     class_path = os.pathsep.join(map(str, delta_jars(defaults())))
     with (folder / f"{side}.log").open("a") as log:
         process = subprocess.Popen(
@@ -110,7 +110,7 @@ def _driver(side: str, folder: Path) -> Iterator[Callable[[], None]]:
 
     def alive() -> None:
         if process.poll() is not None:
-            raise RuntimeError(f"the driver has ended:\n{(folder / f'{side}.log').read_text()[-4000:]}")
+            raise RuntimeError(f"the driver has exited:\n{(folder / f'{side}.log').read_text()[-4000:]}")
 
     try:
         yield alive
@@ -119,7 +119,7 @@ def _driver(side: str, folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """`kill -9` of a driver and all that it has started; workers have process groups of their own."""
+    """`kill -9` a driver and all processes that it has started; workers have their own process groups."""
     try:
         started = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -142,10 +142,10 @@ def _newest(table: Path) -> int:
 
 
 def _await_rows(table: Path, after: int, commits: int, alive: Callable[[], None] = lambda: None) -> float:
-    """Wait for commits with rows after a version; when the last of them was made, seconds since 1970.
+    """Wait for commits with rows after a version; returns the time of the last one, seconds since 1970.
 
     Raises:
-        RuntimeError: the driver has ended.
+        RuntimeError: the driver has exited.
     """
     with_rows: dict[int, float] = {}
     looked = after
@@ -195,20 +195,20 @@ def _failing_job(spark: SparkSession, folder: Path) -> sx.Job:
     place = str(folder)
 
     def touch(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Writes down when it fails, and when the query, started again, first gives it rows."""
+        """Record when it fails, and when it gets the first rows from the restarted query."""
         from pyspark import TaskContext
 
         here = Path(place)
         context = TaskContext.get()
-        # Spark gives each run of a query a job group of its own.
+        # Spark gives each run of a query its own job group.
         run_id = (context.getLocalProperty("spark.jobGroup.id") or "") if context else ""
         for batch in batches:
             if (here / "fail").exists():
                 (here / "fail").unlink(missing_ok=True)
                 (here / "failed-run").write_text(run_id)
                 (here / "failed").write_text(repr(time.time()))
-                raise ValueError("asked to fail")
-            # The other task of the epoch that failed goes on for a moment.
+                raise ValueError("fails on purpose")
+            # The other task of the failed epoch continues for a moment.
             again = (here / "failed").exists() and (here / "failed-run").read_text() != run_id
             if again and not (here / "seen").exists():
                 (here / "seen").write_text(repr(time.time()))
@@ -230,7 +230,7 @@ def _fail_once(folder: Path) -> tuple[float, float]:
     until((folder / "failed").exists, "the function fails")
     until((folder / "seen").exists, "the function sees rows again")
     failed, seen = (_time(folder / mark) for mark in ("failed", "seen"))
-    # What a task had written when the other one failed is not visible, so every commit since then is a new one.
+    # Files that a task had written when the other one failed are not visible, so every later commit is a new one.
     after = max((version for version, path in _log(table) if path.stat().st_mtime_ns / 1e9 < failed), default=-1)
     return _await_rows(table, after, 1) - failed, seen - failed
 

@@ -1,7 +1,7 @@
 """100 rows per second for a minute into each sink, an epoch a second: does it keep up, and how long does a commit take?
 
-A `Job` of `datagen` with a pace runs into every sink in turn, for as long as the rows last. An epoch is sustained when
-it is done before the next one is due. The ratio is that of the slowest epochs (p99) to the second that each may take.
+A `Job` writes the rows of `datagen`, at a fixed rate, to each sink in turn. A sink keeps up with an epoch if the epoch
+ends before the next one is due. The ratio is that of the slowest epochs (p99) to the second that each may take.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECONDS = 60
-"""Epochs of a round."""
+"""Epochs per round."""
 ROWS = 100
 """Rows per second."""
 WARM = 5
-"""First epochs, in which workers and connections start."""
+"""Number of first epochs that are not counted, in which workers and connections start."""
 
 
 def run(rounds: int = 1) -> list[Figure]:
-    """Measure so many rounds of a minute for each sink."""
+    """Measure this many rounds of a minute for each sink."""
     with session("sustained") as spark:
         return [_figure(spark, name, target, rounds) for name, target in TARGETS.items()]
 
@@ -56,7 +56,7 @@ def _percentile(sample: Sample, percent: float) -> float:
 
 
 def _epochs(spark: SparkSession, target: Target) -> list[dict[str, float]]:
-    """Spark's durations of each epoch with rows but the first ones, ms."""
+    """Spark's durations of each epoch with rows, except the first ones, ms."""
     with workplace() as folder, target.open(folder) as options:
         rows = spark.readStream.format("datagen").options(uid="in", rows=ROWS * SECONDS, rows_per_second=ROWS).load()
         writer = rows.selectExpr(*target.columns).writeStream.format(target.sink).options(uid="out", **options)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
 from spark_ext.errors import StorageError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names, Pairs
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
@@ -40,19 +40,19 @@ class DeltaOptions(SinkOptions):
     """Partition columns, comma-separated; fixed when the table is created."""
 
     merge_schema: bool = False
-    """Whether columns that the table lacks are added to it, as nullable columns."""
+    """Whether to add missing columns to the table, as nullable columns."""
 
     compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"
     """Compression of the Parquet files."""
 
     target_file_size: Bytes = 256 * 1024**2
-    """A file that has reached this size is closed and a new one started."""
+    """Size at which a file is closed and a new one is started."""
 
     row_group_rows: int = Field(default=1_000_000, gt=0)
     """Maximum rows in a row group."""
 
     row_group_size: Bytes = 128 * 1024**2
-    """Maximum memory that a task collects before it writes a row group."""
+    """Maximum memory that a task uses before it writes a row group."""
 
     indexed_columns: int = Field(default=32, ge=-1)
     """Number of leading columns with statistics for data skipping; -1: all."""
@@ -90,7 +90,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
         properties = dict(self.options.table_properties)
         if self.options.indexed_columns != 32:
-            # So that compaction and other writers of the table do the same.
+            # So that compaction and other writers of the table use the same settings.
             properties.setdefault("delta.dataSkippingNumIndexedCols", str(self.options.indexed_columns))
         return Target(
             self.location,
@@ -101,15 +101,15 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors get the sink without the table."""
+        """Executors receive the sink without the table."""
         return {key: value for key, value in self.__dict__.items() if key != "_target"}
 
     def validate(self, schema: StructType) -> None:
-        """Refuse types and tables that cannot be written.
+        """Raise an error for types and tables that cannot be written.
 
         Raises:
-            ConfigurationError: names the column, the expected and the given type.
-            UnsupportedTableError: names the table's feature.
+            ConfigurationError: a column does not fit; the message names it, the expected type and the actual type.
+            UnsupportedTableError: the table has an unsupported feature, which the message names.
             StorageError: the table cannot be read.
         """
         from spark_ext.schemas.parquet_types import check_input
@@ -121,7 +121,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         self._schema = schema
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
-        """Write Parquet files that no reader sees.
+        """Write Parquet files that no reader sees before the commit.
 
         Raises:
             ConfigurationError: a type cannot be stored.
@@ -165,15 +165,15 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         return outcome
 
     def claim(self, claim: Claim) -> None:
-        """Fence first, then delete the files that dead incarnations have left; see `delta.orphans`.
+        """Fence off older incarnations, then delete the files that they left; see `delta.orphans`.
 
-        The fence needs a table, which is created here if `validate` has been given the schema. Otherwise nothing is
+        The fence needs a table, which is created here if `validate` was called with the schema. Otherwise nothing is
         deleted either, because an older incarnation could still create the table with its files.
         """
         from spark_ext.delta.orphans import clean
 
         table = self._target.claim(claim, self._schema)
-        reach("delta.fenced")
+        reach(FailPoint.DELTA_FENCED)
         if table is not None:
             clean(self.location, table, claim, self._target.who)
-            reach("delta.cleaned")
+            reach(FailPoint.DELTA_CLEANED)

@@ -1,4 +1,4 @@
-"""Named points in the protocols at which a test may kill or freeze the process. Off unless the environment asks.
+"""Named points in the protocols at which a test can kill or freeze the process. Off unless enabled by the environment.
 
 `SPARK_EXT_FAILPOINTS="sink.committed=kill;final.flagged=kill#2"` kills the process with SIGKILL the first time it
 reaches `sink.committed`, and the second time it reaches `final.flagged`. Actions:
@@ -7,8 +7,8 @@ reaches `sink.committed`, and the second time it reaches `final.flagged`. Action
 - `raise`: an OSError, once;
 - `wait:FILE`: create `FILE.waiting`, then block until FILE exists.
 
-`FailPoint` lists the points of this package; a connector of your own uses names with another first part. The idea comes
-from the fail points of FreeBSD and TiKV. Without the variable a point costs one comparison.
+`FailPoint` lists the points of this package; your own connector uses names with another first part. The idea comes from
+the fail points of FreeBSD and TiKV. Without the variable a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 VARIABLE = "SPARK_EXT_FAILPOINTS"
 DRIVER_PID = "SPARK_EXT_DRIVER_PID"
 ONCE_DIR = "SPARK_EXT_FAILPOINTS_ONCE"
-"""A folder; if it is set, a point acts once over all processes that share the folder, not once per process."""
+"""A directory. If it is set, a point acts once in all processes that share it, instead of once per process."""
 
 
 class FailPoint(str, Enum):
@@ -128,19 +128,19 @@ _passed: Counter[str] = Counter()
 
 
 def for_workers() -> dict[str, str]:
-    """What Python workers need in their environment, also on other machines: the fail points and whom to kill."""
+    """Environment variables for Python workers, also on other machines: the fail points, and the process to kill."""
     asked = {name: os.environ[name] for name in (VARIABLE, ONCE_DIR) if name in os.environ}
     return {DRIVER_PID: str(os.getpid()), **asked}
 
 
 def reach(point: str) -> None:
-    """Pass a point; does nothing unless the environment asks for an action there.
+    """Pass a point; does nothing unless the environment sets an action for it.
 
     Args:
-        point: a `FailPoint`, or the name of a point in a connector of your own.
+        point: a `FailPoint`, or the name of a point in your own connector.
 
     Raises:
-        ValueError: the environment asks for actions, and this point or one of those it names is unknown.
+        ValueError: the environment sets actions, and this point or one of those named there is unknown.
         OSError: the action `raise`.
     """
     wanted = os.environ.get(VARIABLE)

@@ -1,10 +1,10 @@
-"""The outbox of `http_2pc`: what is to be sent is recorded first, and only then sent.
+"""The outbox of `http_2pc`: requests are recorded before they are sent.
 
 A small Delta table holds the epochs that are decided and not yet acknowledged by the receiver. One fenced commit (see
-`delta.fenced_log`) decides an epoch: from then on exactly these rows, divided into exactly these requests, are the
-epoch, whoever sends them and however often. A replay that has prepared its rows again, in whatever order, finds the
-decision and sends what was decided. As the commit is fenced, an older incarnation can no longer decide anything.
-Once the receiver has acknowledged all of it, a second commit removes the epoch and keeps its number.
+`delta.fenced_log`) decides an epoch: from then on the epoch consists of exactly these rows, divided into exactly these
+requests, whoever sends them and however often. A replay that has prepared its rows again, in whatever order, finds the
+decision and sends what was decided. As the commit is fenced, an older incarnation can no longer decide anything. Once
+the receiver has acknowledged the whole epoch, a second commit removes its rows and keeps its number.
 
 This is the pattern known as the transactional outbox.
 """
@@ -22,7 +22,7 @@ from pyspark.sql import types as spark
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_of
 from spark_ext.errors import StateError, StorageError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces
 from spark_ext.sinks.http_2pc.rows import JsonRows
@@ -41,10 +41,10 @@ SCHEMA = spark.StructType(
         spark.StructField("lines", spark.StringType()),
     ]
 )
-"""A row is a piece: some rows of one task, as JSON lines."""
+"""A row of the table is a piece: some rows of one task, as JSON lines."""
 
 PROPERTIES = {
-    # Epochs are removed as soon as they are acknowledged: the log does not have to keep them for long.
+    # Epochs are removed as soon as they are acknowledged, so the log need not keep them for long.
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
@@ -56,7 +56,7 @@ _LAYOUT = Layout(
     partition_by=("epoch",),
     compression="zstd",
     row_group_bytes=16 * 1024**2,
-    # One file per task, so that a task's pieces have one order.
+    # One file per task, so that the order of a task's pieces is fixed.
     file_bytes=2**62,
     statistics_columns=0,
 )
@@ -77,7 +77,7 @@ def stage(
     cut: Cut,
     who: str,
 ) -> tuple[DataFile, ...] | None:
-    """Phase one, in a task: write the rows as pieces to a file of the outbox that no commit refers to yet.
+    """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
 
     Raises:
         DataError: a value has no JSON form.
@@ -114,8 +114,8 @@ class Outbox:
     """The outbox of one sink.
 
     Args:
-        location: its root.
-        uid: the sink's.
+        location: root of the outbox.
+        uid: uid of the sink.
         who: the sink, for messages.
     """
 
@@ -136,7 +136,7 @@ class Outbox:
         )
 
     def check(self) -> None:
-        """Refuse a location that cannot be an outbox.
+        """Raise an error if the location cannot hold an outbox.
 
         Raises:
             ConfigurationError: it holds a table of another kind.
@@ -147,26 +147,26 @@ class Outbox:
             self._target.check(table, SCHEMA)
 
     def claim(self, claim: Claim) -> None:
-        """Fence older incarnations off, then remove what they had prepared but not decided.
+        """Fence off older incarnations, then remove what they prepared but did not decide.
 
-        What was decided stays: the epoch's replay sends it.
+        Decided epochs are kept: their replay sends them.
 
         Raises:
             FencedError: a newer incarnation has claimed it.
-            ConfigurationError: another job's epochs are in it.
+            ConfigurationError: it holds another job's epochs.
         """
         from spark_ext.delta.orphans import clean
 
         table = self._target.claim(claim, SCHEMA)
-        reach("http.fenced")
+        reach(FailPoint.HTTP_FENCED)
         assert table is not None, "with a schema the claim creates the table"
         clean(self.location, table, claim, self._who)
         self._finish_removals(table)
 
     def _finish_removals(self, table: DeltaTable) -> None:
-        """Remove the files of acknowledged epochs that a crash has left.
+        """Remove the files of acknowledged epochs that were left by a crash.
 
-        No one reads them any more: whoever still might has just been fenced off.
+        Nobody reads them any more: an incarnation that might has just been fenced off.
         """
         from deltalake.exceptions import DeltaError
 
@@ -175,17 +175,17 @@ class Outbox:
             self._remove([name for name in removed if owner_of(name) is not None])
         except (DeltaError, OSError) as problem:
             raise StorageError(
-                f"the files that an earlier start left in the outbox could not be listed: {problem}",
+                f"the files left in the outbox by an earlier start could not be listed: {problem}",
                 operator=self._who,
-                kept="everything that was decided",
-                do="check the outbox's storage, and start again",
+                kept="all decided epochs",
+                do="check the outbox's storage, and start the job again",
             ) from problem
 
     def decide(self, epoch: Epoch, files: Sequence[DataFile]) -> bool:
-        """Make these files the epoch, unless it was decided before.
+        """Decide that the epoch consists of these files, unless it is already decided.
 
         Returns:
-            Whether the epoch still has to be sent; False when the receiver is known to have all of it.
+            Whether the epoch still has to be sent; False if the receiver is known to have all of it.
 
         Raises:
             FencedError: a newer incarnation has claimed the outbox.
@@ -193,15 +193,15 @@ class Outbox:
         """
         outcome, _ = self._target.commit(SCHEMA, epoch, files)
         if outcome is CommitOutcome.COMMITTED:
-            reach("http.decided")
+            reach(FailPoint.HTTP_DECIDED)
             return True
-        # What a replay has prepared is not needed.
+        # The files that a replay has prepared are not needed.
         kept = _names(self._table(), epoch)
         self._remove([file.path for file in files if file.path not in kept])
         return not _is_sent(self._table(), epoch)
 
     def decided(self, epoch: Epoch) -> Iterator[Chunk]:
-        """The requests of a decided epoch, the same for whoever asks.
+        """The requests of a decided epoch; the same on every call, in any process.
 
         Raises:
             FencedError: a newer incarnation has claimed the outbox.
@@ -244,10 +244,12 @@ class Outbox:
                         yield Piece(row["rows"], row["lines"])
 
     def settle(self, epoch: Epoch) -> None:
-        """Once the receiver has acknowledged all of it: remove the epoch and keep its number.
+        """Remove an epoch that the receiver has acknowledged completely, and keep its number.
 
         Raises:
-            FencedError, StorageError: as `decide`.
+            FencedError: a newer incarnation has claimed the outbox.
+            StateError: the outbox no longer exists.
+            StorageError: the outbox cannot be read or written.
         """
         from deltalake import Transaction
 
@@ -263,7 +265,7 @@ class Outbox:
             if _is_sent(table, epoch):
                 return table.version(), []
             names = _names(table, epoch)
-            reach("http.before_settle")
+            reach(FailPoint.HTTP_BEFORE_SETTLE)
             table.create_write_transaction(
                 [],
                 mode="overwrite",
@@ -276,7 +278,7 @@ class Outbox:
             return table.version(), names
 
         version, names = self._target.settle(epoch, attempt, f"recording that epoch {epoch.number} was sent")
-        reach("http.recorded")
+        reach(FailPoint.HTTP_RECORDED)
         self._remove(names)
         checkpoint_if_due(self.location, version, LOG_CHECKPOINT_EVERY)
 
@@ -288,10 +290,10 @@ class Outbox:
 
     def _lost(self) -> StateError:
         return StateError(
-            "the outbox is gone",
+            "the outbox no longer exists",
             operator=f"{self._who}, outbox {self.location.uri}",
             kept="what the receiver has accepted",
-            do="restore the outbox from a backup: it knows which epochs were sent",
+            do="restore the outbox from a backup: it records which epochs were sent",
         )
 
     def _remove(self, names: Sequence[str]) -> None:
@@ -304,7 +306,7 @@ class Outbox:
 
 
 def _sent(epoch: Epoch) -> str:
-    """The id under which the table keeps the last epoch that the receiver has acknowledged."""
+    """The id under which the table records the last epoch acknowledged by the receiver."""
     return f"sent:{epoch.application}"
 
 
@@ -314,7 +316,7 @@ def _is_sent(table: DeltaTable, epoch: Epoch) -> bool:
 
 
 def _names(table: DeltaTable, epoch: Epoch) -> list[str]:
-    """The files of a decided epoch by their tasks' numbers: the same order for whoever asks."""
+    """The files of a decided epoch, in the order of their tasks' numbers: the same in any process."""
     import pyarrow as pa
 
     files = pa.table(table.get_add_actions(flatten=True).select(["path", "partition.epoch"]))
@@ -329,6 +331,6 @@ def _task(name: str) -> int:
 
 
 def placed(outbox: str, uid: str, storage_options: Mapping[str, str]) -> Location:
-    """The outbox of a sink, inside the folder that the user gave and that sinks may share."""
+    """Location of a sink's outbox, inside the directory that the user has configured and that sinks may share."""
     folder = Location.of(outbox, storage_options)
     return Location(f"{folder.uri.rstrip('/')}/{uid}", storage_options)

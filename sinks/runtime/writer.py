@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import CommitError, StateError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.query_offsets import final_epochs
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.retry import attempts
@@ -70,7 +70,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         )
         counted = _Counted(iterator)
         prepared = self._sink.write(self._schema, counted, task)
-        reach("sink.written")
+        reach(FailPoint.SINK_WRITTEN)
         tune()
         return Written(query_id, int(epoch), counted.rows, prepared)
 
@@ -96,9 +96,9 @@ class EpochWriter(DataSourceStreamArrowWriter):
             incarnation=self._registration.incarnation if self._registration else 0,
             final=final,
         )
-        reach("sink.before_commit")
+        reach(FailPoint.SINK_BEFORE_COMMIT)
         self._with_retries(epoch, prepared)
-        reach("sink.committed")
+        reach(FailPoint.SINK_COMMITTED)
         tune()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

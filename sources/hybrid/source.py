@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Json, Position, Range
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.hybrid.cutover import extended
@@ -124,7 +124,7 @@ class Hybrid(StagedSource):
 
     def next_stage(self, stage: Json) -> Json:
         """The next stage's number and name, and the cutover at which it begins."""
-        reach("hybrid.before_switch")
+        reach(FailPoint.HYBRID_BEFORE_SWITCH)
         return {
             "number": self._at + 1,
             "name": self._stages[self._at + 1].name,

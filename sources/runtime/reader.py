@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import DataError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
@@ -84,7 +84,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._planning().next(offset)
         if end is offset:
             return start
-        reach("source.planned")
+        reach(FailPoint.SOURCE_PLANNED)
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -101,7 +101,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         assert isinstance(partition, ReadTask)
-        reach("source.read")
+        reach(FailPoint.SOURCE_READ)
         tune()
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for piece in partition.ranges:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.control.events import request
 from spark_ext.errors import SparkExtError, TransientError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow
 from spark_ext.model import lifecycle, query_offsets
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
@@ -131,7 +131,7 @@ class FinalCheckpoint:
             FinalizationTimeout: an operator was not finalized within the job's limit.
         """
         if not self._end_announced:
-            reach("final.before_end_of_input")
+            reach(FailPoint.FINAL_BEFORE_END_OF_INPUT)
             self._operators.end_of_input()
             self._end_announced = True
             return True
@@ -149,7 +149,7 @@ class FinalCheckpoint:
             self._record(step)
         else:
             self._query.stop_spark()
-            reach("final.stopped")
+            reach(FailPoint.FINAL_STOPPED)
             self._close()
             self._record(step)
         reach(f"final.{step.value.lower()}")

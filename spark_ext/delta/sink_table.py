@@ -24,7 +24,7 @@ from spark_ext.delta.features import TableFacts, demands, refuse
 from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch
 from spark_ext.schemas import parquet_types
 
@@ -237,7 +237,7 @@ class Target:
         def attempt(table: DeltaTable | None) -> tuple[CommitOutcome, int] | None:
             if table is None:
                 parquet_types.check_input(schema, self._partition_by, self.who)
-                reach("delta.before_create")
+                reach(FailPoint.DELTA_BEFORE_CREATE)
                 self._create(log, schema, carried)
                 return None
             log.check(fence)
@@ -249,13 +249,13 @@ class Target:
                 return CommitOutcome.ALREADY_COMMITTED, table.version()
             new = self.check(table, schema)
             if new:
-                reach("delta.before_columns")
+                reach(FailPoint.DELTA_BEFORE_COLUMNS)
                 self._add_columns(table, new, carried)
                 return None
-            reach("delta.before_commit")
+            reach(FailPoint.DELTA_BEFORE_COMMIT)
             mine = (Transaction(epoch.application, epoch.number), *carried)
             self._write(table, files, properties(mine, info=commit_info(epoch, files)))
-            reach("delta.committed")
+            reach(FailPoint.DELTA_COMMITTED)
             return CommitOutcome.COMMITTED, table.version() + 1
 
         return self._settle(log, attempt, f"committing epoch {epoch.number}")
@@ -291,7 +291,7 @@ class Target:
             self._refuse_other_owner(log, claim)
             log.check(fence)
             if fence and (log.held(fence.application) or 0) < fence.number:
-                reach("delta.before_fence")
+                reach(FailPoint.DELTA_BEFORE_FENCE)
                 info = {"spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}"}
                 self._write(table, (), properties(mine, info=info))
                 return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from spark_ext.checkpoints.final import FinalCheckpoint, FinalizationTimeout, as_error
 from spark_ext.control.events import acknowledge
 from spark_ext.errors import FencedError, SparkExtError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger import maintain
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
@@ -245,7 +245,7 @@ class Coordinator:
             if self.state is State.FINISHED:
                 acknowledge(self._context.write_behind, "drain")
             self._context.write_behind.flush()
-            reach("job.ended")
+            reach(FailPoint.JOB_ENDED)
         except SparkExtError as problem:
             log.warning("the last history of job '%s' was not written: %s", self._context.job, problem)
         finally:

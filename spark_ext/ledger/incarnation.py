@@ -19,7 +19,7 @@ import psutil
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from spark_ext.errors import StateError, StorageError
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row
 from spark_ext.ledger.schema import JobRow
 from spark_ext.spark.spark_log import local_path
@@ -73,7 +73,7 @@ def start_incarnation(
         incarnation = _take_number(ledger, job, who, takeover, jvm_pid, application_id, now)
         _running.add((ledger.uri, incarnation.number))
     try:
-        reach("incarnation.taken")
+        reach(FailPoint.INCARNATION_TAKEN)
         for table in ledger.tables.values():
             table.raise_fence(incarnation.fence)
     except BaseException:

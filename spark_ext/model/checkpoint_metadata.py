@@ -1,6 +1,6 @@
-"""What a checkpoint's row holds: versioned JSON, one part per query, one per operator in it.
+"""The metadata in a checkpoint's row: versioned JSON, with a part per query and, in it, one per operator.
 
-Older versions stay readable; a test keeps one file of each. Pure.
+Older versions stay readable; the tests keep a file of each version. Pure.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.offsets import SourceOffset
 
 VERSION = 2
-"""Version that is written.
+"""The version that is written.
 
-* 1: its offsets have no kind.
-* 2: its offsets have their kind, as in version 2 of an offset.
+* 1: offsets have no kind.
+* 2: offsets have a kind, as in version 2 of an offset.
 """
 
 
 class Finish(str, Enum):
-    """How far a source had finished; three things that a restore treats differently."""
+    """How far a source had finished. A restore treats each case differently."""
 
     NONE = "none"
     PARTLY = "partly"
     """Some channels have finished: they are not read again, the others continue."""
     FULLY = "fully"
-    """All have, under this incarnation."""
+    """All channels have finished, in this incarnation."""
     ON_RESTORE = "on_restore"
-    """It had finished before this incarnation began; nothing of it was started."""
+    """It had finished before this incarnation; no part of it was started."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class CheckpointMetadata:
                 f"checkpoint metadata of version {raw.get('version')!r} is not known; "
                 f"this release reads versions 1 to {VERSION}",
                 operator=f"job '{raw.get('job')}'",
-                kept="the checkpoint is as it was",
+                kept="the checkpoint is unchanged",
                 do="use the release of spark-ext that wrote it, or a newer one",
             )
         return cls(

@@ -14,12 +14,12 @@ class Claim:
     """The sink's uid."""
     job: str
     job_id: str
-    """Tells two jobs of one name apart: a target that holds another job's epochs under this uid is refused."""
+    """Distinguishes two jobs of the same name: a target that holds another job's epochs under this uid is rejected."""
     incarnation: int
-    """Grows by one with each start; an older one is fenced off."""
+    """Increases by one with each start; older incarnations are fenced off."""
     lineage: int
     state: str = ""
-    """Path or URI of the job's state directory, for a sink that keeps something there."""
+    """Path or URI of the job's state directory, for a sink that stores data there."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The identity of an epoch: equal for each attempt to commit it."""
+    """The identity of an epoch, the same for each attempt to commit it."""
 
     sink: str
     lineage: int
     query_id: str
     number: int
     incarnation: int
-    """Not part of the identity: who is trying."""
+    """The incarnation that attempts the commit; not part of the identity."""
     final: bool = False
     """Whether it comes after the last row, for a sink that `requires_finalization`."""
 
@@ -57,7 +57,7 @@ class Epoch:
 
 
 class CommitOutcome(Enum):
-    """What a commit found."""
+    """Result of a commit."""
 
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"

@@ -1,17 +1,16 @@
 """End of input of one watermark: when its marker row is due, and when the state behind it has been flushed.
 
-At the end of bounded input nothing moves the watermark any more, so the last windows would never come out and state
-would stay for ever. A small source, `end_of_input`, therefore sits beside the sources under each watermark
-(`spark_ext.with_watermark` puts it there) and goes through two steps once all of them have ended and the epoch of
-their last rows is committed:
+At the end of bounded input nothing advances the watermark any more, so the last windows would never be emitted and
+their state would stay forever. `spark_ext.with_watermark` therefore adds a small source, `end_of_input`, to the sources
+under each watermark. Once all of them have ended and the epoch of their last rows is committed, it takes two steps:
 
 1. `marker` grows by one: an epoch with one row, far in the future, that only the watermark operator sees;
-2. `flushed` becomes true: an epoch without a row of its own, which runs under the watermark that the marker has set,
-   and so emits and frees all state.
+2. `flushed` becomes true: an epoch without a row of its own, which runs under the watermark that the marker has set
+   and therefore emits and frees all state.
 
-The decision rests on Spark's own offset and commit logs alone, never on a table, so that it is taken in the very
-next planning after the commit; a query under `availableNow` would end before it otherwise. Each planner process goes
-through both steps again, because a restarted query has forgotten how far each single source had come.
+The decision is based only on Spark's own offset and commit logs, never on a table, so that it is made in the first
+planning after the commit; otherwise a query under `availableNow` would end before it. Each planner process takes both
+steps again, because a restarted query no longer knows the watermark of each single source.
 
 Pure: no clock, no file, no Spark.
 """
@@ -30,18 +29,18 @@ FORMAT: Final = "end_of_input"
 """Format name of the source."""
 
 UNKNOWN: Final = "?"
-"""Stands in `watches` for a source without a uid: nobody can tell when it ends, so the marker never comes."""
+"""Stands in `watches` for a source without a uid: its end cannot be detected, so the marker is never emitted."""
 
 TIME: Final = "end_of_time"
 """Column of the source: the marker's event time."""
 
 ZERO: Final = "zero"
-"""Column of the source: a zero, of which Spark's optimizer does not know that it is one."""
+"""Column of the source: a zero that Spark's optimizer cannot recognize as a constant."""
 
 END_MICROS: Final = 6_248_568_000_000_000_000
 """The marker's event time, microseconds since 1970 UTC: in the year 199979.
 
-Far behind any date that people or mistakes write (9999-12-31, or milliseconds taken for seconds, which gives years
+Far beyond any date that occurs on purpose or by mistake (9999-12-31, or milliseconds read as seconds, which gives years
 around 57,000), so that such rows are emitted at the end too; and 95,000 years before a 64-bit timestamp overflows, so
 that Spark can add gaps, delays and intervals to it.
 """
@@ -58,7 +57,7 @@ class EndOffset:
 
     uid: str
     marker: int = 0
-    """How many markers have been emitted, over all runs."""
+    """Number of markers emitted, over all runs."""
     flushed: bool = False
     """Whether the epoch after the last marker has been planned; once it is committed, the state is empty."""
 
@@ -78,10 +77,10 @@ class EndOffset:
 
         Args:
             raw: the JSON form.
-            uid: the source that was given the offset; Spark matches sources by position, so a swap shows here.
+            uid: the source that received the offset; Spark matches sources by position, so a swap is detected here.
 
         Raises:
-            OffsetError: it belongs to another source, has a newer version, or marks no end of input.
+            OffsetError: it belongs to another source or another kind of source, or has a newer version.
         """
         check(raw, OffsetKind.END_OF_INPUT, uid, f"end of input '{raw.get('uid') if uid is None else uid}'")
         return cls(raw["uid"], raw["marker"], raw["flushed"])
@@ -93,9 +92,9 @@ def is_end_of_input_offset(raw: Json) -> bool:
 
 
 def marker_uid(watches: Sequence[str]) -> str:
-    """The uid of the marker of a watermark, from the uids under it; the same whatever their order.
+    """The uid of a watermark's marker, derived from the uids under it, whatever their order.
 
-    Unique in a query, because a source is under one watermark only.
+    Unique in a query, because a source is under only one watermark.
     """
     first = min(watches)
     uid = f"{first}~end"
@@ -108,23 +107,23 @@ def marker_uid(watches: Sequence[str]) -> str:
 
 
 def all_ended(committed: LoggedOffsets, watches: Sequence[str]) -> bool:
-    """Whether all watched sources have ended in a committed epoch; False when one is unknown, or none is watched."""
+    """Whether all watched sources have ended in a committed epoch; False if one is unknown or none is watched."""
     ended = {raw["uid"] for raw in committed.sources if kind_of(raw) is OffsetKind.CHANNELS and raw.get("ended")}
     return bool(watches) and ended.issuperset(watches)
 
 
 def next_offset(start: EndOffset, watches: Sequence[str], committed: LoggedOffsets | None, before: int) -> EndOffset:
-    """The end of the epoch being planned; `start` itself when the end of input has nothing to do in it.
+    """The end of the epoch being planned; `start` itself if this epoch needs no step of the end of input.
 
     Args:
-        start: the end of the epoch before.
+        start: the end of the previous epoch.
         watches: uids of the sources under the watermark.
-        committed: the newest epoch that Spark has committed; None when there is none.
-        before: how many markers had been emitted when this planner process began.
+        committed: the newest epoch that Spark has committed; None if there is none.
+        before: number of markers that had been emitted when this planner process started.
 
     Raises:
-        ConfigurationError: the query runs with the watermark policy `max`, under which the marker of one source that
-            has ended would make every row of the others late.
+        ConfigurationError: the query runs with the watermark policy `max`, under which the marker of one ended source
+            would make every row of the others late.
     """
     if start.flushed and start.marker > before:
         return start
@@ -143,10 +142,10 @@ def _refuse_policy(uid: str, committed: LoggedOffsets) -> None:
 
 
 def max_policy_error(who: str) -> ConfigurationError:
-    """Why `multipleWatermarkPolicy=max` is refused."""
+    """The error that rejects `multipleWatermarkPolicy=max`."""
     return ConfigurationError(
         f"{_POLICY} is 'max': the end of one source would make all rows of the others late",
         operator=who,
-        kept="no end of input was emitted; committed epochs are as they were",
-        do=f"leave {_POLICY} at 'min', its default; a checkpoint keeps the policy that it began with",
+        kept="no end of input was emitted; committed epochs are unchanged",
+        do=f"leave {_POLICY} at 'min', its default; a checkpoint keeps the policy of its first start",
     )

@@ -1,4 +1,4 @@
-"""What one `offsets/N` of Spark's write-ahead log holds. Pure: whoever reads the file makes one."""
+"""The content of one `offsets/N` of Spark's write-ahead log. Pure: created by whoever reads the file."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class LoggedOffsets:
     metadata: dict[str, Any]
     """Spark's header: `batchWatermarkMs`, `batchTimestampMs` (ms, UTC) and `conf`."""
     sources: tuple[Any, ...]
-    """One parsed offset per source, in plan order; None where a source had none yet."""
+    """One parsed offset per source, in plan order; None for a source that had none yet."""

@@ -1,10 +1,10 @@
-"""A source's offset: a snapshot of everything that decides an epoch, as versioned JSON.
+"""A source's offset: a snapshot of everything that determines an epoch, as versioned JSON.
 
 Spark writes the offsets of an epoch to its log before the epoch runs, and hands the same ones back when the epoch is
-replayed. What is in the offset is therefore pre-committed: a replay sees the same channel positions, the same control
-sequence, the same finishes. The offset stays as large as what is *running*: a channel that has finished stays in it
-only until the ledger holds its flag, from then on `confirmed` speaks for it ("all finishes up to this number are in
-the ledger").
+replayed. Everything in the offset is therefore pre-committed: a replay sees the same channel positions, the same
+control sequence, the same finishes. The size of an offset depends on what is *running*: a finished channel stays in it
+only until the ledger holds its flag; from then on `confirmed` covers it ("all finishes up to this number are in the
+ledger").
 
 Pure: no clock, no file, no Spark.
 """
@@ -19,15 +19,15 @@ from typing import Any, TypeAlias
 from spark_ext.errors import OffsetError
 
 VERSION = 2
-"""Version of the JSON form that is written, of every kind of offset.
+"""Version of the JSON form that is written, for every kind of offset.
 
-* 1: no `kind`; the keys tell the kinds apart.
+* 1: no `kind`; the keys distinguish the kinds.
 * 2: `kind`, one of `OffsetKind`.
 """
 
 
 class OffsetKind(str, Enum):
-    """Which of our sources wrote an offset."""
+    """The kind of source that wrote an offset."""
 
     CHANNELS = "channels"
     """A channel source: `SourceOffset`."""
@@ -36,29 +36,29 @@ class OffsetKind(str, Enum):
 
 
 Json: TypeAlias = Any
-"""A value that survives JSON: None, bool, int, float, str, or a list or dict of these."""
+"""A value that JSON preserves: None, bool, int, float, str, or a list or dict of these."""
 
 Position: TypeAlias = Json
-"""Where a channel stands; its meaning belongs to the source (a row number, a byte, a log offset)."""
+"""A position in a channel; only the source knows its meaning (a row number, a byte, a log offset)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A channel that has been started and has not ended."""
+    """A channel that has started and not yet finished."""
 
     at: Position
-    """The end of what has been planned of it."""
+    """The end of what has been planned so far."""
     data: Json = None
     """What the source needs to read it again without discovering it again."""
     begin: Position = None
-    """Where it started; only in the first offset that has the channel, so that a replay does not resolve it again."""
+    """Where it started; only in the first offset with the channel, so that a replay does not resolve it again."""
     new: bool = False
-    """Whether this is the first offset that has the channel."""
+    """Whether this is the first offset with the channel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A channel that has ended, whose flag the ledger may not have yet."""
+    """A channel that has finished, and whose flag may not be in the ledger yet."""
 
     sequence: int
     """Number of the finish within its source, from 1, without gaps."""
@@ -86,23 +86,23 @@ class SourceOffset:
 
     uid: str
     lineage: int = 0
-    """Lineage of the job under which it was planned; 0 outside a job."""
+    """The lineage in which it was planned; 0 outside a job."""
     running: Mapping[str, Running] = field(default_factory=dict)
     finished: tuple[Finished, ...] = ()
     confirmed: int = 0
-    """All finishes up to this sequence are in the ledger; only those flags may be honoured beside `finished`."""
+    """All finishes up to this sequence are in the ledger; besides `finished`, only their flags count."""
     sequence: int = 0
-    """The last finish sequence given out."""
+    """The last finish sequence assigned."""
     ended: bool = False
     """No more rows will ever come: all channels of a bounded source have finished, or it was drained."""
     drained: bool = False
-    """It ended because it was told to, not because its input did."""
+    """It ended because the job was drained, not because its input ended."""
     control: int = 0
     """The highest control sequence in force."""
     final: int = 0
-    """How many empty epochs were made for operators that were not finalized at the end of input."""
+    """Number of empty epochs added for operators that were not finalized at the end of input."""
     stage: Json = None
-    """Of a source that has several stages: the number of the one it is in, from 0, and what that has to remember."""
+    """For a source with several stages: the number of the current stage, from 0, and what that stage must remember."""
 
     def to_json(self) -> dict[str, Json]:
         """The JSON form; fields at their defaults are left out."""
@@ -132,7 +132,7 @@ class SourceOffset:
 
         Args:
             raw: the JSON form.
-            uid: the source that was given the offset; Spark matches sources by position, so a swap shows here.
+            uid: the source that received the offset; Spark matches sources by position, so a swap is detected here.
 
         Raises:
             OffsetError: it belongs to another source, has a newer version, or was not written by a channel source.
@@ -153,7 +153,7 @@ class SourceOffset:
         )
 
     def confirm(self, sequence: int) -> SourceOffset:
-        """Drop the finishes that the ledger is known to hold: all up to `sequence`."""
+        """Drop the finishes that are known to be in the ledger: all up to `sequence`."""
         upto = min(sequence, self.sequence)
         if upto <= self.confirmed:
             return self
@@ -165,7 +165,7 @@ class SourceOffset:
 
 
 def kind_of(raw: Json) -> OffsetKind | None:
-    """Which kind of our offsets a line of Spark's offset log holds; None for a line of one of Spark's own sources."""
+    """The kind of offset in a line of Spark's offset log; None for an offset of one of Spark's own sources."""
     if not isinstance(raw, dict) or not {"version", "uid"} <= raw.keys():
         return None
     if "kind" in raw:
@@ -176,13 +176,13 @@ def kind_of(raw: Json) -> OffsetKind | None:
 
 
 def check(raw: Mapping[str, Json], kind: OffsetKind, uid: str | None, who: str) -> None:
-    """Refuse an offset that is not this source's, or not of a version that this release reads.
+    """Raise an error if an offset belongs to another source, or has a version that this release cannot read.
 
     Args:
         raw: the JSON form.
-        kind: the kind that the reader of the offset writes.
-        uid: of the reader; None: any.
-        who: the reader, for messages.
+        kind: the kind of offset that the reading source writes.
+        uid: uid of the reading source; None: any.
+        who: the reading source, for messages.
 
     Raises:
         OffsetError: it belongs to another source or another kind of source, or has an unknown version.
@@ -192,16 +192,15 @@ def check(raw: Mapping[str, Json], kind: OffsetKind, uid: str | None, who: str) 
         raise OffsetError(
             f"offset version {version!r} is not known; this release reads versions 1 to {VERSION}",
             operator=who,
-            kept="the checkpoint and all output are as they were; nothing was read",
+            kept="the checkpoint and all output are unchanged; nothing was read",
             do="run the release of spark-ext that wrote this checkpoint, or a newer one",
         )
     if kind_of(raw) is not kind or (uid is not None and raw["uid"] != uid):
         raise OffsetError(
             f"the checkpoint holds an offset of source '{raw.get('uid')}' in the place of this one",
             operator=who,
-            kept="the checkpoint and all output are as they were; nothing was read",
-            do="keep a query's sources and watermarks in the order in which they were first started, under their own "
-            "uids",
+            kept="the checkpoint and all output are unchanged; nothing was read",
+            do="keep a query's sources and watermarks in the order of their first start, each under its own uid",
         )
 
 
@@ -224,7 +223,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
                 f"channel '{name}' is in the end of the epoch but neither in its start nor new",
                 operator=f"source '{end.uid}'",
                 kept="nothing of this epoch was read",
-                do="restore an older checkpoint: this one's offset log was altered",
+                do="restore an older checkpoint: the offset log of this one was modified",
             )
         begin = state.begin if before is None else before.at
         if begin != state.at:
@@ -234,7 +233,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
             f"channels {sorted(left)[:3]} are in the start of the epoch but not in its end",
             operator=f"source '{end.uid}'",
             kept="nothing of this epoch was read",
-            do="restore an older checkpoint: this one's offset log was altered",
+            do="restore an older checkpoint: the offset log of this one was modified",
         )
     return tuple(out)
 

@@ -1,4 +1,4 @@
-"""All offsets of one epoch of a query, typed: has its input ended, which finishes are new. Pure."""
+"""All offsets of one epoch of a query, typed: whether its input has ended, and which finishes are new. Pure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def input_ended(logged: LoggedOffsets, sources: Iterable[str]) -> bool:
 
 
 def final_epochs(logged: LoggedOffsets) -> int:
-    """How many epochs had been added after the last row, for operators that were not finalized."""
+    """Number of epochs added after the last row, for operators that were not finalized."""
     return max((offset.final for offset in source_offsets(logged).values()), default=0)
 
 
 def same_input(one: LoggedOffsets, other: LoggedOffsets) -> bool:
-    """Whether two epochs stand at the same place in all input, whichever release wrote them.
+    """Whether two epochs end at the same position of all input, whichever release wrote them.
 
-    Markers do not count, as each run emits its own.
+    Markers are ignored, as each run emits its own.
     """
     return _input(one) == _input(other)
 
@@ -45,7 +45,7 @@ def flushed(logged: LoggedOffsets, ends: Iterable[str]) -> bool:
 
 
 def new_finishes(offset: SourceOffset, flagged: int) -> tuple[Finished, ...]:
-    """Finished channels in an offset whose flags the ledger lacks, in their order."""
+    """Finished channels in an offset whose flags are not in the ledger, in their order."""
     return tuple(
         sorted(
             (finish for finish in offset.finished if finish.sequence > flagged),

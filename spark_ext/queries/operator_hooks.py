@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model import query_offsets
 from spark_ext.model.commits import Claim, Epoch
 from spark_ext.model.logged_offsets import LoggedOffsets
@@ -61,7 +61,7 @@ class OperatorHooks:
         tries = attempts(sink.options, f"the claim of sink '{spec.uid}'", reraise=True)
         tries(sink.validate, schema)
         tries(sink.claim, claim)
-        reach("sink.claimed")
+        reach(FailPoint.SINK_CLAIMED)
 
     def open(self, ended: Collection[str]) -> None:
         """The query is about to start.

@@ -1,4 +1,4 @@
-"""What an earlier run has left in Spark's checkpoint directory of a query, compared with the ledger."""
+"""What an earlier run left in a query's checkpoint directory, compared with the ledger."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ class RestoredCheckpoint:
 
 
 def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> RestoredCheckpoint:
-    """Read the directory.
+    """Read the directory and compare it with the ledger.
 
     Args:
-        log: of the directory.
-        known: Spark's query id and the newest committed epoch in the ledger; None: never ran.
+        log: reader of the directory.
+        known: Spark's query id and the newest committed epoch in the ledger; None if the query never ran.
         who: job and query, for messages.
         query: the query's uid.
 
     Raises:
-        StateError: the ledger has committed epochs of this query, but the directory is missing or another one.
+        StateError: the ledger has committed epochs of this query, but the directory is missing, is not the one recorded
+            there, or is incomplete.
     """
     query_id = log.query_id()
     newest = log.newest_commit()

@@ -1,7 +1,7 @@
-"""What sources and sinks have in common: a format name, and that they are registered by spark-ext, not by Spark.
+"""What sources and sinks have in common: a format name, and registration by spark-ext rather than by Spark.
 
 The contracts of sources and sinks are plain classes that know nothing of Spark's data source API. `spark_ext.register`
-wraps a class as the data source that Spark asks for; see `spark_ext.spark.formats`.
+wraps a class as the data source that Spark expects; see `spark_ext.spark.formats`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Connector(ABC):
         raise _not_by_spark(type(self))
 
 
-# Spark checks the class it was given before it calls anything, and names no remedy. A virtual subclass passes that
-# check and is then refused by the two methods above, in words that help.
+# Spark checks the class before it calls anything, and its error suggests no remedy. A virtual subclass passes the check
+# and is then refused by the two methods above, whose error does.
 DataSource.register(Connector)  # type: ignore[type-abstract]
 
 

@@ -1,8 +1,8 @@
-"""What has to be there before a job can run: Java, Spark's version, the workers' Python.
+"""Prerequisites of a job: Java, Spark's version, the workers' Python.
 
-Spark itself says little when one of these is wrong ("Java gateway process exited", "Python worker failed to
-connect back"). So each is looked at before Spark is, costs next to nothing when it is in order, and is named
-with the way to get it when it is not.
+Spark's own errors say little when one of these is wrong ("Java gateway process exited", "Python worker failed to
+connect back"). So each is checked before Spark is used. A check that passes costs next to nothing; the error of one
+that fails says how to get what is missing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Final
 from spark_ext.errors import EnvironmentProblem
 
 MINIMUM_JAVA: Final = 17
-"""What Spark 4 needs."""
+"""The oldest Java that Spark 4 supports."""
 MINIMUM_SPARK: Final = (4, 2)
 """Python streaming sources need `SupportsTriggerAvailableNow` and `latestOffset(start, limit)`."""
 
 _INSTALL_JAVA: Final = (
     f"install Java {MINIMUM_JAVA} or newer ('apt-get install openjdk-17-jre-headless' on Debian and Ubuntu, "
     "'dnf install java-17-openjdk-headless' on Fedora, 'brew install openjdk@17' on macOS), "
-    "or set JAVA_HOME to where one is"
+    "or set JAVA_HOME to the directory of one"
 )
 _PROBE: Final = (
     "import importlib.metadata as m, importlib.util as u, json, sys; "
@@ -36,10 +36,10 @@ _PROBE: Final = (
 
 
 def java_major(version: str) -> int:
-    """The major version in what a JVM calls its version: 17 for `17.0.15`, 8 for `1.8.0_402`, 22 for `22-ea`.
+    """The major version of a JVM's version string: 17 for `17.0.15`, 8 for `1.8.0_402`, 22 for `22-ea`.
 
     Raises:
-        ValueError: there is no version in it.
+        ValueError: the string contains no version.
     """
     match = re.match(r"(?:1\.)?(\d+)", version.strip().strip('"'))
     if match is None:
@@ -48,14 +48,14 @@ def java_major(version: str) -> int:
 
 
 def require_java_version(version: str, where: str) -> None:
-    """Refuse a Java that is too old.
+    """Raise an error if a Java is too old.
 
     Args:
-        version: as the JVM says it, such as `17.0.15`.
-        where: whose version it is, for the message.
+        version: as the JVM reports it, such as `17.0.15`.
+        where: where that Java runs, for the message.
 
     Raises:
-        EnvironmentProblem: it is older than Spark needs.
+        EnvironmentProblem: it is older than what Spark requires.
     """
     if java_major(version) < MINIMUM_JAVA:
         raise EnvironmentProblem(
@@ -67,10 +67,10 @@ def require_java_version(version: str, where: str) -> None:
 
 
 def require_java() -> None:
-    """Refuse to go on without a Java that Spark can run on, looked for where Spark's own scripts look.
+    """Raise an error unless there is a Java that Spark can run on; it is searched where Spark's own scripts search.
 
     Raises:
-        EnvironmentProblem: there is none, or it is too old, or it does not run.
+        EnvironmentProblem: there is none, it is too old, or it does not run.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
@@ -85,20 +85,20 @@ def require_java() -> None:
 
 
 def _version_of_java(java: Path) -> str:
-    """The version of a `java`, from its home's `release` file when it has one: that saves a start."""
+    """The version of a `java`: read from the `release` file of its home if there is one, which saves starting it."""
     release = java.resolve().parent.parent / "release"
     text = ""
     try:
         text = release.read_text()
     except OSError:
-        # Debian links `java` through /etc/alternatives, macOS has a stub in /usr/bin: neither needs to be a
-        # home.
+        # Debian links `java` through /etc/alternatives, macOS has a stub in /usr/bin: neither has to be in a
+        # Java home.
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
         text = asked.stderr + asked.stdout
     match = re.search(r'JAVA_VERSION="([^"]+)"|version "([^"]+)"', text)
     if match is None:
         raise EnvironmentProblem(
-            f"{java} does not run: {text.strip() or 'it says nothing'}",
+            f"{java} does not run: {text.strip() or 'it printed nothing'}",
             operator="the driver",
             kept="nothing was started",
             do=_INSTALL_JAVA,
@@ -107,17 +107,16 @@ def _version_of_java(java: Path) -> str:
 
 
 def require_python(executable: str) -> None:
-    """Refuse a worker Python that cannot run this process's functions.
+    """Raise an error if the workers' Python cannot run this process's functions.
 
-    The planners of Python sources and the committers of Python sinks run on the driver's machine with the
-    interpreter of the workers, on a cluster too, so it can be looked at here. This very interpreter passes
-    without a look.
+    The planners of Python sources and the committers of Python sinks run on the driver's machine with the workers'
+    interpreter, also on a cluster, so it can be checked here. The driver's own interpreter passes without a check.
 
     Args:
-        executable: the name or path that Spark starts workers with.
+        executable: name or path of the interpreter with which Spark starts workers.
 
     Raises:
-        EnvironmentProblem: it is not there, is of another version, or lacks spark-ext or this pyspark.
+        EnvironmentProblem: it does not exist, has another version, or lacks spark-ext or this pyspark.
     """
     found = shutil.which(executable)
     if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
@@ -129,7 +128,7 @@ def require_python(executable: str) -> None:
             operator="Spark's Python workers",
             kept="nothing was started",
             do=f"set the environment variable PYSPARK_PYTHON to {sys.executable}, or unset it, before the "
-            "session is made; spark_ext.session() then sets it by itself",
+            "session is created; spark_ext.session() then sets it itself",
         )
 
 
@@ -142,23 +141,23 @@ def _what_is_wrong_with(python: str) -> str:
     try:
         version, has_package, spark = json.loads(asked.stdout)
     except ValueError:
-        last = (asked.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        last = (asked.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         return f"'{python}' cannot import pyspark ({last})"
     ours = list(sys.version_info[:2])
     if version != ours:
-        return f"'{python}' is Python {_dotted(version)}, and the driver {_dotted(ours)}"
+        return f"'{python}' is Python {_dotted(version)}, and the driver's is {_dotted(ours)}"
     if not has_package:
         return f"'{python}' has no spark_ext installed"
     if spark != pyspark.__version__:
-        return f"'{python}' has pyspark {spark}, and the driver {pyspark.__version__}"
+        return f"'{python}' has pyspark {spark}, and the driver's is {pyspark.__version__}"
     return ""
 
 
 def require_spark_version(version: str) -> None:
-    """Refuse a Spark that lacks what Python streaming sources need, or that is not the one of this pyspark.
+    """Raise an error if Spark is too old for Python streaming sources, or has another version than this pyspark.
 
     Raises:
-        EnvironmentProblem: it is too old, or differs from the pyspark of this process.
+        EnvironmentProblem: it is too old, or its version differs from that of this process's pyspark.
     """
     import pyspark
 

@@ -1,10 +1,10 @@
 """The registry of sources and sinks: format name to class, one per process.
 
-It holds the classes that ship with spark-ext and those that `spark_ext.register` was given; the class registered last
-under a name wins, as with Spark's own registration. Shipped classes are imported when they are first asked for, never
-on import of this module, so that neither a worker nor a pure function pays for connectors that it does not use.
+It holds the classes that ship with spark-ext and those passed to `spark_ext.register`; the class registered last under
+a name wins, as with Spark's own registration. Shipped classes are imported on first use, never on import of this
+module, so that neither a worker nor a pure function pays for connectors that it does not use.
 
-Python workers are processes of their own: there only shipped classes are known by name.
+Python workers are separate processes: there only shipped classes are known by name.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ SHIPPED: Final[Mapping[str, str]] = {
     "http_2pc": "spark_ext.sinks.http_2pc.sink:HttpTwoPhaseCommit",
     "postgres_2pc": "spark_ext.sinks.postgres_2pc.sink:PostgresTwoPhaseCommit",
 }
-"""`module:class` of every source and sink that ships, by format name."""
+"""`module:class` of each shipped source and sink, by format name."""
 
 _ADAPTERS: Final[Mapping[str, str]] = {
     "spark_ext.sources.contract:ChannelSource": "spark_ext.sources.runtime.adapter:data_source",
     "spark_ext.sinks.contract:TwoPhaseCommitSink": "spark_ext.sinks.runtime.adapter:data_source",
 }
-"""Contract to the function that wraps its classes as data sources of Spark; both stand above this module."""
+"""From a contract to the function that wraps its classes as Spark data sources. This module must not import either."""
 
 _registered: dict[str, type[Any]] = {}
-"""By format name in lower case, as Spark compares them."""
+"""By format name in lower case: Spark ignores case."""
 
 
 def load() -> tuple[type[Any], ...]:
-    """Every class that ships.
+    """Every shipped class.
 
     Raises:
         ImportError: a module is missing or does not import.
@@ -56,10 +56,10 @@ def load() -> tuple[type[Any], ...]:
 
 
 def add(kind: type[Any]) -> None:
-    """Make a class known by its format name in this process; `spark_ext.register` does it for a session's classes.
+    """Register a class under its format name in this process; `spark_ext.register` does it for a session's classes.
 
     Raises:
-        ConfigurationError: the class is abstract: it lacks methods of its contract.
+        ConfigurationError: the class is abstract, that is, it lacks methods of its contract.
     """
     if inspect.isabstract(kind):
         missing = ", ".join(sorted(kind.__abstractmethods__))
@@ -67,13 +67,13 @@ def add(kind: type[Any]) -> None:
             f"the class {kind.__qualname__} does not implement {missing}",
             operator="spark_ext.register",
             kept="nothing was registered",
-            do="implement the methods, as the contract says; register only concrete classes",
+            do="implement the methods as the contract describes; register only concrete classes",
         )
     _registered[kind.name().lower()] = kind
 
 
 def find(name: str) -> type[Any] | None:
-    """The class registered last under a format name, else the one that ships; None: the name is unknown here."""
+    """The class registered last under a format name, else the shipped one; None if the name is unknown here."""
     name = name.lower()
     if name in _registered or name not in SHIPPED:
         return _registered.get(name)
@@ -81,14 +81,14 @@ def find(name: str) -> type[Any] | None:
 
 
 def known() -> dict[str, type[Any]]:
-    """All classes that have been registered or ship, by format name."""
+    """All registered and shipped classes, by format name."""
     return {name: _shipped(place) for name, place in SHIPPED.items()} | _registered
 
 
 def unregistered(name: str, base: type[Any]) -> type[Any] | None:
-    """A subclass of `base` that has this format name and was defined but never registered: for messages only.
+    """A subclass of `base` with this format name that was defined but never registered. For messages only.
 
-    To be asked only about a name that `find` does not know.
+    Call it only with a name that `find` does not know.
     """
     subclasses: list[type[Any]] = base.__subclasses__()
     for kind in subclasses[::-1]:
@@ -101,10 +101,10 @@ def unregistered(name: str, base: type[Any]) -> type[Any] | None:
 
 
 def data_source(kind: type[Any]) -> type[DataSource]:
-    """What Spark is given for a class: a data source that wraps it, or the class itself if it is one already.
+    """The class to register with Spark: a data source that wraps the given class, or the class itself if it is one.
 
     Raises:
-        ConfigurationError: it is neither a source, nor a sink, nor a data source of Spark.
+        ConfigurationError: it is neither a source, nor a sink, nor a Spark data source.
     """
     for contract, adapter in _ADAPTERS.items():
         if issubclass(kind, _imported(contract)):
@@ -128,6 +128,6 @@ def _shipped(place: str) -> type[Any]:
 
 
 def _imported(place: str) -> Any:
-    """What a `module:name` names."""
+    """The object that a `module:name` refers to."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

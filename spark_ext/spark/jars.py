@@ -1,10 +1,10 @@
-"""Delta's jars for a session, and any other packages: resolved once by Spark's own resolver, then found again as files.
+"""Delta's jars for a session, and any other packages: resolved once by Spark's own resolver, then cached by path.
 
-`spark.jars.packages` asks the resolver at every start: pages of output on the terminal, a second or more, and
-no start without a network when a snapshot or a settings file is in play. Here the resolver runs once, in a
-process of its own whose output is shown only if it fails. What it found is noted in the user's cache folder,
-and later sessions get the files by name. Jars that Spark brings itself are left out of a session: they would only
-shadow the versions that Spark was built with.
+`spark.jars.packages` runs the resolver at every start. That prints pages of output, takes a second or more, and fails
+without a network if a snapshot version or a settings file is involved. Here the resolver runs once, in a separate
+process whose output is shown only if it fails. The paths that it found are written to the user's cache directory, and
+later sessions read them there. Jars that Spark includes itself are left out of a session: they would only shadow the
+versions that Spark was built with.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ RESOLVER_KEYS: Final = (
     "spark.jars.repositories",
     "spark.jars.excludes",
 )
-"""Spark's settings that say where packages come from; they are passed on."""
+"""Spark's settings for where packages come from; they are passed to the resolver."""
 
 _TIMEOUT_S: Final = 900
-"""A slow line needs minutes for some 100 MB; a dead one is told apart by the resolver's own time-outs."""
+"""A slow network needs minutes for some 100 MB; a dead connection ends earlier, by the resolver's own timeouts."""
 
-# Runs under spark-submit, which has resolved the packages by then and holds the outcome as a system property.
+# Runs under spark-submit, which has resolved the packages by then and holds the result in a system property.
 _PRINT_JARS: Final = """
 from pyspark.java_gateway import launch_gateway
 print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jars")))
@@ -50,39 +50,39 @@ def delta_coordinate() -> str:
 
 
 def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """Delta's jars and what they need beyond Spark's own, as local files.
+    """Delta's jars and their dependencies, without Spark's own jars, as local files.
 
     Args:
-        conf: the session's settings; those of `RESOLVER_KEYS` are obeyed.
+        conf: the session's settings, of which those in `RESOLVER_KEYS` are used.
 
     Raises:
-        EnvironmentProblem: they are not on this machine and could not be fetched.
+        EnvironmentProblem: they are not on this machine and could not be downloaded.
     """
     return session_jars(delta_coordinate(), conf)
 
 
 def session_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """Packages for the class path of a Spark session: without the jars that Spark brings itself.
+    """Packages for the class path of a Spark session: without the jars that Spark includes itself.
 
     Args:
         coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
-        conf: the session's settings; those of `RESOLVER_KEYS` are obeyed.
+        conf: the session's settings, of which those in `RESOLVER_KEYS` are used.
 
     Raises:
-        EnvironmentProblem: they are not on this machine and could not be fetched.
+        EnvironmentProblem: they are not on this machine and could not be downloaded.
     """
     return _beyond_sparks_own(package_jars(coordinates, conf), _home())
 
 
 def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
-    """Packages and all that they need, as local files: enough for a JVM of their own.
+    """Packages and all their dependencies, as local files: a complete class path for a separate JVM.
 
     Args:
         coordinates: Maven coordinates, `group:artifact:version`, comma-separated.
-        conf: settings; those of `RESOLVER_KEYS` are obeyed.
+        conf: settings, of which those in `RESOLVER_KEYS` are used.
 
     Raises:
-        EnvironmentProblem: they are not on this machine and could not be fetched.
+        EnvironmentProblem: they are not on this machine and could not be downloaded.
     """
     home = _home()
     settings = {key: conf[key] for key in RESOLVER_KEYS if key in conf}
@@ -91,7 +91,7 @@ def package_jars(coordinates: str, conf: Mapping[str, str]) -> tuple[Path, ...]:
     if noted:
         return noted
     found = _resolve(coordinates, home, settings)
-    # Without the note the next start resolves again: slower, not wrong.
+    # Without this file the next start resolves again, which is only slower.
     with contextlib.suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         draft = note.with_name(f".{note.name}.{os.getpid()}")
@@ -113,7 +113,7 @@ def _note(coordinates: str, home: Path, settings: Mapping[str, str]) -> Path:
 
 
 def _noted(note: Path) -> tuple[Path, ...]:
-    """What was resolved earlier; nothing when there is no note, or a file of it has gone."""
+    """The jars resolved earlier; empty if there is no such record, or one of its files no longer exists."""
     try:
         paths = tuple(Path(line) for line in note.read_text().splitlines())
     except OSError:
@@ -124,7 +124,7 @@ def _noted(note: Path) -> tuple[Path, ...]:
 def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple[Path, ...]:
     import tempfile
 
-    print(f"spark-ext: fetching {coordinates} (once)", file=sys.stderr, flush=True)
+    print(f"spark-ext: downloading {coordinates} (once)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="spark-ext-jars-") as folder:
         script = Path(folder) / "print_jars.py"
         script.write_text(_PRINT_JARS)
@@ -149,7 +149,7 @@ def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple
     there = {jar.name for jar in jars if jar.is_file()}
     if not all("{}_{}-{}.jar".format(*coordinate.split(":")) in there for coordinate in coordinates.split(",")):
         raise EnvironmentProblem(
-            f"the jar of {coordinates} is not on this machine and could not be fetched: {_reason(output)}",
+            f"the jar of {coordinates} is not on this machine and could not be downloaded: {_reason(output)}",
             operator="the Spark session",
             kept="nothing was started",
             do="check the network or proxy and try again; or name a mirror in "
@@ -160,7 +160,7 @@ def _resolve(coordinates: str, home: Path, settings: Mapping[str, str]) -> tuple
 
 
 def _reason(output: str) -> str:
-    """The lines of the resolver's output that say why, in short."""
+    """The lines of the resolver's output that name the cause, shortened."""
     telling = re.compile(r"unresolved dependency|not found|error|exception|no answer", re.IGNORECASE)
     lines = [line.strip(" \t:") for line in output.splitlines() if telling.search(line)]
     return "; ".join(dict.fromkeys(lines[:3]))[:500] or "the resolver gave no reason"

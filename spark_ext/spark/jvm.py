@@ -1,7 +1,7 @@
-"""Everything that reaches through py4j into Spark's JVM: the only module that may.
+"""All access to Spark's JVM through py4j; no other module may use it.
 
-Spark's Python API does not show a plan's sources, a writer's target or a query's resolved checkpoint. The
-classes used here are Spark's internals; `tests/spark/test_jvm.py` pins what is relied on, so that a new Spark
+Spark's Python API does not expose a plan's sources, a writer's target or a query's resolved checkpoint. The classes
+used here are Spark internals. `tests/spark/test_jvm.py` pins everything that this module relies on, so that a new Spark
 version fails there first.
 """
 
@@ -24,18 +24,18 @@ class PlanSource:
     kind: Literal["v2", "v1", "other"]
     """`v2`: Python sources, Kafka, rate; `v1`: Spark's file streams and Delta; `other`: an unknown class."""
     format: str
-    """The name that was given to `format()`; for `other` the class of the leaf."""
+    """The name passed to `format()`; for `other` the class of the leaf."""
     options: Mapping[str, str]
-    """Given options, keys in lower case; none for `v1` and `other`. May hold secrets: never show or store."""
+    """The options set on it, keys in lower case; empty for `v1` and `other`. May hold secrets: never show or store."""
     uid: str | None
-    """The option `uid`; None when there is none or it cannot be seen."""
+    """The option `uid`; None if it is not set or cannot be read."""
     description: str
-    """The leaf in Spark's words, for messages; without options."""
+    """The leaf as Spark names it, for messages; without options."""
 
 
 @dataclass(frozen=True)
 class WriterTarget:
-    """What a `DataStreamWriter` was told so far."""
+    """What has been set on a `DataStreamWriter` so far."""
 
     format: str
     options: Mapping[str, str]
@@ -45,30 +45,30 @@ class WriterTarget:
     """`Append`, `Complete` or `Update`."""
     query_name: str | None
     trigger: str
-    """In Spark's words: `ProcessingTimeTrigger(<ms>)`, `AvailableNowTrigger`, `OneTimeTrigger`."""
+    """As Spark prints it: `ProcessingTimeTrigger(<ms>)`, `AvailableNowTrigger`, `OneTimeTrigger`."""
     partitioning: tuple[str, ...]
-    """Columns given to `partitionBy`."""
+    """Columns passed to `partitionBy`."""
 
 
 def java_version(spark: SparkSession) -> str:
-    """Version of the driver's JVM, as `17.0.15`."""
+    """Version of the driver's JVM, such as `17.0.15`."""
     return str(_jvm(spark).java.lang.System.getProperty("java.version"))
 
 
 def jvm_pid(spark: SparkSession) -> int:
-    """Process id of the driver's JVM, which outlives the driver's Python for a moment when that is killed."""
+    """Process id of the driver's JVM, which outlives the driver's Python process for a moment if that is killed."""
     return int(_jvm(spark).java.lang.ProcessHandle.current().pid())
 
 
 def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether the driver can load a Java class, also from jars of the session; does not initialise it."""
+    """Whether the driver can load a Java class, jars of the session included. Does not initialize the class."""
     from py4j.protocol import Py4JJavaError
 
     jvm = _jvm(spark)
     try:
         jvm.java.lang.Class.forName(name, False, jvm.java.lang.Thread.currentThread().getContextClassLoader())
     except Py4JJavaError as failure:
-        # Anything but these (a broken jar, say) is not an answer to the question, and must not pass as "no".
+        # Any other error (such as that of a broken jar) does not answer the question, and must not count as "no".
         kind = failure.java_exception.getClass().getSimpleName()
         if kind not in ("ClassNotFoundException", "NoClassDefFoundError"):
             raise
@@ -77,10 +77,10 @@ def has_class(spark: SparkSession, name: str) -> bool:
 
 
 def plan_sources(df: DataFrame) -> tuple[PlanSource, ...]:
-    """The streaming leaves of a DataFrame's analysed plan, in plan order, each as often as it occurs.
+    """The streaming leaves of a DataFrame's analyzed plan, in plan order, each as often as it occurs.
 
-    Tables joined in are not streaming and not in it. Leaves inside subquery expressions are not visited:
-    Spark refuses streaming ones there.
+    Static tables, such as the static side of a join, are not included. Leaves inside subquery expressions are not
+    visited: Spark does not allow streaming ones there.
     """
     leaves = df._jdf.queryExecution().analyzed().collectLeaves()
     found = (leaves.apply(position) for position in range(leaves.size()))
@@ -88,7 +88,7 @@ def plan_sources(df: DataFrame) -> tuple[PlanSource, ...]:
 
 
 def has_watermark(df: DataFrame) -> bool:
-    """Whether an event-time watermark is defined anywhere in a DataFrame's analysed plan."""
+    """Whether an event-time watermark is defined anywhere in a DataFrame's analyzed plan."""
     left = [df._jdf.queryExecution().analyzed()]
     while left:
         node = left.pop()
@@ -100,7 +100,7 @@ def has_watermark(df: DataFrame) -> bool:
 
 
 def writer_target(writer: DataStreamWriter) -> WriterTarget:
-    """What a writer was told: its format, options, mode and trigger, read from its private fields."""
+    """What has been set on a writer: its format, options, mode and trigger, read from its private fields."""
     jwriter = writer._jwrite
     options = _scala_map(_field(jwriter, "extraOptions"))
     return WriterTarget(
@@ -128,20 +128,20 @@ def checkpoint_location(query: StreamingQuery) -> str:
 def activate(spark: SparkSession) -> None:
     """Make a session the active one of the calling thread.
 
-    Spark looks Python data sources up in the active session, which a thread that did not make one lacks: a query
-    that is started there fails with DATA_SOURCE_NOT_FOUND.
+    Spark looks up Python data sources in the active session. A thread that did not create a session has none, so a
+    query started there fails with DATA_SOURCE_NOT_FOUND.
     """
     _jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def silence(spark: SparkSession) -> None:
-    """Switch Spark's own logging off, for a program that tells failures itself and would else show each twice."""
+    """Switch off Spark's own logging, for a program that reports failures itself and would show each twice."""
     log4j = _jvm(spark).org.apache.logging.log4j
     log4j.core.config.Configurator.setAllLevels("org.apache.spark", log4j.Level.OFF)
 
 
 def recent_progress(query: StreamingQuery, after: int) -> list[str]:
-    """A query's latest progress reports as JSON, oldest first: those of epochs after the given one."""
+    """A query's progress reports of the epochs after the given one, as JSON, oldest first."""
     reports = query._jsq.recentProgress()
     found: list[str] = []
     for index in range(len(reports) - 1, -1, -1):
@@ -152,13 +152,13 @@ def recent_progress(query: StreamingQuery, after: int) -> list[str]:
 
 
 class QueryEvents(Protocol):
-    """What hears of the queries of a session."""
+    """Receives the events of a session's queries."""
 
     def started(self, query_id: str, run_id: str) -> None:
         """A query has started."""
 
     def progressed(self, report: str) -> None:
-        """An epoch is done; the report is Spark's JSON."""
+        """An epoch has completed; the report is Spark's JSON."""
 
     def terminated(self, query_id: str, run_id: str) -> None:
         """A query has ended."""
@@ -167,8 +167,8 @@ class QueryEvents(Protocol):
 class QueryListener:
     """Spark's listener interface, implemented through py4j.
 
-    pyspark's own takes each event apart by some hundred calls into the JVM, which costs an epoch 10 ms and more.
-    Here an epoch costs two calls.
+    pyspark's own listener makes about a hundred calls into the JVM for each event, which costs an epoch 10 ms or more.
+    This one makes two calls per epoch.
     """
 
     def __init__(self, events: QueryEvents) -> None:
@@ -190,7 +190,7 @@ class QueryListener:
         self._events.terminated(event.id().toString(), event.runId().toString())
 
     class Java:
-        """What py4j has to know."""
+        """Required by py4j."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
@@ -226,7 +226,7 @@ def _field(target: Any, name: str) -> Any:
 
 
 def _scala_map(options: Any) -> dict[str, str]:
-    """A Scala map as a dict, keys in lower case, as Spark compares them."""
+    """A Scala map as a dict, keys in lower case: Spark ignores their case."""
     found = {}
     entries = options.iterator()
     while entries.hasNext():

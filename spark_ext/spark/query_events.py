@@ -1,4 +1,4 @@
-"""What Spark's events about a query say, reduced to a hint."""
+"""Spark's events about a query, reduced to a hint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_ext.model.end_of_input import is_end_of_input_offset
 
 @dataclass(frozen=True)
 class Hint:
-    """What an event said about one query."""
+    """The content of one event about one query."""
 
     kind: str
     """`started`, `progress` or `terminated`."""
@@ -26,7 +26,7 @@ class Hint:
 
 
 def hint_of(report: str) -> Hint:
-    """What a progress report says, in Spark's JSON: whether it came by an event or was asked for."""
+    """The hint in a progress report (Spark's JSON), whether it arrived as an event or was polled."""
     progress = json.loads(report)
     ends = [source for source in progress["sources"] if is_end_of_input_offset(source["endOffset"])]
     return Hint(

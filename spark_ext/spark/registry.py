@@ -1,8 +1,8 @@
 """The session registry: how a source's planner or a sink's committer finds its job.
 
-A planner process knows only the options given at `load()`, which was before the job existed. `register` therefore puts
-the path of a folder into the environment of all Python workers, and the start of a job writes one small file per uid
-there. Planners and committers run on the driver's machine, so a local folder is enough; nothing durable is in it.
+A planner process knows only the options of `load()`, which was called before the job existed. `register` therefore puts
+the path of a directory into the environment of all Python workers, and the start of a job writes one small file per uid
+into it. Planners and committers run on the driver's machine, so a local directory is enough. It holds nothing durable.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VARIABLE = "SPARK_EXT_REGISTRY"
-"""Environment variable of driver and workers: the folder, which need not exist."""
+"""Environment variable of driver and workers: the directory, which need not exist."""
 
 PARALLELISM = "SPARK_EXT_PARALLELISM"
-"""Environment variable of Python workers: the session's default parallelism when it was registered."""
+"""Environment variable of Python workers: the session's default parallelism at the time of registration."""
 
 _changing = threading.Lock()
-"""Only the driver's process writes here; two jobs of a session may do so at once."""
+"""Only the driver process writes; two jobs of a session may do so at the same time."""
 
 
 @dataclass(frozen=True)
 class Registration:
-    """What the workers have to know about one operator of a running job."""
+    """What workers need to know about one operator of a running job."""
 
     uid: str
     role: str
     """`source`, `sink` or `end_of_input`."""
     job: str
     job_id: str
-    """Drawn once, at the job's first start; distinguishes two jobs of one name."""
+    """Generated once, at the job's first start; distinguishes two jobs of the same name."""
     query: str
     state: str
     """Path or URI of the job's state directory."""
@@ -49,17 +49,17 @@ class Registration:
     incarnation: int
     lineage: int
     interval_ms: int = 0
-    """Least time between the starts of two data epochs, ms; 0: as fast as possible."""
+    """Minimum time between the starts of two data epochs, ms; 0: as fast as possible."""
 
 
 def folder() -> Path | None:
-    """The registry's folder; None when nothing was registered in this session."""
+    """The registry's directory; None if nothing was registered in this session."""
     place = os.environ.get(VARIABLE)
     return Path(place) if place else None
 
 
 def folder_of(spark: SparkSession) -> Path:
-    """The registry's folder of a session.
+    """The registry's directory of a session.
 
     Raises:
         ConfigurationError: the session was never registered.
@@ -70,7 +70,7 @@ def folder_of(spark: SparkSession) -> Path:
             "spark-ext's sources and sinks are not registered in this session",
             operator=f"Spark application '{spark.sparkContext.appName}'",
             kept="nothing was started",
-            do="call spark_ext.register(spark) once, right after the session was made",
+            do="call spark_ext.register(spark) once, right after the session is created",
         )
     return Path(place)
 
@@ -91,8 +91,8 @@ def publish(entries: Iterable[Registration], place: Path) -> None:
     """Write registrations, each atomically.
 
     Raises:
-        ConfigurationError: a uid is taken by another running job of this session.
-        FencedError: it is taken by a newer incarnation of the same job.
+        ConfigurationError: a uid is in use by another running job of this session.
+        FencedError: a uid is in use by a newer incarnation of the same job.
     """
     with _changing:
         _publish(tuple(entries), place)
@@ -109,14 +109,14 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
                 f"{entry.incarnation}",
                 operator=f"job '{entry.job}', query '{entry.query}'",
                 kept="all committed epochs; the newer incarnation continues from them",
-                do="let the newer one run; no action is needed here",
+                do="no action is needed: let the newer incarnation run",
             )
         if (other.job, other.job_id, other.query) != (entry.job, entry.job_id, entry.query):
             raise ConfigurationError(
                 f"uid '{entry.uid}' is in use by query '{other.query}' of job '{other.job}' in this session",
                 operator=f"job '{entry.job}', query '{entry.query}'",
                 kept="nothing was started",
-                do="give each operator a uid of its own, or stop the other job first",
+                do="give each operator its own uid, or stop the other job first",
             )
     place.mkdir(parents=True, exist_ok=True)
     for entry in entries:
@@ -127,12 +127,12 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
 
 
 def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
-    """Remove registrations, and the folder after the last one; missing ones are ignored.
+    """Remove registrations, and the directory after the last one; missing ones are ignored.
 
     Args:
-        uids: of the operators.
-        place: the registry's folder.
-        owner: job id and incarnation; registrations of others are left alone. None: remove anyone's.
+        uids: uids of the operators.
+        place: the registry's directory.
+        owner: job id and incarnation; registrations of others are kept. None: remove them whoever owns them.
     """
     with _changing:
         for uid in uids:

@@ -1,8 +1,8 @@
 """Spark sessions that are ready for jobs: `session` creates one, `register` prepares an existing one.
 
-`session` is for a laptop, a test or a script: Delta, RocksDB state that can be rolled back to an older epoch,
-UTC, this interpreter for the workers, quiet logs. `register` is all that a session from elsewhere needs (a
-notebook, Databricks, spark-submit).
+`session` is for a laptop, a test or a script. It sets up Delta, RocksDB state that can be rolled back to an older
+epoch, UTC, this interpreter for the workers, and quiet logs. A session created elsewhere (a notebook, Databricks,
+spark-submit) only needs `register`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ if TYPE_CHECKING:
 
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")
 _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
-"""Also there on Databricks, unlike the classes of the data source."""
+"""Exists on Databricks too, unlike the classes of the data source."""
 
 
 def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A registered Spark session with everything that jobs need; the running one, if there is one.
+    """A registered Spark session with everything that jobs need; the running session if there is one.
 
     Args:
         name: the application's name.
-        master: a Spark master; else the environment variable SPARK_MASTER; else `local[*]`.
+        master: Spark master; default: the environment variable SPARK_MASTER, else `local[*]`.
         conf: Spark settings that override those of `conf/spark-defaults.conf`.
 
     Raises:
-        EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or unsuitable; says how to get it.
+        EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or unsuitable; the message says how to
+            get it.
     """
     _refuse_connect_variables()
     # Under spark-submit, or after an earlier session, the JVM is already running and only `register` can check it.
@@ -65,14 +66,14 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
         if problem.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise EnvironmentProblem(
-            "Java was started and ended at once; its output is above",
+            "Java exited right after it was started; its output is above",
             operator="the driver",
             kept="nothing was started",
-            do="check the settings given as conf, and that this is a full Java "
+            do="check the settings passed as conf, and that this is a full Java "
             f"{environment.MINIMUM_JAVA} or newer (with the module jdk.incubator.vector)",
         ) from problem
     if "spark.sql.shuffle.partitions" not in settings:
-        # A cluster's size is known only now. A query that was started before keeps the number in its checkpoint.
+        # A cluster's size is known only now. A query that was started before keeps the number from its checkpoint.
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     register(spark)
     return spark
@@ -81,27 +82,27 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
 def register(
     spark: SparkSession, *sources_or_sinks: type[Connector] | type[DataSource], require_delta: bool = True
 ) -> None:
-    """Register the sources and sinks of spark-ext, and given ones, with a session; it may be called repeatedly.
+    """Register the sources and sinks of spark-ext, and further ones, with a session. It may be called repeatedly.
 
-    The class registered last under a format name wins, in the session and in this process. No thread is started
-    and no file is made. The workers get three environment variables: the folder of the session registry (made by
-    the first job that starts), the driver's process id, and the session's parallelism.
+    The class registered last under a format name wins, in the session and in this process. No thread is started and no
+    file is created. The workers get three environment variables: the directory of the session registry (created by the
+    first job that starts), the driver's process id, and the session's parallelism.
 
     Args:
         spark: any classic session: from `session`, a notebook, spark-submit, Databricks.
         sources_or_sinks: further classes, such as the user's own: subclasses of `ChannelSource` or
-            `TwoPhaseCommitSink`, or Python data sources of Spark.
-        require_delta: whether to refuse a session without Delta's jar. Jobs write their tables without it;
-            it is needed only to read them with Spark.
+            `TwoPhaseCommitSink`, or Spark's Python data sources.
+        require_delta: whether to reject a session without Delta's jar. Jobs write their tables without it; it is
+            needed only to read them with Spark.
 
     Raises:
-        EnvironmentProblem: something is missing; names it and says how to get it.
+        EnvironmentProblem: something is missing; the message says what, and how to get it.
         ConfigurationError: a class is neither a source nor a sink, or lacks methods of its contract.
     """
     _check(spark, require_delta)
     connectors = [(kind, formats.data_source(kind)) for kind in (*formats.load(), *sources_or_sinks)]
     context = spark.sparkContext
-    # Spark copies the environment at each registration, so it comes first.
+    # Spark copies the environment at each registration, so it is set first.
     context.environment.update(
         {
             registry.VARIABLE: str(registry_folder(spark)),
@@ -115,7 +116,7 @@ def register(
 
 
 def registry_folder(spark: SparkSession) -> Path:
-    """The session registry's folder: one per application and driver process, on the driver's machine."""
+    """The session registry's directory: one per application and driver process, on the driver's machine."""
     return Path(tempfile.gettempdir()) / f"spark-ext-{spark.sparkContext.applicationId}-{os.getpid()}"
 
 
@@ -145,7 +146,7 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
 
 
 def _faster_workers(master: str, python: str) -> dict[str, str]:
-    """A Spark home for a local session whose workers are this interpreter; see `spark_home`."""
+    """A Spark home for a local session whose workers run this interpreter; see `spark_home`."""
     if _LOCAL.fullmatch(master) is None or python != sys.executable or _has_jvm():
         return {}
     home = home_without_zip()
@@ -153,7 +154,7 @@ def _faster_workers(master: str, python: str) -> dict[str, str]:
 
 
 def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, str]:
-    """All settings of a new session: the file's, then what depends on the machine, then what was given."""
+    """All settings of a new session: those of the file, then those that depend on the machine, then the user's."""
     settings = defaults()
     settings["spark.master"] = master
     settings["spark.pyspark.python"] = settings["spark.pyspark.driver.python"] = python
@@ -167,7 +168,7 @@ def _settings(master: str, given: Mapping[str, str], python: str) -> dict[str, s
     wanted = f"{given.get('spark.jars.packages', '')},{given.get('spark.jars', '')}"
     if not _has_jvm() and "delta-spark" not in wanted:
         jars = [str(path) for path in delta_jars(settings)]
-        # One process: directly on its class path, which saves the copy that spark.jars makes for executors.
+        # A single process gets them on its class path, which saves the copy that spark.jars makes for executors.
         key, separator = ("spark.driver.extraClassPath", os.pathsep) if local else ("spark.jars", ",")
         settings[key] = separator.join(filter(None, [given.get(key, ""), *jars]))
     return settings
@@ -185,7 +186,7 @@ def _resource(name: str) -> Path:
 
 
 def _cores(master: str) -> int:
-    """How many cores a local master uses: `local` 1, `local[4]` and `local[4,2]` 4, `local[*]` all."""
+    """Number of cores that a local master uses: `local` 1, `local[4]` and `local[4,2]` 4, `local[*]` all."""
     match = re.fullmatch(r"local\[(\d+).*\]", master)
     if match:
         return int(match[1])
@@ -195,7 +196,7 @@ def _cores(master: str) -> int:
 def _has_jvm() -> bool:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return True
-    # A JVM can only exist if pyspark has been imported; importing it here would take longer than the rest.
+    # A JVM can exist only if pyspark has been imported. Importing it here would take longer than everything else.
     core = sys.modules.get("pyspark.core.context")
     return core is not None and core.SparkContext._gateway is not None
 
@@ -206,13 +207,13 @@ def _refuse_connect_variables() -> None:
             "the environment asks for Spark Connect (SPARK_REMOTE or SPARK_CONNECT_MODE_ENABLED is set)",
             operator="the Spark session",
             kept="nothing was started",
-            do="unset it: jobs need a classic session, whose JVM is the driver's own",
+            do="unset it: jobs need a classic session, whose JVM belongs to the driver",
         )
 
 
 @contextlib.contextmanager
 def _environment(**variables: str) -> Iterator[None]:
-    """Set environment variables temporarily: a new Spark context reads the workers' Python from one."""
+    """Set environment variables temporarily: a new Spark context reads the workers' Python from one of them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,9 +1,9 @@
-"""A home for a local Spark whose Python workers start several times faster.
+"""A Spark home for local sessions in which Python workers start several times faster.
 
-Spark puts `python/lib/pyspark.zip` first on the path of every Python worker, and Python cannot keep compiled code for
-a zip: each planner, committer and worker daemon compiles pyspark anew, about a second of processor time each. A local
-session's workers run under this very interpreter, which has the same pyspark installed and compiled. So the session
-gets a folder with links to all of Spark's home except that zip.
+Spark puts `python/lib/pyspark.zip` first on the path of every Python worker, and Python cannot cache compiled code for
+a zip: each planner, committer and worker daemon compiles pyspark again, which takes about a second of CPU time. The
+workers of a local session run under this same interpreter, which has the same pyspark installed and compiled. So the
+session gets a directory with links to everything in Spark's home except that zip.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ CACHE = "spark-ext"
 
 
 def home_without_zip() -> str | None:
-    """The folder, made on first use in the user's cache; None when Spark's home is not pyspark's own package.
+    """The directory, created on first use in the user's cache; None if Spark's home is not pyspark's own package.
 
-    A home that the user has chosen (SPARK_HOME) is left alone, and so is a cache that cannot be written.
+    Also None if the user has chosen a home (SPARK_HOME), or if the cache cannot be written.
     """
     if os.environ.get("SPARK_HOME"):
         return None
@@ -40,7 +40,7 @@ def home_without_zip() -> str | None:
 
 
 def _make(package: Path, home: Path) -> None:
-    """Make the folder whole and only then give it its name, so that a crash or a race leaves no half of it."""
+    """Create the directory under a temporary name, then rename it: a crash or a race leaves no partial one."""
     home.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{home.name}-", dir=home.parent))
     for name in ("bin", "sbin", "jars", "licenses"):

@@ -1,8 +1,8 @@
-"""Spark's own write-ahead log of a query, read as files: the facts that the lifecycle is decided by.
+"""Spark's own write-ahead log of a query, read as files: the facts on which the lifecycle is based.
 
 A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then
 one line per source) and `commits/N` (written after epoch N has been committed by the sink). Spark keeps about 100
-epochs. Listener events only hint that something changed here.
+epochs. Listener events are only hints that something has changed here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_ext.model.logged_offsets import LoggedOffsets
 
 
 class SparkLog:
-    """Read-only view of a checkpoint directory; every call looks at the files as they are now.
+    """Read-only view of a checkpoint directory; every call reads the files as they are now.
 
     Args:
         checkpoint: local path, `file:` URI, or any URI that pyarrow can open.
@@ -36,7 +36,7 @@ class SparkLog:
         return self._read("metadata") is not None
 
     def query_id(self) -> str | None:
-        """Spark's id of the query, drawn when the directory was made; None when there is none."""
+        """Spark's id of the query, generated when the directory was created; None if there is none."""
         text = self._read("metadata")
         return None if not text else str(json.loads(text)["id"])
 
@@ -49,14 +49,14 @@ class SparkLog:
         return max(self._epochs("commits"), default=None)
 
     def is_committed(self, epoch: int) -> bool:
-        """Whether `commits/<epoch>` exists: one look, no listing."""
+        """Whether `commits/<epoch>` exists: a single lookup, no listing."""
         if self._local is not None:
             return (self._local / "commits" / str(epoch)).exists()
         info = self._remote.get_file_info(f"{self._root}/commits/{epoch}")
         return bool(info.type == pafs.FileType.File)
 
     def committed_at(self, epoch: int) -> float | None:
-        """When `commits/<epoch>` was written, seconds since 1970; None when it is not there."""
+        """When `commits/<epoch>` was written, seconds since 1970; None if it does not exist."""
         if self._local is not None:
             try:
                 return (self._local / "commits" / str(epoch)).stat().st_mtime
@@ -66,7 +66,7 @@ class SparkLog:
         return None if info.mtime_ns is None else info.mtime_ns / 1e9
 
     def offsets(self, epoch: int) -> LoggedOffsets | None:
-        """`offsets/<epoch>`; None when it is not there (not planned yet, or forgotten by Spark)."""
+        """`offsets/<epoch>`; None if it does not exist (not planned yet, or already removed by Spark)."""
         text = self._read(f"offsets/{epoch}")
         return None if text is None else parse_offsets(epoch, text)
 

@@ -1,1 +1,1 @@
-"""Helpers with which users test their own sources, sinks and jobs."""
+"""Helpers for testing your own sources, sinks and jobs."""

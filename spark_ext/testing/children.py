@@ -1,9 +1,10 @@
-"""Drivers in processes of their own, to be killed or frozen at a fail point.
+"""Drivers in separate processes, to be killed or frozen at a fail point.
 
     with Child(run, target, env={...}) as child:
         said = child.wait()
 
-A child runs a function of an importable module with picklable arguments. Nothing of it is left when its `with` ends.
+A child runs a function of an importable module with picklable arguments. At the end of its `with`, all its processes
+have been terminated.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from spark_ext.errors import FencedError, from_text
 from spark_ext.testing.waiting import until
 
 LIMIT = 120.0
-"""Seconds after which a child that has not ended counts as hanging."""
+"""Seconds after which a running child counts as hanging."""
 
 
 class Child:
     """A function that runs in a fresh Python process.
 
     Args:
-        function: a function of a module; with its arguments it has to be picklable.
+        function: a module-level function; it must be picklable, and so must its arguments.
         args: its arguments.
-        env: further environment variables.
+        env: additional environment variables.
     """
 
     def __init__(self, function: Callable[..., object], *args: object, env: Mapping[str, str] | None = None) -> None:
@@ -65,7 +66,7 @@ class Child:
         self._said.close()
 
     def poll(self) -> int | None:
-        """The exit code; None while it runs. A signal is a negative number."""
+        """The exit code; None while the child runs. A signal gives a negative number."""
         return self._process.poll()
 
     def text(self) -> str:
@@ -74,28 +75,28 @@ class Child:
         return self._said.read()
 
     def wait(self) -> str:
-        """Wait for its end; returns its output.
+        """Wait until the child ends; returns its output.
 
         Raises:
-            subprocess.TimeoutExpired: it hangs.
+            subprocess.TimeoutExpired: the child hangs.
         """
         self._process.wait(LIMIT)
         return self.text()
 
 
 def _file_of(module: str) -> str | None:
-    """Where a module comes from, for a child that may not find it by its name."""
+    """The file of a module, for a child that may be unable to import it by name."""
     file = getattr(sys.modules[module], "__file__", None)
     return str(file) if file else None
 
 
 def main() -> None:
-    """The child's side."""
+    """Entry point of the child process."""
     for name, file in pickle.load(sys.stdin.buffer).items():
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
-            # A test file that pytest has loaded under a name of its own.
+            # A test file that pytest has loaded under its own name.
             spec = importlib.util.spec_from_file_location(name, file)
             assert spec is not None and spec.loader is not None
             sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -108,12 +109,14 @@ def killed_at(point: str, function: Callable[..., object], *args: object, env: M
     """Run a child until it is killed at the named fail point.
 
     Raises:
-        AssertionError: it was not killed: it never reached the fail point, or failed before.
+        AssertionError: it was not killed, because it failed before the fail point or never reached it.
     """
     with Child(function, *args, env={**(env or {}), failpoints.VARIABLE: f"{point}=kill"}) as child:
         said = child.wait()
         if child.poll() != -signal.SIGKILL:
-            raise AssertionError(f"the process was to be killed at '{point}' and ended with {child.poll()}:\n{said}")
+            raise AssertionError(
+                f"the process should have been killed at '{point}', but exited with {child.poll()}:\n{said}"
+            )
 
 
 class Frozen:
@@ -123,7 +126,7 @@ class Frozen:
         self._child, self._gate = child, gate
 
     def wake(self) -> str:
-        """Let it continue; returns its output until its end."""
+        """Let it continue and wait until it ends; returns its output."""
         self._gate.touch()
         return self._child.wait()
 
@@ -135,24 +138,26 @@ def frozen(
     """A child that has reached the named fail point and waits there.
 
     Args:
-        folder: an existing folder for the gate.
+        folder: an existing directory for the gate.
         point: the fail point.
-        function: what runs.
+        function: the function to run.
         args: its arguments.
-        env: further environment variables.
+        env: additional environment variables.
 
     Raises:
-        AssertionError: it ended without reaching it.
+        AssertionError: the child ended before it reached the fail point.
     """
     gate = folder / f"gate-{point}"
     waiting = gate.with_name(gate.name + ".waiting")
     with Child(function, *args, env={**(env or {}), failpoints.VARIABLE: f"{point}=wait:{gate}"}) as child:
         until(lambda: waiting.exists() or child.poll() is not None, f"a process waiting at '{point}'")
         if not waiting.exists():
-            raise AssertionError(f"the process was to wait at '{point}' and ended with {child.poll()}:\n{child.text()}")
+            raise AssertionError(
+                f"the process should have waited at '{point}', but exited with {child.poll()}:\n{child.text()}"
+            )
         yield Frozen(child, gate)
 
 
 def was_fenced(said: str) -> bool:
-    """Whether a child's last error is that a newer incarnation has fenced it off."""
+    """Whether a child's last error says that a newer incarnation has fenced it off."""
     return isinstance(from_text(said), FencedError)

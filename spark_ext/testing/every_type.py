@@ -1,6 +1,6 @@
-"""A schema with every type that Spark stores in tables, and rows of it: extreme ones, nested ones, nulls of each.
+"""A schema with every type that Spark stores in tables, and rows of it: extreme values, nested values, and nulls.
 
-A sink that cannot store them all says so in its `SinkTarget.types`, by `without`.
+A sink that cannot store all types leaves some out of its `SinkTarget.types`, with `without`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def without(*names: str) -> T.StructType:
     unknown = set(names) - set(EVERY_TYPE.fieldNames())
     if unknown:
         raise ValueError(
-            f"no columns of EVERY_TYPE: {sorted(unknown)}; there are: {', '.join(EVERY_TYPE.fieldNames())}"
+            f"not columns of EVERY_TYPE: {sorted(unknown)}; the columns are: {', '.join(EVERY_TYPE.fieldNames())}"
         )
     return T.StructType([field for field in EVERY_TYPE.fields if field.name not in names])
 
@@ -66,7 +66,7 @@ def moment(year: int, micro: int = 123_456) -> datetime.datetime:
 
 
 def row(number: int) -> dict[str, Any]:
-    """A row without nulls; `long` is the number. From 1 to 399."""
+    """A row without nulls, in which `long` is the number, from 1 to 399."""
     return {
         "byte": number % 100,
         "short": -number,
@@ -90,5 +90,5 @@ def row(number: int) -> dict[str, Any]:
 
 
 def empty(number: int) -> dict[str, Any]:
-    """A row of nulls but for `long`, which is not nullable."""
+    """A row of nulls, except for `long`, which is not nullable."""
     return {**dict.fromkeys(EVERY_TYPE.fieldNames()), "long": number}

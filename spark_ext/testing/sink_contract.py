@@ -5,8 +5,8 @@
         def target(self, tmp_path):
             return MyTarget(tmp_path / "out")      # a SinkTarget: see `sink_driver`
 
-Each test's name starts with the line of the conformance table that it shows. Drivers that die or freeze are real
-processes. `SinkQueryContract` in `sink_queries` has the lines that need Spark.
+The name of each test starts with the line of the conformance table that it verifies. Drivers that are killed or frozen
+are real processes. `SinkQueryContract` in `sink_queries` has the tests that need Spark.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class SinkContract:
 
     @pytest.fixture(autouse=True)
     def _session_of_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A session registry, also for child processes; and fail points that have not been passed yet."""
+        """A session registry, also for child processes; and fail points with their counters reset."""
         monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
         monkeypatch.setattr(failpoints, "_passed", Counter())
 
     def test_c1_all_messages_have_arrived_before_anything_is_visible(self, target: SinkTarget) -> None:
-        """A commit with the message of one task missing is refused, and shows nothing."""
+        """A commit that lacks the message of one task is rejected, and makes nothing visible."""
         driver = Driver(target)
         driver.claim()
         messages = [driver.write(0, numbered(n * 5, n * 5 + 5), partition=n) for n in range(3)]
-        assert target.ids() == [], "written, not committed"
+        assert target.ids() == [], "written but not committed"
         incomplete: list[Written | None] = [*messages[:2], None]
         with pytest.raises(StateError, match="1 of 3 tasks of epoch 0 did not report"):
             driver.commit(incomplete, 0)
@@ -65,10 +65,10 @@ class SinkContract:
         assert target.ids() == []
         driver.commit(messages, 0)
         assert target.ids() == list(range(15))
-        assert driver.outcomes == [COMMITTED], "all of it in one step"
+        assert driver.outcomes == [COMMITTED], "everything in one step"
 
     def test_c2_crash_before_commit_shows_nothing_and_the_restart_writes_it_once(self, target: SinkTarget) -> None:
-        """A driver killed in the middle of the commit of its second epoch; its rows come in other partitions then."""
+        """A driver is killed in the middle of its second commit; the epoch is then repeated with other partitions."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
@@ -80,7 +80,7 @@ class SinkContract:
         assert target.ids() == list(range(10))
 
     def test_c2_crash_at_every_step_and_each_epoch_is_there_once(self, target: SinkTarget) -> None:
-        """At each fail point in turn a starting driver is killed; its successor repeats the epoch."""
+        """A starting driver is killed at each fail point in turn; its successor repeats the epoch."""
         points = (
             "sink.written",
             "sink.before_commit",
@@ -100,7 +100,7 @@ class SinkContract:
 
     @pytest.mark.parametrize("partitions", [1, 5])
     def test_c3_crash_between_the_two_commits_is_recognised(self, target: SinkTarget, partitions: int) -> None:
-        """The sink has committed, Spark has not: the epoch comes anew, in another number of partitions; it is once."""
+        """The sink has committed, but Spark has not: the epoch is replayed with another number of partitions."""
         Driver(target).claim()
         killed_at("sink.committed", run_epoch, target, 1, 0, 0, 5)
         assert target.ids() == list(range(5))
@@ -115,7 +115,7 @@ class SinkContract:
     def test_c4_commit_raises_after_its_effect_then_abort_then_commit_again(
         self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As Spark does it; the rows are not undone by the abort, and the second commit finds them."""
+        """As in Spark: the abort does not undo the rows, and the second commit finds them."""
         driver = Driver(target, options={"commit_attempts": "1"})
         driver.claim()
         messages = [driver.write(0, numbered(0, 5))]
@@ -132,7 +132,7 @@ class SinkContract:
     def test_c5_prepared_work_of_a_dead_incarnation_is_finished_or_discarded_by_its_own_record(
         self, target: SinkTarget
     ) -> None:
-        """What was committed stays, and what the claiming incarnation and other sinks have prepared."""
+        """Committed work is kept, and so is what the claiming incarnation and other sinks have prepared."""
         first = Driver(target)
         first.claim()
         first.run(0, numbered(0, 5))
@@ -156,7 +156,7 @@ class SinkContract:
         assert target.ids() == [*range(10), *range(90, 95)]
 
     def test_c6_a_late_repeated_or_out_of_order_completion_is_harmless(self, target: SinkTarget) -> None:
-        """Also with rows that were prepared anew, and by another attempt at the same partition."""
+        """Also if the rows were prepared again, by another attempt at the same partition."""
         driver = Driver(target)
         driver.claim()
         messages = []
@@ -172,7 +172,7 @@ class SinkContract:
         assert target.ids() == list(range(20))
 
     def test_c7_an_older_incarnation_that_wakes_up_cannot_commit(self, target: SinkTarget, tmp_path: Path) -> None:
-        """It was frozen with all messages in hand; its successor has repeated the epoch and gone on."""
+        """It was frozen with all messages received; its successor has repeated the epoch and continued."""
         Driver(target).claim()
         second = Driver(target, incarnation=2)
         with frozen(tmp_path, "sink.before_commit", run_epoch, target, 1, 0, 0, 5) as zombie:
@@ -187,23 +187,23 @@ class SinkContract:
     def test_c8_commit_errors_are_retried_with_back_off_and_a_limit(
         self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The waits are recorded, not waited for; the target is really damaged, and repaired."""
+        """Waits are recorded instead of slept; the target is really damaged, and repaired afterwards."""
         driver = Driver(target, options={"commit_attempts": "11", "commit_backoff": "100 ms"})
         driver.claim()
         messages = [driver.write(0, numbered(0, 5))]
         waits: dict[int, float] = {}
 
         def note(wait: float) -> None:
-            """A sink may wait inside an attempt too; the base's wait is the last one after it."""
+            """A sink may also wait inside an attempt; the wait of the base class comes last, after the attempt."""
             waits[driver.attempts] = wait
 
         monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=note))
-        mend = target.damage()
+        repair = target.damage()
         try:
             with pytest.raises(CommitError, match="epoch 0 could not be committed in 11 attempts") as failure:
                 driver.commit(messages, 0)
         finally:
-            mend()
+            repair()
         assert "what 1 tasks prepared" in failure.value.kept and "in doubt" in failure.value.kept
         assert not any(secret in str(failure.value) for secret in target.secrets)
         assert driver.attempts == 11
@@ -212,33 +212,33 @@ class SinkContract:
             assert min(least, 10) <= waits[attempt] <= min(least + 0.1, 10)
         assert waits[10] == 10
 
-    def test_c8_a_target_that_is_mended_in_time_takes_the_epoch(
+    def test_c8_a_target_that_is_repaired_in_time_takes_the_epoch(
         self, target: SinkTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In the wait after the third attempt; the query has seen nothing of it."""
+        """It is repaired in the wait after the third attempt, and the query notices nothing."""
         driver = Driver(target, options={"commit_attempts": "11", "commit_backoff": "1 ms"})
         driver.claim()
         messages = [driver.write(0, numbered(0, 5))]
-        mend = target.damage()
-        mended = False
+        repair = target.damage()
+        repaired = False
 
-        def mend_in_the_third_wait(wait: float) -> None:
-            nonlocal mended
-            if driver.attempts >= 3 and not mended:
-                mended = True
-                mend()
+        def repair_in_the_third_wait(wait: float) -> None:
+            nonlocal repaired
+            if driver.attempts >= 3 and not repaired:
+                repaired = True
+                repair()
 
-        monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=mend_in_the_third_wait))
+        monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=repair_in_the_third_wait))
         try:
             driver.commit(messages, 0)
         finally:
-            if not mended:
-                mend()
+            if not repaired:
+                repair()
         assert driver.attempts >= 4
         assert target.ids() == list(range(5))
 
     def test_c9_an_empty_epoch_touches_nothing(self, target: SinkTarget) -> None:
-        """With tasks that had no rows, and with no task at all; the next epoch is taken as ever."""
+        """With tasks that had no rows, and with no task at all; the next epoch is committed as usual."""
         driver = Driver(target)
         driver.claim()
         before = target.leftovers()
@@ -249,14 +249,14 @@ class SinkContract:
         assert target.ids() == [0]
 
     def test_c9_an_empty_partition_beside_one_row(self, target: SinkTarget) -> None:
-        """As after a filter."""
+        """As a filter may leave it."""
         driver = Driver(target)
         driver.claim()
         driver.commit([driver.write(0, numbered(7, 8) if n == 1 else [], n) for n in range(3)], 0)
         assert target.ids() == [7]
 
     def test_c9_a_huge_epoch(self, target: SinkTarget) -> None:
-        """In batches, as Spark gives them."""
+        """In batches, as Spark passes them."""
         step = 10_000
         driver = Driver(target, schema=T.StructType([T.StructField("id", T.LongType(), False)]))
         driver.claim()
@@ -271,7 +271,7 @@ class SinkContract:
         assert target.ids() == list(range(target.huge))
 
     def test_c9_a_wide_row(self, target: SinkTarget) -> None:
-        """Many columns, and one large value, in letters of two bytes."""
+        """Many columns, and one large value of two-byte characters."""
         names = [f"c{number}" for number in range(target.wide_columns)]
         schema = T.StructType([T.StructField(name, T.StringType()) for name in ("id", *names)])
         driver = Driver(target, schema=schema)
@@ -281,7 +281,7 @@ class SinkContract:
         assert table(schema, target.rows()).to_pylist() == [wide]
 
     def test_c9_nulls(self, target: SinkTarget) -> None:
-        """A row of nothing else, and some between values."""
+        """A row of nothing but nulls, and nulls between values."""
         driver = Driver(target)
         driver.claim()
         rows: list[dict[str, Any]] = [{"id": None, "name": None}, {"id": 1, "name": None}, {"id": None, "name": "n"}]
@@ -291,7 +291,7 @@ class SinkContract:
         assert sorted(found, key=str) == sorted([*rows, rows[0]], key=str)
 
     def test_c9_every_supported_type(self, target: SinkTarget) -> None:
-        """Nested ones, extreme ones and nulls of each, as far as the target has them."""
+        """Nested values, extreme values and nulls, of every type that the target supports."""
         driver = Driver(target, schema=target.types)
         driver.claim()
         values = [every_type.row(number) for number in range(1, 400, 7)] + [every_type.empty(-1)]
@@ -300,7 +300,7 @@ class SinkContract:
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
 
     def test_c10_two_jobs_write_the_same_target_without_harm(self, target: SinkTarget, tmp_path: Path) -> None:
-        """Two processes at once, each with a uid of its own; each starts again, and cleans up, beside the other."""
+        """Two concurrent processes, each with its own uid; each restarts and cleans up while the other runs."""
         sessions = [{registry.VARIABLE: str(tmp_path / f"session-{mine}")} for mine in range(2)]
         with (
             Child(run_job_beside_another, target, 0, env=sessions[0]) as one,
@@ -312,7 +312,7 @@ class SinkContract:
         assert target.ids() == [mine * 1000 + n for mine in range(2) for n in range(60)]
 
     def test_c10_the_same_uid_of_another_job_is_refused(self, target: SinkTarget) -> None:
-        """By the target, whichever session the other job runs in; and by the session, whichever target it has."""
+        """By the target, whatever session the other job runs in; and by the session, whatever its target is."""
         first = Driver(target)
         first.claim()
         first.run(0, numbered(0, 5))
@@ -328,7 +328,7 @@ class SinkContract:
     def test_c11_a_driver_frozen_just_before_its_commit_wakes_after_its_successor_has_cleaned_up(
         self, target: SinkTarget, tmp_path: Path, repeated: bool
     ) -> None:
-        """FENCED, whether or not the epoch has been repeated by then; nothing is lost, doubled or left behind."""
+        """Fails with FENCED, whether or not the epoch was repeated by then; nothing is lost, doubled or left over."""
         first, second = Driver(target), Driver(target, incarnation=2)
         first.claim()
         first.run(0, numbered(0, 5))
@@ -348,7 +348,7 @@ class SinkContract:
         assert not prepared & target.leftovers()
 
     def test_an_option_that_is_not_there_is_refused(self, target: SinkTarget) -> None:
-        """At once, by name, and no secret is shown."""
+        """At once, with the option's name, and without showing a secret."""
         with pytest.raises(ConfigurationError, match="no option 'not_an_option'") as refused:
             target.sink("out", not_an_option="1")
         assert not any(secret in str(refused.value) for secret in target.secrets)

@@ -1,4 +1,4 @@
-"""A sink driven as Spark and a job would drive it, without Spark: shared by `SinkContract` and its child processes.
+"""Drives a sink as Spark and a job would, but without Spark. Shared by `SinkContract` and its child processes.
 
 The author of a sink writes one `SinkTarget`; a `Driver` is one incarnation of a job that writes to it.
 """
@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import types as T
 
-from spark_ext.failpoints import reach
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.runtime.writer import EpochWriter, Written
@@ -27,35 +27,35 @@ Row = Mapping[str, Any]
 V = TypeVar("V")
 
 NUMBERS = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
-"""The rows of most tests."""
+"""Schema of the rows in most tests."""
 
 
 class SinkTarget(ABC):
-    """One target of one test: a table, a topic, a folder, a receiver. Empty or missing when the test begins.
+    """The target of one test: a table, a topic, a directory, a receiver. Empty or missing when the test begins.
 
-    It is pickled and sent to child processes: keep names and addresses in it, not connections.
+    It is pickled and sent to child processes, so it should hold names and addresses, not connections.
     """
 
     before_commit: ClassVar[str]
-    """Fail point of `commit` after the target was last checked, before the step that makes the epoch visible."""
+    """Fail point in `commit` between the last check of the target and the step that makes the epoch visible."""
     after_commit: ClassVar[str]
-    """Fail point of `commit` after that step, before `commit` returns."""
+    """Fail point in `commit` after that step, before `commit` returns."""
     points: ClassVar[tuple[str, ...]] = ()
-    """Further fail points passed by each claim of a used target, or by each epoch: a driver is killed at each."""
+    """Further fail points that each claim of a used target, or each epoch, passes: a driver is killed at each."""
     stages: ClassVar[bool] = True
-    """Whether `write` stores something at the target that `leftovers` can name."""
+    """Whether `write` stores something at the target that `leftovers` can list."""
     types: ClassVar[T.StructType] = EVERY_TYPE
-    """Every type that the sink stores, as columns of `every_type.EVERY_TYPE` (see `every_type.without`)."""
+    """Every type that the sink can store, as columns of `every_type.EVERY_TYPE` (see `every_type.without`)."""
     huge: ClassVar[int] = 1_000_000
-    """Rows of the huge epoch."""
+    """Number of rows in the huge epoch."""
     wide_columns: ClassVar[int] = 500
-    """Columns of the wide row."""
+    """Number of columns in the wide row."""
     wide_value: ClassVar[int] = 5_000_000
-    """Bytes of one value of the wide row."""
+    """Size in bytes of one value in the wide row."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Passwords and tokens among the options: no error may show them."""
+        """Passwords and tokens in the options: no error message may show them."""
         return ()
 
     @abstractmethod
@@ -64,42 +64,42 @@ class SinkTarget(ABC):
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """What any reader sees, in any order, as Python values; [] if the target does not exist yet."""
+        """The rows that a reader sees, in any order, as Python values; [] if the target does not exist yet."""
 
     @abstractmethod
     def leftovers(self) -> set[str]:
-        """Names of what is prepared but not visible, of all sinks on this target."""
+        """Names of everything that is prepared but not visible, for all sinks on this target."""
 
     @abstractmethod
     def damage(self) -> Callable[[], object]:
-        """Make every commit fail with a transient error; returns what repairs the target. Nothing is lost."""
+        """Make every commit fail with a transient error, without loss of data; returns a function that repairs it."""
 
     def ids(self) -> list[int]:
-        """The visible rows' `id`, sorted; a repeated row appears twice. Override it where `rows` is slow."""
+        """The `id` of each visible row, sorted; a repeated row appears twice. Override it if `rows` is slow."""
         return sorted(row["id"] for row in self.rows())
 
 
 def numbered(start: int, end: int) -> list[dict[str, Any]]:
-    """Rows of the ids [start, end)."""
+    """Rows with the ids [start, end)."""
     return [{"id": number, "name": f"n{number}"} for number in range(start, end)]
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
-    """The schema of the batches that Spark gives."""
+    """The schema of the batches that Spark passes."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def table(schema: T.StructType, rows: Iterable[Row]) -> pa.Table:
-    """Rows as Arrow; equal rows become equal Python values by `to_pylist`."""
+    """Rows as an Arrow table; `to_pylist` turns equal rows into equal Python values."""
     names = schema.fieldNames()
     return pa.Table.from_pylist([{name: row[name] for name in names} for row in rows], schema=arrow_schema(schema))
 
 
 @dataclass
 class Driver:
-    """One incarnation of a job with a sink. As under Spark, the sink is built anew, and pickled, for each call."""
+    """One incarnation of a job with a sink. As under Spark, the sink is created and pickled again for each call."""
 
     target: SinkTarget
     incarnation: int = 1
@@ -109,25 +109,25 @@ class Driver:
     query_id: str = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
     options: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 0
-    """Calls of the sink's `commit`."""
+    """Number of calls of the sink's `commit`."""
     outcomes: list[CommitOutcome] = field(default_factory=list)
-    """What they returned."""
+    """The values that they returned."""
 
     def claim(self) -> None:
-        """As at the start of a job: validate, then claim the target."""
+        """Validate and then claim the target, as at the start of a job."""
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
         sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0))
 
     def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
-        """Phase one of one task, in small batches."""
+        """Phase one in one task, in small batches."""
         rows = list(rows)
         return self.write_batches(epoch, iter(table(self.schema, rows).to_batches(1000)), partition, attempt)
 
     def write_batches(
         self, epoch: int, batches: Iterator[pa.RecordBatch], partition: int = 0, attempt: int = 0
     ) -> Written:
-        """Phase one of one task."""
+        """Phase one in one task."""
         count = 0
 
         def counted() -> Iterator[pa.RecordBatch]:
@@ -138,7 +138,7 @@ class Driver:
 
         task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0)
         prepared = self._sent().write(self.schema, counted(), task)
-        reach("sink.written")
+        reach(FailPoint.SINK_WRITTEN)
         return _pickled(Written(self.query_id, epoch, count, prepared))
 
     def commit(self, messages: Sequence[Written | None], epoch: int) -> None:
@@ -149,11 +149,11 @@ class Driver:
         EpochWriter(_Watched(self._sent(), self), self.schema).commit(messages, epoch)  # type: ignore[arg-type]
 
     def abort(self, messages: Sequence[Written | None], epoch: int) -> None:
-        """What Spark calls after a commit that raised."""
+        """Called by Spark after a failed commit."""
         EpochWriter(self._sent(), self.schema).abort(messages, epoch)
 
     def run(self, epoch: int, rows: Sequence[Row], partitions: int = 1) -> None:
-        """An epoch, its rows spread over a number of tasks."""
+        """Run an epoch with its rows distributed over a number of tasks."""
         self.commit([self.write(epoch, rows[n::partitions], n) for n in range(partitions)], epoch)
 
     def _sent(self) -> TwoPhaseCommitSink:
@@ -175,7 +175,7 @@ class Driver:
 
 
 class _Watched:
-    """Wraps a sink and records what its commits return."""
+    """Wraps a sink and records the results of its commits."""
 
     def __init__(self, sink: TwoPhaseCommitSink, driver: Driver) -> None:
         self._sink, self._driver = sink, driver
@@ -184,7 +184,7 @@ class _Watched:
         return getattr(self._sink, name)
 
     def commit(self, schema: T.StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
-        """As the sink's own."""
+        """Call the sink's own `commit`, and record its result."""
         self._driver.attempts += 1
         outcome = self._sink.commit(schema, epoch, prepared)
         self._driver.outcomes.append(outcome)
@@ -192,7 +192,7 @@ class _Watched:
 
 
 def _pickled(value: V) -> V:
-    """As it arrives in another process."""
+    """A copy as it arrives in another process."""
     copy: V = cloudpickle.loads(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
     return copy
 
@@ -201,7 +201,7 @@ def _pickled(value: V) -> V:
 
 
 def run_epoch(target: SinkTarget, incarnation: int, epoch: int, start: int, end: int, claim: bool = False) -> None:
-    """One epoch of the rows [start, end); with `claim`, as a newly started job."""
+    """Run one epoch with the rows [start, end); with `claim`, as a newly started job."""
     driver = Driver(target, incarnation)
     if claim:
         driver.claim()
@@ -209,7 +209,7 @@ def run_epoch(target: SinkTarget, incarnation: int, epoch: int, start: int, end:
 
 
 def run_job_beside_another(target: SinkTarget, mine: int) -> None:
-    """A job with a uid of its own: 8 epochs, a new start that repeats two of them, 4 more."""
+    """Run a job with its own uid: 8 epochs, then a new start that repeats two of them, then 4 more."""
     for incarnation, epochs in ((1, range(8)), (2, range(6, 12))):
         driver = Driver(target, incarnation, uid=f"out-{mine}", job_id=f"job-{mine}")
         driver.claim()

@@ -1,11 +1,11 @@
-"""The lines of the sinks' contract that need Spark: real queries, with and without a job.
+"""The tests of the sinks' contract that need Spark: real queries, with and without a job.
 
     class TestMySinkInSpark(SinkQueryContract):
         @pytest.fixture
         def target(self, tmp_path):
             return MyTarget(tmp_path / "out")
 
-A fixture `spark` has to give a session made by `spark_ext.session`. The sink's module has to be importable in Spark's
+A fixture `spark` must provide a session created by `spark_ext.session`. The sink's module must be importable in Spark's
 Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
 """
 
@@ -36,15 +36,15 @@ class SinkQueryContract:
     def test_c3_spark_replays_an_epoch_and_it_is_recognised(
         self, target: SinkTarget, spark: SparkSession, tmp_path: Path
     ) -> None:
-        """A query without a job; the last file of Spark's `commits` is removed, as if the driver had crashed."""
+        """A query without a job. The last file in Spark's `commits` is removed, as if the driver had crashed."""
         checkpoint = tmp_path / "checkpoint"
 
         def query() -> list[tuple[int, int]]:
-            """Runs to the end; which epochs had how many rows."""
+            """Run to the end; returns the epochs that had rows, each with their number."""
             stream = _into(target, _rows(spark, 60)).option("checkpointLocation", str(checkpoint))
             run = stream.trigger(availableNow=True).start()
             run.awaitTermination()
-            return [(told["batchId"], told["numInputRows"]) for told in run.recentProgress if told["numInputRows"]]
+            return [(seen["batchId"], seen["numInputRows"]) for seen in run.recentProgress if seen["numInputRows"]]
 
         first = query()
         assert [rows for _, rows in first] == [20, 20, 20]
@@ -60,7 +60,7 @@ class SinkQueryContract:
     def test_c8_the_limit_leaves_an_incident_with_what_is_in_doubt(
         self, target: SinkTarget, spark: SparkSession, tmp_path: Path
     ) -> None:
-        """A job whose target breaks under it: it fails, tells, and goes on once the target is mended."""
+        """The target of a running job breaks: the job fails, records why, and continues once the target is repaired."""
         gate = tmp_path / "gate"
 
         def job() -> Job:
@@ -71,16 +71,18 @@ class SinkQueryContract:
 
         first = job().start()
         until(lambda: target.ids() == list(range(20)), "the first epoch")
-        mend = target.damage()
+        repair = target.damage()
         try:
             gate.touch()
             with pytest.raises(JobFailedError, match="could not be committed in 3 attempts"):
                 first.await_termination(90)
         finally:
-            mend()
-        told = [incident["what"] for incident in first.ledger.incidents().collect()]
-        assert any("could not be committed in 3 attempts" in what and "in doubt" in what for what in told), told
-        assert not any(secret in what for secret in target.secrets for what in told)
+            repair()
+        incidents = [incident["what"] for incident in first.ledger.incidents().collect()]
+        assert any("could not be committed in 3 attempts" in what and "in doubt" in what for what in incidents), (
+            incidents
+        )
+        assert not any(secret in what for secret in target.secrets for what in incidents)
         assert target.ids() == list(range(20))
         assert job().run(progress=False).finished
         assert target.ids() == list(range(40))
@@ -93,7 +95,7 @@ def _rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 def _waiting(rows: DataFrame, gate: str, upto: int) -> DataFrame:
-    """The same rows; those from an id on are held back until a file exists."""
+    """The same rows, but those from an id on are held back until a file exists."""
 
     def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -105,7 +107,7 @@ def _waiting(rows: DataFrame, gate: str, upto: int) -> DataFrame:
 
 
 def _into(target: SinkTarget, rows: DataFrame) -> DataStreamWriter:
-    """A writer with the target's options as they were given."""
+    """A writer with the target's options, unchanged."""
     sink: Any = target.sink()
     sx.register(rows.sparkSession, type(sink))
     return rows.writeStream.format(sink.name()).options(**sink.given)

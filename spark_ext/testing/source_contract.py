@@ -3,11 +3,11 @@
     class TestMySource(SourceContract):
         @pytest.fixture
         def world(self, tmp_path):
-            return MyWorld(tmp_path)      # a SourceWorld: what is outside, and what its rows are
+            return MyWorld(tmp_path)      # a SourceWorld: external data, and the rows in it
 
-Rules are checked by `source_kit` as the source is driven: positions survive JSON, `advance` stays within its limits,
-splits cover their range, a range read again has the same rows. Tests that show a line of the conformance table are
-named after it. `SourceQueryContract` in `source_queries` has those that need Spark.
+`source_kit` checks the rules while it drives the source: JSON preserves positions, `advance` stays within its limits,
+splits cover their range, a range that is read again has the same rows. A test that verifies a line of the conformance
+table is named after it. `SourceQueryContract` in `source_queries` has the tests that need Spark.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from spark_ext.testing.source_kit import SourceRun, Trace, drive
 
 
 class SourceWorld(ABC):
-    """What exists outside in one test (files, a table, a topic), and a source that reads it.
+    """The external data of one test (files, a table, a topic), and a source that reads it.
 
-    It has at least three channels, of different lengths if they end, and about 20 rows or more; see `one_channel`.
+    It has at least three channels (but see `one_channel`), of different lengths if they end, and 20 rows or more.
     """
 
     small: ClassVar[Mapping[str, str]] = {"max_rows_per_epoch": "6"}
-    """Options with which the source takes a good number of epochs, and its channels end in different ones."""
+    """Options with which the source needs many epochs, and its channels end in different ones."""
     one_channel: ClassVar[bool] = False
-    """Whether the source never has more than one."""
+    """Whether the source never has more than one channel."""
     schema: StructType | None = None
-    """What a user gives to `.schema(...)`; None: the source says it."""
+    """The schema that a user passes to `.schema(...)`; None: the source determines it."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Passwords and tokens among the options: nothing may show them."""
+        """Passwords and tokens in the options: nothing may show them."""
         return ()
 
     @abstractmethod
     def source(self, **options: str) -> ChannelSource:
-        """A fresh source over this world, with further options."""
+        """A new source that reads this world, with additional options."""
 
     @abstractmethod
     def expected(self) -> list[dict[str, Any]]:
-        """All its rows, in any order."""
+        """All rows of the source, in any order."""
 
     @property
     def options(self) -> dict[str, str]:
-        """The options without further ones, `uid` among them."""
+        """The options without additional ones, `uid` included."""
         return dict(self.source().given)
 
     def misfits(self) -> Sequence[StructType]:
-        """Schemas that a user could declare and that the rows do not have."""
+        """Schemas that a user could declare and that do not match the rows."""
         return ()
 
     def check_acknowledged(self, epoch: Committed) -> None:  # noqa: B027 (most sources acknowledge nothing)
-        """Check outside what `on_epoch_committed` should have done; raise AssertionError if it has not."""
+        """Check the external effect of `on_epoch_committed`; raise AssertionError if it is missing."""
 
 
 class SourceContract:
     """Define the fixture `world` in a subclass named `Test...`."""
 
     def test_each_row_is_there_once(self, world: SourceWorld) -> None:
-        """Without any failure; the source ends, if it has an end."""
+        """Without any failure; a bounded source ends."""
         run = _run(world, available_now=not world.source().bounded)
         while run.epoch():
             pass
@@ -78,17 +78,17 @@ class SourceContract:
 
     @pytest.mark.parametrize("seed", range(5))
     def test_each_row_is_there_once_under_random_limits_and_crashes(self, world: SourceWorld, seed: int) -> None:
-        """With splits, replays, repeated reads and planners that die; the same rows each time a range is read."""
+        """With splits, replays, repeated reads and planners that die; each read of a range gives the same rows."""
         _same(_drive(world, rng=random.Random(seed), crash=0.3), world)
 
     def test_a_planner_that_dies_at_every_step_loses_nothing(self, world: SourceWorld) -> None:
-        """In each epoch: after a plan that was not logged, after the log, and after the rows were read."""
+        """In each epoch: after a plan that is not logged, after the plan is logged, and after the rows are read."""
         run = _run(world)
         while True:
-            # A plan that never becomes an epoch, by this planner and by one that dies right after it.
-            run.plan_in_vain()
+            # A plan that never becomes an epoch, made by this planner and by one that dies right after it.
+            run.plan_and_discard()
             run.restart(world.small)
-            run.plan_in_vain()
+            run.plan_and_discard()
             if not run.epoch(repeat=1.0):
                 break
             run.replay(world.small)
@@ -96,7 +96,7 @@ class SourceContract:
 
     @pytest.mark.parametrize("lag", [0, 10_000])
     def test_r7_dropping_the_state_of_finished_channels_changes_nothing(self, world: SourceWorld, lag: int) -> None:
-        """With a ledger that has each flag at once, so that the offset forgets the channel, and one that never has."""
+        """With a ledger that has each flag at once, so that the offset drops the channel, and one that never has."""
         run = _run(world, lag=lag)
         while run.epoch():
             run.restart(world.small)
@@ -108,8 +108,8 @@ class SourceContract:
             assert run.before.sequence > 0, "give the world channels of different lengths"
 
     @pytest.mark.parametrize("readers", [5, 1, 2])
-    def test_r6_remaining_channels_go_on_with_any_number_of_readers(self, world: SourceWorld, readers: int) -> None:
-        """Some channels have finished and some have not; the finished ones are not read again."""
+    def test_r6_remaining_channels_continue_with_any_number_of_readers(self, world: SourceWorld, readers: int) -> None:
+        """Some of the channels have finished; those are not read again."""
         run = _run(world, more={"readers": "4"})
         if run.source.channels_end and not world.one_channel:
             while not run.trace.finished:
@@ -124,7 +124,7 @@ class SourceContract:
         _same(run.trace, world)
 
     def test_r1_a_source_that_has_finished_is_not_read_again(self, world: SourceWorld) -> None:
-        """A new planner plans nothing: the number of rows proves it."""
+        """A new planner plans nothing, as the number of rows shows."""
         run = _run(world)
         while run.epoch():
             pass
@@ -133,7 +133,7 @@ class SourceContract:
         assert run.trace.all_rows().num_rows == len(world.expected())
 
     def test_r2_the_last_epoch_is_read_again_if_it_was_not_committed(self, world: SourceWorld) -> None:
-        """The source had finished in it; it has the same rows, and is finished still."""
+        """The source had finished in that epoch: the replay has the same rows, and the source is finished again."""
         run = _run(world)
         while run.epoch():
             pass
@@ -142,7 +142,7 @@ class SourceContract:
         _same(run.trace, world)
 
     def test_f10_the_last_epoch_is_acknowledged_by_a_source_that_has_planned_nothing(self, world: SourceWorld) -> None:
-        """As the final checkpoint does it, from the options alone; again, as after a crash in the middle of it."""
+        """As in the final checkpoint, from the options alone; and once more, as after a crash in the middle of it."""
         run = _run(world)
         while run.epoch():
             pass
@@ -152,20 +152,20 @@ class SourceContract:
         world.check_acknowledged(final)
 
     def test_channels_are_the_same_for_each_planner(self, world: SourceWorld) -> None:
-        """Ids are stable: positions are kept under them."""
+        """Ids must be stable, because positions are stored under them."""
         first, second = ([channel.id for channel in _run(world).source.discover()] for _ in range(2))
         assert len(first) == len(set(first)) >= (1 if world.one_channel else 3)
         assert sorted(first) == sorted(second)
 
     def test_rows_that_do_not_have_the_declared_schema_are_refused(self, world: SourceWorld) -> None:
-        """Before the first row, or with the first one that does not fit; never silently changed."""
+        """Before the first row, or at the first row that does not match; rows are never changed silently."""
         for schema in world.misfits():
             with pytest.raises((ConfigurationError, DataError)) as refused:
                 _drive(world, rng=random.Random(1), crash=0.0, schema=schema)
             _no_secret(world, str(refused.value))
 
     def test_an_option_that_is_not_there_is_refused(self, world: SourceWorld) -> None:
-        """At once, by name, and no secret is shown."""
+        """At once, with the option's name, and without showing a secret."""
         with pytest.raises(ConfigurationError, match="no option 'not_an_option'") as refused:
             world.source(not_an_option="1")
         _no_secret(world, str(refused.value))
@@ -175,7 +175,7 @@ class SourceContract:
 
 
 def _run(world: SourceWorld, more: Mapping[str, str] | None = None, **how: Any) -> SourceRun:
-    """A run in small epochs."""
+    """A run with small epochs."""
     limits = [{**world.small, **(more or {})}]
     return SourceRun(lambda given: world.source(**given), {}, schema=world.schema, limits=limits, **how)
 
@@ -185,19 +185,19 @@ def _drive(world: SourceWorld, *, schema: StructType | None = None, **how: Any) 
 
 
 def _same(trace: Trace, world: SourceWorld) -> None:
-    """Each row of the world is in the trace once, and nothing else."""
+    """Check that the trace has each row of the world once, and no other row."""
     assert _sorted(trace.all_rows().to_pylist()) == _sorted(as_rows(trace.schema, world.expected()))
 
 
 def as_rows(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the values that Arrow gives for them."""
+    """Rows with the values that they have after conversion to Arrow and back."""
     taken = [{name: row[name] for name in schema.names} for row in rows]
     out: list[dict[str, Any]] = pa.Table.from_pylist(taken, schema=schema).to_pylist()
     return out
 
 
 def _sorted(rows: list[dict[str, Any]]) -> list[str]:
-    # By text, because a NaN is not equal to itself and nulls have no order.
+    # Compared as text, because a NaN is not equal to itself and nulls have no order.
     return sorted(map(repr, rows))
 
 

@@ -1,12 +1,12 @@
-"""Tests a source against its contract, without Spark: it is planned and read under random limits, crashes and restarts.
+"""Tests a source against its contract, without Spark: plans and reads it under random limits, crashes and restarts.
 
     def test_my_source(tmp_path):
         trace = drive(MySource, {"uid": "a", "path": str(tmp_path)}, rng=random.Random(7))
         assert trace.rows("x.csv").to_pylist() == [...]
 
-The planner is the real one; offsets go through JSON at each epoch as they do in Spark's log; the source is pickled
-before it is read, as on its way to an executor. `drive` raises `ContractViolation` when the source breaks a rule of
-`spark_ext.sources.contract`; the test has to know what the right rows are.
+The planner is the real one. Offsets are converted to JSON and back at each epoch, as by Spark's log. The source is
+pickled before it is read, as on its way to an executor. `drive` raises `ContractViolation` if the source breaks a rule
+of `spark_ext.sources.contract`; the test itself has to know the correct rows.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from spark_ext.sources.runtime.stages import stages_of
 
 
 class ContractViolation(AssertionError):
-    """The source did something that its contract forbids."""
+    """The source has broken a rule of its contract."""
 
 
 @dataclass
 class Trace:
-    """The rows that a source gave, and how."""
+    """The rows that a source returned, and in what order."""
 
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
-    """By channel, in the order of the epochs and within an epoch in the order of the ranges."""
+    """By channel, ordered by epoch and, within an epoch, by range."""
     finished: list[str] = field(default_factory=list)
     """Channels in the order in which they finished."""
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
@@ -58,7 +58,7 @@ class Trace:
 
 
 class LaggingLedger:
-    """A ledger that confirms finishes some epochs later, as the real one does."""
+    """A ledger that confirms finishes some epochs late, as the real one does."""
 
     def __init__(self) -> None:
         self._flags: list[str] = []
@@ -72,7 +72,7 @@ class LaggingLedger:
         self._confirmed = max(self._confirmed, min(upto, len(self._flags)))
 
     def confirmed(self) -> int:
-        """The last finish that is in the ledger."""
+        """Sequence of the last finish in the ledger."""
         return self._confirmed
 
     def finished_channels(self, upto: int) -> Iterable[str]:
@@ -80,21 +80,21 @@ class LaggingLedger:
         return self._flags[:upto]
 
     def requests(self) -> Requests:
-        """None are made."""
+        """No requests: none are made in a run."""
         return Requests()
 
 
 class SourceRun:
-    """A source as a query runs it, one epoch at a time: planned, logged, read.
+    """Runs a source as a query does, one epoch at a time: plan, log, read.
 
     Args:
-        kind: makes a source from options: its class, usually.
-        options: its options, `uid` among them.
-        schema: what a user would give to `.schema(...)`; None: what the source says.
-        rng: decides on splits, repeated reads and, where they are not given, limits.
-        limits: sets of options such as `{"max_rows_per_epoch": "7"}`, one of which each planner process gets;
-            the default chooses row limits, byte limits and numbers of readers at random.
-        lag: how many finishes the ledger is behind, which stay in the offset that long; None: 0 to 3, at random.
+        kind: creates a source from options; usually its class.
+        options: options of the source, `uid` included.
+        schema: the schema that a user would pass to `.schema(...)`; None: the source's own.
+        rng: decides on splits, repeated reads and, if they are not given, limits.
+        limits: sets of options such as `{"max_rows_per_epoch": "7"}`; each planner process gets one of them. The
+            default chooses row limits, byte limits and numbers of readers at random.
+        lag: number of finishes by which the ledger lags; the offset keeps them that long. None: 0 to 3, at random.
         available_now: whether the planners plan only what is available when they start.
     """
 
@@ -117,18 +117,18 @@ class SourceRun:
         self.planning = self._start(None)
         self.offset = SourceOffset(self.planning.source.options.uid)
         self.before = self.offset
-        """Where the last epoch began."""
+        """The offset at which the last epoch began."""
         self.trace.schema = self.planning.arrow
 
     @property
     def source(self) -> ChannelSource:
-        """The source in the planner process of now."""
+        """The source in the current planner process."""
         return self.planning.source
 
     def restart(self, limits: Mapping[str, str] | None = None) -> None:
-        """A new planner process, under other limits."""
+        """Start a new planner process, with other limits."""
         self.trace.restarts += 1
-        # A process would take what it held with it, such as the connection of a snapshot.
+        # A process that ends releases what it held, such as the connection of a snapshot.
         del self.planning
         gc.collect()
         self.planning = self._start(limits)
@@ -142,13 +142,13 @@ class SourceRun:
         return planning
 
     def epoch(self, repeat: float = 0.0) -> bool:
-        """Plan the next epoch, log it and read it; False when the source has nothing to plan.
+        """Plan the next epoch, log it and read it; returns False if the source has nothing to plan.
 
         Args:
-            repeat: probability of a second read of a range, which has to give the same rows.
+            repeat: probability of a second read of a range, which must give the same rows.
 
         Raises:
-            ContractViolation: names the rule that was broken, with channel and positions.
+            ContractViolation: the message names the broken rule, with channel and positions.
         """
         planned = self.planning.planner.next(self.offset)
         if planned is self.offset:
@@ -157,9 +157,9 @@ class SourceRun:
             return False
         end = SourceOffset.from_json(json.loads(json.dumps(planned.to_json())))
         if end.to_json() != planned.to_json():
-            raise ContractViolation(f"a position or data does not survive JSON: {planned.to_json()}")
+            raise ContractViolation(f"JSON does not preserve a position or data: {planned.to_json()}")
         if self.trace.epochs:
-            # Spark reports that an epoch is safe once the next one has been planned.
+            # Spark reports an epoch as committed once the next one has been planned.
             self.source.on_epoch_committed(Committed.of(self.offset, final=False))
         self.before, self.offset = self.offset, end
         _read_epoch(self.planning, self.before, end, self.trace, self._rng, repeat)
@@ -170,7 +170,7 @@ class SourceRun:
         self.trace.ended = end.ended
         return True
 
-    def plan_in_vain(self) -> None:
+    def plan_and_discard(self) -> None:
         """Plan without making an epoch, as when the driver dies before the plan is logged."""
         self.planning.planner.next(self.offset)
 
@@ -182,7 +182,7 @@ class SourceRun:
         """
         self.restart(limits)
         again = Trace(schema=self.trace.schema)
-        # The positions come from the log: nothing is planned before they are read.
+        # The positions come from the log: nothing is planned before the ranges are read.
         _read_epoch(self.planning, self.before, self.offset, again, self._rng, 0.0)
         for name, batches in again.batches.items():
             rows = sum(batch.num_rows for batch in batches)
@@ -206,19 +206,19 @@ def drive(
     """Run a source to its end, or for a number of epochs.
 
     Args:
-        kind: makes a source from options: its class, usually.
-        options: its options, `uid` among them.
-        schema: what a user would give to `.schema(...)`; None: what the source says.
+        kind: creates a source from options; usually its class.
+        options: options of the source, `uid` included.
+        schema: the schema that a user would pass to `.schema(...)`; None: the source's own.
         rng: decides on crashes, replays and limits.
-        epochs: at most this many; a bounded source that has not ended by then breaks its contract.
+        epochs: maximum number of epochs; a bounded source that has not ended by then breaks its contract.
         crash: probability of a new planner process before an epoch, and of a replay of the epoch.
-        limits: sets of options, one of which each planner process gets; see `SourceRun`.
-        between: called with the epoch's number before each epoch; to change the world outside.
-        lag: how many finishes the ledger is behind; None: 0 to 3, at random.
+        limits: sets of options; each planner process gets one of them. See `SourceRun`.
+        between: called with the epoch's number before each epoch, to change the external data.
+        lag: number of finishes by which the ledger lags; None: 0 to 3, at random.
         available_now: whether the planners plan only what is available when they start.
 
     Raises:
-        ContractViolation: names the rule that was broken, with channel and positions.
+        ContractViolation: the message names the broken rule, with channel and positions.
     """
     rng = rng or random.Random(0)
     run = SourceRun(kind, options, schema=schema, rng=rng, limits=limits, lag=lag, available_now=available_now)
@@ -239,7 +239,7 @@ def drive(
 
 
 class _Planning:
-    """A planner process: a fresh source under limits of its own."""
+    """A planner process: a new source with its own limits."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ def _random_limits(rng: random.Random) -> dict[str, str]:
 
 
 class _Watched:
-    """Wraps a source and checks each step as it is planned."""
+    """Wraps a source and checks each step during planning."""
 
     def __init__(self, source: ChannelSource, steps: dict[str, Advance]) -> None:
         self._source = source

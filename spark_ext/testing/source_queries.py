@@ -1,12 +1,12 @@
-"""The lines of the sources' contract that need Spark: a real query, and a real job. For bounded sources.
+"""The tests of the sources' contract that need Spark: a real query, and a real job. For bounded sources.
 
     class TestMySourceInSpark(SourceQueryContract):
         @pytest.fixture
         def world(self, tmp_path):
             return MyWorld(tmp_path)
 
-A fixture `spark` has to give a session made by `spark_ext.session`. The source's module has to be importable in Spark's
-Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
+A fixture `spark` must provide a session created by `spark_ext.session`. The source's module must be importable in
+Spark's Python workers (on `PYTHONPATH`, or by `cloudpickle.register_pickle_by_value`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class SourceQueryContract:
     def test_r2_spark_replays_an_epoch_and_it_has_the_same_rows(
         self, world: SourceWorld, spark: SparkSession, tmp_path: Path
     ) -> None:
-        """The last file of Spark's `commits` is removed, as if the driver had crashed before writing it."""
+        """The last file in Spark's `commits` is removed, as if the driver had crashed before it was written."""
         checkpoint = tmp_path / "checkpoint"
 
         def query() -> dict[int, list[str]]:
-            """Runs to the end; the rows of each epoch that had some."""
+            """Run to the end; returns the rows of each epoch that had any."""
             seen: dict[int, list[str]] = {}
 
             def see(rows: DataFrame, epoch: int) -> None:
@@ -59,7 +59,7 @@ class SourceQueryContract:
     def test_f10_a_job_ends_acknowledges_the_last_epoch_and_reads_nothing_again(
         self, world: SourceWorld, spark: SparkSession, tmp_path: Path
     ) -> None:
-        """Each row is once in the output; a second run finds the job finished."""
+        """The output has each row once; a second run finds the job finished."""
         target = tmp_path / "table"
 
         def job() -> sx.Job:

@@ -14,8 +14,8 @@ def until(condition: Callable[[], T], what: str, seconds: float = 300) -> T:
 
     Args:
         condition: polled every 20 ms.
-        what: the awaited condition in words, for the message.
-        seconds: how long to wait at most.
+        what: description of the condition, for the message.
+        seconds: maximum time to wait.
 
     Raises:
         TimeoutError: the condition did not become true in time.

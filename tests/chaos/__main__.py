@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: the flights job killed at random and at each named step; exits 1 on a difference."""
+"""`python -m tests.chaos`: kills the flights job at random and at each named step; exits with 1 on a difference."""
 
 from __future__ import annotations
 
@@ -25,22 +25,26 @@ KINDS = ("driver", "worker", "executor", "jvm", "all")
 
 
 def actions() -> dict[str, str]:
-    """What happens at each named step: the driver dies, from within or by the hand of a worker."""
+    """The action at each named step: the driver is killed, by itself or by a worker."""
     own: dict[str, str] = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill")
     return own | dict.fromkeys(COMMIT_STEPS, "kill-driver")
 
 
 def main(
     kills: Annotated[int, typer.Option(min=0, help="random kills")] = 25,
-    targets: Annotated[str, typer.Option(help=f"what is killed, comma-separated, of: {', '.join(KINDS)}")] = (
-        "driver,worker,executor"
-    ),
-    seed: Annotated[int, typer.Option(help="another seed, another order of events")] = 1,
+    targets: Annotated[
+        str, typer.Option(help=f"what is killed, comma-separated; one or more of: {', '.join(KINDS)}")
+    ] = ("driver,worker,executor"),
+    seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
     job: Annotated[str, typer.Option(help="flights, compact or history")] = "flights",
-    sink: Annotated[str, typer.Option(help="instead of a job: a small one into this sink, several, or 'all'")] = "",
+    sink: Annotated[
+        str, typer.Option(help="run a small job into this sink instead; several, comma-separated, or 'all'")
+    ] = "",
     steps: Annotated[bool, typer.Option(help="kill at each named step too")] = True,
     data: Annotated[Path, typer.Option(help="prepared input of the flights job")] = Path("data"),
-    keep: Annotated[Path | None, typer.Option(help="work here, and leave everything for a look")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="work in this directory, and keep everything for inspection")
+    ] = None,
 ) -> None:
     """Kill a job's processes with SIGKILL, start it again until it ends, and compare all output by content."""
     if sink:
@@ -52,7 +56,7 @@ def main(
     chosen = [cast(Target, target.strip()) for target in targets.split(",") if target.strip()]
     unknown = [target for target in chosen if target not in KINDS]
     if unknown or not chosen:
-        raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose of {', '.join(KINDS)}")
+        raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose from {', '.join(KINDS)}")
     if job not in ("flights", "compact"):
         raise typer.BadParameter(f"there is no job '{job}'; choose flights, compact or history")
     scenario = flights(data.resolve()) if job == "flights" else compact()
@@ -111,7 +115,7 @@ def _sinks(chosen: str, kills: int, seed: int, steps: bool, keep: Path | None) -
     names = list(OUTLETS) if chosen == "all" else [name.strip() for name in chosen.split(",")]
     unknown = [name for name in names if name not in OUTLETS]
     if unknown:
-        raise typer.BadParameter(f"there is no sink '{unknown[0]}'; choose of {', '.join(OUTLETS)}, or 'all'")
+        raise typer.BadParameter(f"there is no sink '{unknown[0]}'; choose from {', '.join(OUTLETS)}, or 'all'")
     console = Console()
 
     def say(what: str) -> None:
@@ -143,7 +147,7 @@ def _sinks(chosen: str, kills: int, seed: int, steps: bool, keep: Path | None) -
 
 
 def show(report: Report, console: Console) -> None:
-    """A report as tables."""
+    """Print a report as tables."""
     if report.kills:
         kills = Table("#", "killed", "where the job stood", "then", title=report.name, title_justify="left")
         for kill in report.kills:
@@ -154,10 +158,10 @@ def show(report: Report, console: Console) -> None:
     for problem in report.problems:
         console.print(f"PROBLEM {problem}", style="red", markup=False, highlight=False)
     if not report.problems:
-        console.print(f"{report.name}: every table equal by content, nothing twice, nothing left", style="green")
+        console.print(f"{report.name}: all tables equal by content, no duplicates, nothing left behind", style="green")
 
 
 if __name__ == "__main__":
-    # So that what was started is ended too when this is told to end.
+    # Raises SystemExit, so that a SIGTERM also terminates the processes that were started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     typer.run(main)

@@ -1,7 +1,7 @@
-"""A small job with all that can go wrong in it: `python tests/chaos/compact.py --out DIR`. Run it again until it ends.
+"""A small job in which everything can fail: `python tests/chaos/compact.py --out DIR`. Run it again until it ends.
 
-Two queries in some twelve epochs each: windows over generated rows of three channels, with state and an end of input;
-and a copy of Parquet files into a partitioned table. The exit code is 0 once all is finished.
+Two queries of about twelve epochs each: windows over generated rows of three channels, with state and an end of input,
+and a copy of Parquet files into a partitioned table. The exit code is 0 once both queries have finished.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import spark_ext as sx
 from spark_ext.sources.datagen import DataGen
 
 ROWS = 24_000
-"""Generated rows, over three channels."""
+"""Number of generated rows, over three channels."""
 FILES, FILE_ROWS = 4, 3_000
 GENERATED = {"rows": ROWS, "channels": 3, "keys": 5, "step_ms": 200}
 
 
 def prepare(data: Path) -> None:
-    """The files to copy; the same each time."""
+    """Write the files to copy, with the same content each time."""
     data.mkdir(parents=True, exist_ok=True)
     for number in range(FILES):
         file = data / f"{number}.parquet"

@@ -1,7 +1,7 @@
-"""Starts a job, kills parts of it, starts it again until it ends, and compares what it left with an undisturbed run.
+"""Starts a job, kills parts of it, starts it again until it ends, and compares its output with an undisturbed run.
 
-The order of events is random and comes from a seed; when exactly a kill happens is up to the machine. Whatever that
-is, the outcome has to be the same.
+The order of events is random and comes from a seed; the exact moment of a kill depends on the machine. The result must
+always be the same.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ the server that the sink writes to; or driver, JVM and workers at once, as when 
 
 LOOK_EVERY = 0.02
 RUN_LIMIT = 900.0
-"""Longest that one start may take, s."""
-STARTS_IN_VAIN = 4
-"""Starts in a row that end with an error of their own, without a kill, before the harness gives up."""
+"""Maximum duration of one start, s."""
+MAX_FAILED_STARTS = 4
+"""Number of consecutive starts that fail by themselves, without a kill, after which the harness gives up."""
 
 Say = Callable[[str], None]
 
@@ -42,14 +42,14 @@ class Kill:
     target: str
     """What was killed, or the named step at which it happened."""
     at: str
-    """Where the job stood: the epochs that were committed, and seconds since the start."""
+    """Progress of the job: committed epochs, and seconds since the start."""
     then: str
-    """What became of the run."""
+    """What happened to the run afterwards."""
 
 
 @dataclass
 class Report:
-    """What a series of kills came to."""
+    """Result of a series of kills."""
 
     name: str
     kills: list[Kill] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Report:
 
 
 class Reference:
-    """An undisturbed run: what is expected of all others."""
+    """An undisturbed run: all others must have the same result."""
 
     def __init__(self, scenario: Scenario, folder: Path, env: Mapping[str, str]) -> None:
         self.scenario = scenario
@@ -71,17 +71,17 @@ class Reference:
         with Tree(scenario.command(out), folder / "undisturbed.log", env) as run:
             code = run.wait(RUN_LIMIT)
             if code != 0:
-                raise AssertionError(f"the undisturbed run ended with {code}:\n{tail(run)}")
+                raise AssertionError(f"the undisturbed run exited with {code}:\n{tail(run)}")
         self.seconds = time.monotonic() - began
         self.content: Mapping[str, Content] = scenario.content(out)
         self.problems = ledger_problems(scenario.state(out), scenario.queries, 1)
         for name, rows in self.content.items():
             if not rows.total:
-                self.problems.append(f"{name}: the undisturbed run wrote no row")
+                self.problems.append(f"{name}: the undisturbed run wrote no rows")
 
 
 class Known(Reference):
-    """What is expected without a run: the rows are known beforehand."""
+    """An expected result that needs no run, because the rows are known in advance."""
 
     def __init__(self, scenario: Scenario, content: Mapping[str, Content]) -> None:
         self.scenario, self.content = scenario, content
@@ -94,11 +94,11 @@ class Round:
 
     Args:
         reference: the undisturbed run.
-        out: output folder of this round, new.
+        out: new output directory of this round.
         env: environment of all starts.
-        report: where kills and problems are noted.
-        cluster: on which it runs; None: in local mode.
-        say: hears what happens.
+        report: receives the kills and problems.
+        cluster: the cluster to run on; None: local mode.
+        say: called with each event.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Round:
     # -- the job ----------------------------------------------------------------------------------------------------
 
     def start(self, **env: str) -> Tree:
-        """Start the job's script once more, whatever the last start has left running."""
+        """Start the job's script again, even if processes of the last start are still running."""
         self.starts += 1
         self.report.starts += 1
         self._began = time.monotonic()
@@ -147,27 +147,27 @@ class Round:
         )
 
     def where(self) -> str:
-        """For the table: how far the job is."""
+        """Progress of the job, for the table."""
         return f"{self.committed()} epochs, {time.monotonic() - self._began:.1f} s"
 
     def finish(self) -> None:
-        """Start until it ends well; then verify."""
-        in_vain = 0
+        """Start the job until it succeeds, then verify."""
+        failed_starts = 0
         while True:
             run = self._runs[-1] if self._runs and self._runs[-1].poll() is None else self.start()
             code = run.wait(RUN_LIMIT)
             if code == 0:
                 break
-            in_vain += 1
-            if code is None or in_vain >= STARTS_IN_VAIN:
+            failed_starts += 1
+            if code is None or failed_starts >= MAX_FAILED_STARTS:
                 self.report.problems.append(
-                    f"{self.out.name}: not finished ({code}) after {in_vain} starts: {tail(run)}"
+                    f"{self.out.name}: not finished ({code}) after {failed_starts} starts: {tail(run)}"
                 )
                 return
         self.verify()
 
     def verify(self) -> None:
-        """Compare everything with the undisturbed run; then start it a last time, which may not read a row."""
+        """Compare everything with the undisturbed run; then start the job once more, which must not read any row."""
         problems: list[str] = []
         self._expect_nothing_left_running(problems)
         for name, found in self.scenario.content(self.out).items():
@@ -178,13 +178,13 @@ class Round:
         again = self.start()
         code = again.wait(RUN_LIMIT)
         if code != 0 or "0 rows read" not in again.text():
-            problems.append(f"a last start ended with {code} and did not say that 0 rows were read: {tail(again)}")
+            problems.append(f"another start exited with {code} and did not report that 0 rows were read: {tail(again)}")
         for name, found in self.scenario.content(self.out).items():
-            problems += differences(f"{name} after a last start", found, self.reference.content[name])
+            problems += differences(f"{name} after another start", found, self.reference.content[name])
         self.report.problems += [f"{self.out.name}: {problem}" for problem in problems]
 
     def _expect_nothing_left_running(self, problems: list[str]) -> None:
-        """The JVM of a killed driver has to end by itself."""
+        """The JVM of a killed driver must exit by itself."""
         for run in self._runs:
             try:
                 until(lambda run=run: not run.members(), "the killed driver's processes have ended")  # type: ignore[misc]
@@ -195,7 +195,7 @@ class Round:
     # -- kills ------------------------------------------------------------------------------------------------------
 
     def kill(self, run: Tree, target: Target, random_: random.Random) -> bool:
-        """Kill a part of a running job; False when there was nothing to kill."""
+        """Kill a part of a running job; returns False if there was nothing to kill."""
         if target == "driver":
             if run.poll() is not None:
                 return False
@@ -225,7 +225,7 @@ class Round:
 
 @contextmanager
 def timed(report: Report) -> Iterator[None]:
-    """Add the time of a block to a report."""
+    """Add the duration of a block to a report."""
     began = time.monotonic()
     try:
         yield
@@ -244,10 +244,10 @@ def random_kills(
     cluster: Cluster | None = None,
     say: Say = lambda _: None,
 ) -> Report:
-    """Kill something at random, again and again, over as many rounds of the job as that takes.
+    """Kill parts of the job at random, over as many rounds of the job as that takes.
 
-    Each target has its share of the kills. A kill falls after a random number of further epochs and a random moment
-    more; one in five falls anywhere after the start of the process, also before the job has begun.
+    Each target has its share of the kills. A kill comes after a random number of further epochs and a random delay. One
+    in five kills of a driver comes at any time after the start of the process, even before the job has started.
     """
     random_ = random.Random(seed)
     report = Report(f"{kills} random kills, seed {seed}")
@@ -263,9 +263,9 @@ def random_kills(
 
 
 def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
-    """Kill what is due until the round's job has ended."""
+    """Kill the targets that are due until the round's job has ended."""
     run = round_.start()
-    in_vain = 0
+    failed_starts = 0
     while due:
         target = due[-1]
         epochs = random_.choice([0, 0, 1, 2, 4])
@@ -275,18 +275,18 @@ def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
             code = run.poll()
             if code == 0:
                 return
-            # It gave up by itself: too many failures in a row, or it was refused. Somebody starts it again.
-            in_vain += 1
-            if in_vain >= STARTS_IN_VAIN:
+            # The job gave up by itself: too many consecutive failures, or its start was refused. Start it again.
+            failed_starts += 1
+            if failed_starts >= MAX_FAILED_STARTS:
                 return
             run = round_.start()
             continue
         where = round_.where()
         if not round_.kill(run, target, random_):
             continue
-        in_vain = 0
+        failed_starts = 0
         due.pop()
-        then = "started again" if target in ("driver", "jvm", "all") else "goes on"
+        then = "started again" if target in ("driver", "jvm", "all") else "continues"
         kill = Kill(len(round_.report.kills) + 1, target, where, then)
         round_.report.kills.append(kill)
         round_.say(f"{kill.number}: kill -9 {target} at {where}")
@@ -298,10 +298,10 @@ def _strike(round_: Round, due: list[Target], random_: random.Random) -> None:
 
 
 def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
-    """Wait until the job has committed some more epochs, and a moment; False when it ended before."""
+    """Wait until the job has committed some more epochs, and a delay; returns False if it ended before."""
     wanted = round_.committed() + epochs
     limit = time.monotonic() + RUN_LIMIT
-    # The workers first, and not again: to look at all processes is dear.
+    # Check for workers first, and only once: listing all processes is expensive.
     for done, pause in ((lambda: _children(run), 0.2), (lambda: round_.committed() >= wanted, LOOK_EVERY)):
         while not done():
             if run.wait(pause) is not None:
@@ -312,12 +312,12 @@ def _progress(round_: Round, run: Tree, epochs: int, moment: float) -> bool:
 
 
 def _children(run: Tree) -> bool:
-    """Whether Python workers are there: the job's queries have begun."""
+    """Whether there are Python workers, that is, whether the job's queries have started."""
     return any(member.is_python_worker for member in run.members())
 
 
 def _wait(run: Tree, seconds: float) -> bool:
-    """Let the job run on for so long; False when it ended before."""
+    """Let the job run for this long; returns False if it ended before."""
     return run.wait(seconds) is None
 
 
@@ -330,15 +330,15 @@ def kills_at_steps(
     cluster: Cluster | None = None,
     say: Say = lambda _: None,
 ) -> Report:
-    """Kill at each named step once: one job, started again after each, until all have happened and it has finished.
+    """Kill once at each named step of one job, which is started again after each kill until it has finished.
 
     Args:
         reference: the undisturbed run.
-        folder: for this job.
-        steps: fail point to action, such as `kill` or `kill-driver`.
+        folder: directory for this job.
+        steps: action for each fail point, such as `kill` or `kill-driver`.
         env: environment of all starts.
-        cluster: on which it runs.
-        say: hears what happens.
+        cluster: the cluster to run on.
+        say: called with each event.
     """
     report = Report(f"{len(steps)} named steps")
     once = folder / "acted"
@@ -346,20 +346,20 @@ def kills_at_steps(
     points = {VARIABLE: ";".join(f"{point}={action}" for point, action in steps.items()), ONCE_DIR: str(once)}
     known: set[str] = set()
     with timed(report), Round(reference, folder / "steps", env, report, cluster, say) as round_:
-        in_vain = 0
+        failed_starts = 0
         while True:
             run = round_.start(**points)
             code = run.wait(RUN_LIMIT)
             acted = {path.name for path in once.iterdir()}
             for point in sorted(acted - known):
-                then = "started again" if code != 0 else "went on"
+                then = "started again" if code != 0 else "continued"
                 report.kills.append(Kill(len(report.kills) + 1, f"{point} ({steps[point]})", round_.where(), then))
                 say(f"{len(report.kills)}: {steps[point]} at {point}")
-            in_vain = 0 if acted - known else in_vain + 1
+            failed_starts = 0 if acted - known else failed_starts + 1
             known = acted
             if code == 0:
                 break
-            if code is None or in_vain >= STARTS_IN_VAIN:
+            if code is None or failed_starts >= MAX_FAILED_STARTS:
                 report.problems.append(f"not finished ({code}): {tail(run)}")
                 return report
         round_.verify()
@@ -375,5 +375,5 @@ def _listed(folder: Path) -> list[str]:
 
 
 def tail(run: Tree, lines: int = 30) -> str:
-    """The end of what a run has said."""
+    """The last lines of a run's output."""
     return "\n".join(run.text().splitlines()[-lines:])

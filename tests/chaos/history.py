@@ -1,7 +1,7 @@
-"""The job of `history_job`, its servers and kills: a PostgreSQL table, and a Kafka topic that is fed while it runs.
+"""The job of `history_job`, its servers and kills: a PostgreSQL table, and a Kafka topic that is filled while it runs.
 
-The topic holds all events; the table holds the first ones of each partition. A feeder goes on sending while things die;
-what it has sent with the last time and later is not the job's to read. Every row is known beforehand.
+The topic holds all events; the table holds the first ones of each partition. A feeder keeps sending while processes are
+killed. The job does not read messages with the end time or a later one. Every row is known in advance.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import PostgresServer
 
 EVENTS = (2_400, 1_500, 300)
-"""Events of each partition before the end."""
+"""Number of events in each partition before the end."""
 IN_THE_TABLE = (900, 600, 0)
-"""How many of them are history, in the table."""
+"""Number of those that are history, in the table."""
 SENT_BEFORE = (1_200, 600, 10)
-"""How many are in the topic when the job is first started; the others come while it runs."""
+"""Number of those that are in the topic at the job's first start; the others are sent while it runs."""
 LATER = 20
-"""Messages of each partition at the last time and after it."""
+"""Number of messages in each partition at the end time and after it."""
 PER_SECOND = 40
-"""What the feeder sends, over all partitions: it takes about a minute."""
+"""Rate of the feeder, over all partitions; sending takes about a minute."""
 SECONDS = 45.0
-"""From a round's first start to the time at which the job ends."""
+"""Time from a round's first start to the end time of the job."""
 
 SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
 
@@ -58,7 +58,7 @@ def expected() -> pa.Table:
 
 
 class Feeder:
-    """Sends the topic's messages, in order and once each, through whatever happens to the broker."""
+    """Sends the topic's messages, in order and once each, whatever happens to the broker."""
 
     def __init__(self, bootstrap: str, topic: str, end: int) -> None:
         self._topic, self._end = topic, end
@@ -81,14 +81,14 @@ class Feeder:
         self._thread = threading.Thread(target=self._feed, daemon=True)
 
     def start(self) -> None:
-        """Go on in a thread."""
+        """Send the remaining messages in a thread."""
         self._thread.start()
 
     def stop(self) -> list[str]:
-        """End it; returns what it could not send."""
+        """Stop it; returns a description of what it could not send."""
         self._stopped.set()
         self._thread.join(120)
-        # The client counts its own events too, such as a lost connection, until somebody takes them.
+        # The client also counts its own events, such as a lost connection, until they are polled.
         left = self._producer.flush(60)
         return [str(error) for error in self._failed] + ([f"{left} messages were not sent"] if left else [])
 
@@ -125,7 +125,7 @@ class Feeder:
 
 
 class World:
-    """Both servers, and for each round a table, a topic, their feeder and the job's two targets."""
+    """Both servers, and for each round a table, a topic, its feeder and the job's two targets."""
 
     def __init__(self, postgres: PostgresServer, kafka: Broker) -> None:
         self.postgres, self.kafka = postgres, kafka
@@ -134,10 +134,10 @@ class World:
         self._feeders: dict[Path, Feeder] = {}
         self._given: dict[Path, str] = {}
 
-    # -- the servers, killed in turns ---------------------------------------------------------------------------------
+    # -- the servers, killed in turn ----------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """`kill -9` of the one that was not killed last, with all its processes."""
+        """`kill -9` the server that was not killed last time, with all its processes."""
         if self.killed["PostgreSQL"] > self.killed["Kafka"]:
             self.killed["Kafka"] += 1
             self.kafka.crash()
@@ -155,7 +155,7 @@ class World:
     # -- a round ------------------------------------------------------------------------------------------------------
 
     def given(self, out: Path) -> str:
-        """What the job is given; the first time the round's table and topic are made, and the feeder is started."""
+        """The job's argument; the first call creates the round's table and topic, and starts the feeder."""
         if out not in self._given:
             self._given[out] = json.dumps(self._begin(out))
         return self._given[out]
@@ -199,7 +199,7 @@ class World:
         return name
 
     def content(self, out: Path) -> dict[str, Content]:
-        """What readers of both targets see."""
+        """The rows that readers of both targets see."""
         messages = []
         for message in self.kafka.messages(self.topic.topics[out.name]):
             partition, _, offset = (message.key() or b"").decode().partition(":")
@@ -211,7 +211,7 @@ class World:
         }
 
     def left(self, out: Path) -> list[str]:
-        """What is prepared or staged, and what the feeder could not send."""
+        """Everything that is prepared or staged, and what the feeder could not send."""
         failed = [f"feeder: {problem}" for problem in self._feeders[out].stop()]
         return [*failed, *self.table.left(out), *self.topic.left(out)]
 
@@ -224,7 +224,7 @@ class HistoryScenario(Scenario):
 
     @classmethod
     def of(cls, world: World) -> HistoryScenario:
-        """In this one."""
+        """The scenario in this world."""
         script, tables = ROOT / "tests" / "chaos" / "history_job.py", {"table": "copied", "topic": "copied-topic"}
         return cls("history", script, None, tables, ("table", "topic"), server=world, world=world)
 
@@ -244,7 +244,7 @@ class HistoryScenario(Scenario):
 
 @contextmanager
 def opened(folder: Path) -> Iterator[World]:
-    """Both servers; gone at the end."""
+    """Both servers, which are removed at the end."""
     place = folder / "broker"
     place.mkdir(parents=True)
     server = PostgresServer()
@@ -256,7 +256,7 @@ def opened(folder: Path) -> Iterator[World]:
 
 
 def chaos(folder: Path, *, kills: int, seed: int = 1, say: Say = print) -> Report:
-    """The job under so many kills of driver, workers and both servers, over as many rounds as that takes."""
+    """Run the job under kills of driver, workers and both servers, over as many rounds as that takes."""
     with opened(folder) as world:
         rows = Content(expected())
         reference = Known(HistoryScenario.of(world), {"table": rows, "topic": rows})

@@ -1,6 +1,6 @@
-"""A job that reads a PostgreSQL table, then the Kafka topic that it was filled from, up to a time still to come.
+"""A job that reads a PostgreSQL table, then the Kafka topic that it was filled from, up to a time in the future.
 
-It writes into PostgreSQL and into Kafka at once.
+It writes to PostgreSQL and Kafka at the same time.
 
     python tests/chaos/history_job.py --out DIR --given '{"history": {}, "live": {}, "table": {}, "topic": {}}'
 
@@ -26,7 +26,7 @@ EPOCH_ROWS = 150
 
 
 def events(spark: SparkSession, uid: str, given: dict[str, dict[str, str]]) -> DataFrame:
-    """History and what came after it, as one stream; each query has its own."""
+    """History and the events after it, as one stream; each query has its own."""
     stages = {f"{stage}.{name}": value for stage in ("history", "live") for name, value in given[stage].items()}
     return (
         spark.readStream.format("hybrid")

@@ -1,7 +1,7 @@
-"""What chaos has to know of each sink.
+"""What chaos needs to know about each sink.
 
-Its options for a round, its rows as a reader sees them, what it may leave behind, its named steps, and the server that
-it writes to.
+Its options for a round, its rows as a reader sees them, what it may leave behind, its named steps, and the server to
+which it writes.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ class Outlet(ABC):
     """One sink and its server, for any number of rounds."""
 
     name: ClassVar[str]
-    """The format."""
+    """The sink's format name."""
     starts: ClassVar[tuple[str, ...]]
     """Fail points of the claim, passed in the driver's own process."""
     commits: ClassVar[tuple[str, ...]]
-    """Fail points of an epoch that are the sink's own, passed in workers."""
+    """The sink's own fail points of an epoch, passed in workers."""
     server: Server | None = None
 
     @abstractmethod
     def options(self, out: Path) -> dict[str, str]:
-        """Options of the sink in the round with this folder: a target of its own."""
+        """Options of the sink in the round with this directory, which has its own target."""
 
     @abstractmethod
     def rows(self, out: Path) -> pa.Table:
-        """What any reader of the round's target sees."""
+        """The rows that a reader of the round's target sees."""
 
     @abstractmethod
     def left(self, out: Path) -> list[str]:
-        """What is prepared or staged and will never be visible, in words."""
+        """Descriptions of everything that is prepared or staged and will never be visible."""
 
 
 class DeltaOutlet(Outlet):
@@ -77,7 +77,7 @@ class DeltaOutlet(Outlet):
 
 
 class HttpOutlet(Outlet):
-    """A receiver that keeps no more keys than it has to, for all rounds; a path of its own for each."""
+    """A receiver that keeps no more keys than it must; one for all rounds, with a path for each."""
 
     name = "http_2pc"
     starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.HTTP_FENCED)
@@ -103,7 +103,7 @@ class HttpOutlet(Outlet):
         return pa.Table.from_pylist(receiver.rows(self._receiver.folder, out.name), SCHEMA)
 
     def left(self, out: Path) -> list[str]:
-        # An epoch that was acknowledged leaves the outbox; a task that was repeated may leave a file of the last start.
+        # An acknowledged epoch is removed from the outbox; a repeated task may leave a file of the last start.
         place = out / "outbox" / UID
         live = DeltaTable(place).file_uris()
         return [f"the outbox still holds {Path(uri).name}" for uri in live] + leftovers(
@@ -130,7 +130,7 @@ class FilesOutlet(Outlet):
 
 
 class PostgresOutlet(Outlet):
-    """A table for each round; small tasks send their rows along, or none do."""
+    """A table for each round; small tasks send their rows inline, or no task does."""
 
     name = "postgres_2pc"
     starts = (FailPoint.POSTGRES_FENCED, FailPoint.POSTGRES_CLEANED)
@@ -156,7 +156,7 @@ class PostgresOutlet(Outlet):
         from spark_ext.sinks.postgres_2pc.record import Identity
 
         newest = newest_incarnation(out)
-        # Other rounds have tables of their own in this database.
+        # Other rounds have their own tables in this database.
         mark = Identity(UID, f"public.{_plain(out.name)}").mark
         names = [name for name in self.database.column(LEFT) if mark in name]
         return [f"{name} was left" for name in names if (origin := Origin.of(name)) and origin.incarnation < newest]
@@ -205,7 +205,7 @@ class KafkaOutlet(Outlet):
 
 
 class _Crashing:
-    """A broker as a server that is killed."""
+    """A broker as a server that can be killed."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -218,7 +218,7 @@ class _Crashing:
 
 
 def newest_incarnation(out: Path) -> int:
-    """The newest one that has committed an epoch: it had claimed the target, and cleaned after all older ones."""
+    """The newest incarnation that has committed an epoch: it claimed the target, and removed what older ones left."""
     return max(row.incarnation for row in Ledger(str(out / "state")).table(EpochRow).rows())
 
 
@@ -267,18 +267,18 @@ OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
     "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet),
     "kafka_2pc": _kafka,
 }
-"""How to open the outlet of each sink, with its server, in a folder."""
+"""For each sink, a function that opens its outlet and server in a directory."""
 
 
 @dataclass(frozen=True)
 class SinkScenario(Scenario):
-    """The job of `sink_job` into one outlet."""
+    """The job of `sink_job`, which writes to one outlet."""
 
     outlet: Outlet | None = None
 
     @classmethod
     def of(cls, outlet: Outlet) -> SinkScenario:
-        """Into this outlet."""
+        """The scenario with this outlet."""
         script = ROOT / "tests" / "chaos" / "sink_job.py"
         return cls(outlet.name, script, None, {"copy": UID}, ("copy",), outlet.server, outlet)
 

@@ -1,4 +1,4 @@
-"""The jobs that chaos is let loose on: how to start one, and what it leaves behind."""
+"""The jobs that chaos tests run: how to start one, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ COMMIT_STEPS = (
 
 
 class Server(Protocol):
-    """What a sink writes to, when that is a process."""
+    """A server process to which a sink writes."""
 
     def kill(self) -> None:
-        """`kill -9`."""
+        """`kill -9` it."""
 
     def start(self) -> None:
         """Start it again, at the same address, and wait until it answers."""
@@ -52,15 +52,15 @@ class Scenario:
     name: str
     script: Path
     data: Path | None
-    """Folder for prepared input that runs share; None: the script keeps its own under its output."""
+    """Directory with prepared input that runs share; None: the script keeps its own below its output."""
     tables: dict[str, str]
-    """Output tables: folder under the output to the sink's uid."""
+    """Output tables: from the directory below the output to the sink's uid."""
     queries: tuple[str, ...]
     server: Server | None = None
-    """What is killed as target `server`."""
+    """The server that is killed as target `server`."""
 
     def command(self, out: Path) -> list[str]:
-        """How to start it."""
+        """The command that starts it."""
         given = ["--data", str(self.data)] if self.data is not None else []
         return [sys.executable, str(self.script), "--out", str(out), *given]
 
@@ -77,13 +77,13 @@ class Scenario:
         return {name: Content.delta(out / name) for name in self.tables}
 
     def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
-        """What dead incarnations have left prepared or staged, in words."""
+        """Descriptions of what dead incarnations have left prepared or staged."""
         found = (leftovers(name, out / name, uid, late_tasks=late_tasks) for name, uid in self.tables.items())
         return [problem for problems in found for problem in problems]
 
 
 def compact() -> Scenario:
-    """Small and quick: windows with state, and a copy of files; for `make test`."""
+    """A small, quick job for `make test`: windows with state, and a copy of files."""
     return Scenario(
         "compact",
         ROOT / "tests" / "chaos" / "compact.py",

@@ -1,8 +1,8 @@
-"""A job of one query that copies generated rows into a sink, in many small epochs. Run it again until it ends.
+"""A job with one query that copies generated rows into a sink, in many small epochs. Run it again until it ends.
 
     python tests/chaos/sink_job.py --out DIR --sink http_2pc --options '{"url": ...}'
 
-The rows are known beforehand (`expected`), so that no undisturbed run is needed to compare with.
+The rows are known in advance (`expected`), so no undisturbed run is needed for the comparison.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import spark_ext as sx
 from spark_ext.sources.datagen import DataGen
 
 ROWS_OF = (2_000, 3_000, 4_000)
-"""Rows of each channel: they end one after the other."""
+"""Rows of each channel; the channels end one after the other."""
 
 EPOCH_ROWS = 100
-"""Rows of an epoch: some ninety epochs."""
+"""Rows per epoch; gives about ninety epochs."""
 
 SCHEMA = pa.schema([("id", pa.int64()), ("channel", pa.int32()), ("value", pa.float64()), ("tag", pa.string())])
 """The rows."""

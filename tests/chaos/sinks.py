@@ -1,4 +1,4 @@
-"""Kills spread over driver, workers and server of a job into one sink: at its named steps, and at random."""
+"""Kills of driver, workers and server of a job that writes to one sink: at its named steps, and at random."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spark_ext.failpoints import ONCE_DIR, VARIABLE, FailPoint
 from tests.chaos.harness import (
-    STARTS_IN_VAIN,
+    MAX_FAILED_STARTS,
     Kill,
     Known,
     Reference,
@@ -34,11 +34,11 @@ EVERY_COMMIT = (
     FailPoint.SINK_BEFORE_COMMIT,
     FailPoint.SINK_COMMITTED,
 )
-"""Fail points that an epoch passes whatever the sink is."""
+"""Fail points that an epoch passes with any sink."""
 
 
 def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = True, say: Say = print) -> list[Report]:
-    """A sink under so many kills, those at named steps among them; a report for each series."""
+    """Test a sink under this many kills, those at named steps included; returns a report for each series."""
     reports: list[Report] = []
     with OUTLETS[sink](folder) as outlet:
         reference = known(outlet)
@@ -55,19 +55,19 @@ def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = T
 
 
 def known(outlet: Outlet) -> Reference:
-    """What is expected: the generated rows, each once."""
+    """The expected result: each generated row once."""
     return Known(SinkScenario.of(outlet), {"copy": Content(expected())})
 
 
 def _targets(outlet: Outlet) -> list[Target]:
-    # A driver costs a start of some ten seconds; the others a moment.
+    # Killing a driver costs a start of about ten seconds; killing anything else is quick.
     if outlet.server is None:
         return ["worker", "worker", "driver", "worker"]
     return ["worker", "server", "worker", "server", "driver"]
 
 
 def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
-    """At each step of a start the driver dies; at each of an epoch the worker that passes it, and twice the driver."""
+    """Kill the driver at each step of a start; at those of an epoch the worker or, at two of them, the driver."""
     steps = dict.fromkeys((*EVERY_START, *outlet.starts), "kill")
     steps |= dict.fromkeys((*EVERY_COMMIT, *outlet.commits), "kill")
     steps[outlet.commits[0]] = steps[outlet.commits[-1]] = "kill-driver"
@@ -76,7 +76,7 @@ def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: 
 
 
 def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
-    """At each step of an epoch the server dies, and is there again when the worker goes on."""
+    """Kill the server at each step of an epoch, and start it again before the worker continues."""
     assert outlet.server is not None
     steps = (*EVERY_COMMIT[2:], *outlet.commits)
     report = Report(f"the server at {len(steps)} named steps")
@@ -87,7 +87,7 @@ def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say
     waiting: Mapping[str, Path] = {step: gate.with_name(gate.name + ".waiting") for step, gate in gates.items()}
     left = list(steps)
     with timed(report), Round(reference, folder / "server-steps", LOCAL, report, say=say) as round_:
-        in_vain = 0
+        failed_starts = 0
         while True:
             run = round_.start(**points)
             code = None
@@ -97,13 +97,13 @@ def server_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say
                     outlet.server.kill()
                     outlet.server.start()
                     left.remove(step)
-                    report.kills.append(Kill(len(report.kills) + 1, f"server at {step}", round_.where(), "goes on"))
+                    report.kills.append(Kill(len(report.kills) + 1, f"server at {step}", round_.where(), "continues"))
                     say(f"{len(report.kills)}: kill -9 server at {step}")
                     gates[step].touch()
             if code == 0:
                 break
-            in_vain += 1
-            if in_vain >= STARTS_IN_VAIN:
+            failed_starts += 1
+            if failed_starts >= MAX_FAILED_STARTS:
                 report.problems.append(f"not finished ({code}): {tail(run)}")
                 return report
         round_.verify()

@@ -1,6 +1,6 @@
-"""The compact job under `kill -9`, and on a real cluster: the same tables. Short runs of `make chaos`.
+"""The compact job under `kill -9`, and on a real cluster, writes the same tables. Short runs of `make chaos`.
 
-By default a few kills of each kind; with `make test-all` more of them, at more steps.
+By default there are a few kills of each kind; with `make test-all` there are more, at more steps.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LOCAL = {"SPARK_MASTER": "local[2]"}
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    """What the compact job has to leave: computed without Spark."""
+    """The expected output of the compact job, computed without Spark."""
     return Known(scenario.compact(), {name: Content(table) for name, table in compact.expected().items()})
 
 
 @pytest.mark.slow(90, "starts the job five times")
 def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_path: Path) -> None:
-    """Of a driver in its start, between the two commits of an epoch and in its end; of a worker at all other steps."""
+    """Kills the driver at its start, between the two commits of an epoch and at its end; else a worker."""
     steps = dict.fromkeys(COMMIT_STEPS, "kill") | {"delta.committed": "kill-driver"}
     steps |= dict.fromkeys(("delta.fenced", "final.flagged"), "kill")
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
@@ -40,13 +40,13 @@ def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_pat
 
 @pytest.mark.slow(60, "starts the job four times")
 def test_random_kills_change_no_row(reference: Reference, tmp_path: Path) -> None:
-    """Of what the named steps do not kill: the JVM under its driver, and all at once."""
+    """Kills what the named steps do not kill: the JVM of the driver, and all processes at once."""
     report = random_kills(reference, tmp_path, kills=2, targets=["jvm", "all"], seed=7, env=LOCAL, say=print)
     assert report.problems == []
     assert len(report.kills) == 2
 
 
-@pytest.mark.slow(50, "a server dies at each of eleven steps")
+@pytest.mark.slow(50, "kills a server at each of eleven steps")
 def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) -> None:
     with OUTLETS["http_2pc"](tmp_path) as outlet:
         report = server_at_steps(known(outlet), tmp_path / "server", outlet, print)
@@ -75,9 +75,9 @@ def test_on_a_cluster_the_tables_are_the_same_also_when_executors_die(reference:
 @pytest.mark.extended
 @pytest.mark.slow(300, "starts the job ten times")
 def test_a_kill_at_a_named_step_changes_no_row(reference: Reference, tmp_path: Path) -> None:
-    # At half of the steps of a commit the worker dies, at the others the driver, whose JVM lives on for a moment.
+    # At half of the steps of a commit the worker is killed, at the others the driver, whose JVM survives for a moment.
     commit: dict[str, str] = {point: ("kill", "kill-driver")[number % 2] for number, point in enumerate(COMMIT_STEPS)}
-    # Of those that cost a new start each, every other one; `make chaos` has them all.
+    # Every other one of the steps that cost a new start each; `make chaos` has them all.
     steps: dict[str, str] = dict.fromkeys((*START_STEPS[::2], *FINAL_STEPS[::2]), "kill") | commit
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
     assert report.problems == []
@@ -94,7 +94,7 @@ def test_more_random_kills_change_no_row(reference: Reference, tmp_path: Path) -
 
 
 @pytest.mark.extended
-@pytest.mark.slow(100, "a topic is fed for a minute while the job runs and is killed")
+@pytest.mark.slow(100, "fills a topic for a minute while the job runs and is killed")
 def test_history_and_then_a_live_topic_into_both_servers_at_once_stay_exact(tmp_path: Path) -> None:
     report = history.chaos(tmp_path, kills=4, seed=5)
     assert report.problems == []

@@ -1,6 +1,6 @@
-"""What has to hold of a job's outputs and ledger once it has ended, whatever was killed on the way.
+"""What must be true of a job's outputs and ledger once it has ended, whatever was killed while it ran.
 
-Everything is compared by content. Each function returns what is wrong, in words; nothing wrong is an empty list.
+Everything is compared by content. Each function returns a list of faults, described in words.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tests.support.history import History
 
 
 class Content:
-    """All rows of a table by a hash of each, with how often it is there."""
+    """All rows of a table by their hash, each with its number of occurrences."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.select(sorted(table.column_names))
         columns: dict[str, object] = {}
         for number, column in enumerate(self._table.columns):
             columns[f"{number}"] = column.to_pandas()
-            # In pandas a null among numbers is a NaN.
+            # In pandas a null in a column of numbers is a NaN.
             columns[f"{number} is null"] = column.is_null().to_pandas()
         self._hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False).to_numpy()
         self.rows: Counter[int] = Counter(self._hashes.tolist())
 
     @classmethod
     def delta(cls, path: Path) -> Content:
-        """Of a Delta table."""
+        """The content of a Delta table."""
         return cls(DeltaTable(path).to_pyarrow_table())
 
     @property
     def total(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return self._table.num_rows
 
     def row(self, wanted: int) -> str:
@@ -49,7 +49,7 @@ class Content:
 
 
 def differences(name: str, found: Content, expected: Content) -> list[str]:
-    """How a table differs from that of an undisturbed run."""
+    """Differences between a table and that of an undisturbed run."""
     missing, extra = expected.rows - found.rows, found.rows - expected.rows
     out = []
     if missing:
@@ -65,14 +65,13 @@ def differences(name: str, found: Content, expected: Content) -> list[str]:
 def leftovers(name: str, path: Path, uid: str, *, late_tasks: bool) -> list[str]:
     """Data files of dead incarnations that no commit refers to.
 
-    A file of the incarnation that wrote last may be there: a task that was repeated leaves one, and the next claim
-    would remove it.
+    A file of the incarnation that wrote last is allowed: a repeated task leaves one, and the next claim removes it.
 
     Args:
-        name: of the table, for the message.
-        path: its folder.
-        uid: of the sink.
-        late_tasks: whether tasks of a dead driver could go on writing for a moment, as on a cluster.
+        name: name of the table, for the message.
+        path: its directory.
+        uid: uid of the sink.
+        late_tasks: whether tasks of a dead driver could continue to write for a moment, as on a cluster.
     """
     table = DeltaTable(path)
     referred = {unquote(uri).rpartition("/")[2] for uri in table.file_uris()}
@@ -90,7 +89,7 @@ def leftovers(name: str, path: Path, uid: str, *, late_tasks: bool) -> list[str]
 
 
 def ledger_problems(state: Path, queries: tuple[str, ...], starts: int) -> list[str]:
-    """What is wrong with the history of a job that should have finished, as any reader of its state sees it."""
+    """Faults in the history of a job that should have finished, as any reader of its state sees it."""
     history = History.read(state)
     out = [f"ledger: {problem}" for problem in validators.problems(history)]
     numbers = {row.incarnation for row in history.jobs if row.event == "started"}

@@ -51,7 +51,7 @@ def test_a_claim_that_fails_in_passing_is_tried_again(lab: JobHarness) -> None:
 
 def test_after_the_last_attempt_the_start_is_refused_and_the_next_one_runs(lab: JobHarness) -> None:
     given: dict[str, Any] = {"sink_fail_claims": 3, "sink_commit_attempts": 3, "sink_commit_backoff": "1 ms"}
-    with refused(StorageError, "the folder is away"):
+    with refused(StorageError, "the folder is missing"):
         lab.job(lab.source(counts="20"), **given).start()
     assert len(lab.events("claim_failed")) == 3
     assert not lab.spark.streams.active and not lab.events("open", "read")

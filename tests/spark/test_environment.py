@@ -95,7 +95,7 @@ def test_a_workers_python_without_our_packages() -> None:
 
 def test_a_workers_python_of_another_version(tmp_path: Path) -> None:
     other = _script(tmp_path / "python3", "echo '[[3, 6], true, \"4.2.0\"]'")
-    with pytest.raises(EnvironmentProblem, match=r"is Python 3\.6, and the driver 3\."):
+    with pytest.raises(EnvironmentProblem, match=r"is Python 3\.6, and the driver's is 3\."):
         environment.require_python(str(other))
 
 
@@ -123,7 +123,7 @@ def test_deltas_jars_are_found_again_without_the_resolver(monkeypatch: pytest.Mo
     # A file that has gone is not handed out.
     (note,) = (tmp_path / "spark-ext").iterdir()
     note.write_text(note.read_text() + "\n" + str(tmp_path / "gone.jar"))
-    with pytest.raises(EnvironmentProblem, match="could not be fetched"):
+    with pytest.raises(EnvironmentProblem, match="could not be downloaded"):
         delta_jars({})
 
 
@@ -136,7 +136,7 @@ def test_no_delta_jar_and_no_way_to_fetch_it(monkeypatch: pytest.MonkeyPatch, tm
         "<resolvers><filesystem name='none' m2compatible='true'>"
         f"<artifact pattern='{tmp_path}/[artifact]-[revision].[ext]'/></filesystem></resolvers></ivysettings>"
     )
-    with pytest.raises(EnvironmentProblem, match="is not on this machine and could not be fetched") as refused:
+    with pytest.raises(EnvironmentProblem, match="is not on this machine and could not be downloaded") as refused:
         delta_jars({"spark.jars.ivySettings": str(nowhere), "spark.jars.ivy": str(tmp_path / "ivy")})
     assert "unresolved dependency" in refused.value.what
     assert "io.delta:delta-spark_" in refused.value.what

@@ -1,9 +1,9 @@
-"""JVMs that start in a third of the time: for all Sparks of the tests, also those of processes that tests start.
+"""JVMs that start in a third of the time, for all Spark drivers of the tests and of processes that tests start.
 
-The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. Short
-lives gain nothing from the second compiler and from a parallel collector, and loading some 20,000 classes anew costs
-more than most jobs of the tests do: so their parsed form is archived once per machine (class data sharing). A JVM that
-cannot use the archive, such as one with another class path, starts without it.
+The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. A
+short-lived JVM gains nothing from the second compiler or from a parallel collector, and loading some 20,000 classes
+takes longer than most jobs of the tests: so their parsed form is archived once per machine (class data sharing). A JVM
+that cannot use the archive, such as one with another class path, starts without it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from spark_ext.spark.jars import delta_jars, package_jars
 
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of every JVM that lives for seconds or minutes."""
+"""Options of every JVM that lives for seconds or minutes."""
 
-# Without a word: some tests look at all that a driver prints.
+# Without any output: some tests check everything that a driver prints.
 _QUIET: Final = "-Xlog:disable"
 
 _WARM_UP: Final = """
@@ -49,22 +49,22 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def use(archive: Path | None) -> None:
-    """Give all drivers that start from now on the cheap options, and the archive, if there is one."""
+    """Make all drivers that start from now on use the cheap options, and the archive if there is one."""
     shared = f" {_QUIET} -XX:SharedArchiveFile={archive}" if archive is not None and archive.exists() else ""
     os.environ[VARIABLE] = OPTIONS + shared
 
 
 def prepare(cache: Path | None, *more_packages: str) -> None:
-    """Fetch jars and make the archive, unless both are there, and use it. Several test processes may do so at once.
+    """Download jars and create the archive if they are missing, then use it. Concurrent calls are allowed.
 
-    Spark's resolver fails when it runs twice at a time on one machine: the first process does it and the others wait.
+    Spark's resolver fails if it runs twice at the same time on one machine: the first process runs it, the others wait.
 
     Args:
-        cache: folder for the archive; None: no archive.
-        more_packages: Maven coordinates of what servers need.
+        cache: directory for the archive; None: no archive.
+        more_packages: Maven coordinates of packages that servers need.
 
     Raises:
-        EnvironmentProblem: jars are not on this machine and could not be fetched.
+        EnvironmentProblem: jars are not on this machine and could not be downloaded.
     """
     use(None)
     with _alone():
@@ -82,7 +82,7 @@ def prepare(cache: Path | None, *more_packages: str) -> None:
 def _key(jars: tuple[Path, ...]) -> str:
     java = Path(os.environ.get("JAVA_HOME") or "/usr", "bin", "java").resolve()
     parts = [pyspark.__version__, str(pyspark.__file__), *map(str, jars), str(java)]
-    # A Java that was updated in place has another time.
+    # A Java that was updated in place has another modification time.
     parts.append(str(java.stat().st_mtime_ns) if java.exists() else "")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -93,14 +93,14 @@ def _make(archive: Path) -> None:
     draft = archive.with_name(f"{archive.name}.{os.getpid()}")
     options = f"{OPTIONS} {_QUIET} -XX:ArchiveClassesAtExit={draft}"
     subprocess.run([sys.executable, "-c", _WARM_UP], env={**os.environ, VARIABLE: options}, capture_output=True)
-    # Without it all is as before, only slower.
+    # Without the archive everything works, only slower.
     if draft.exists():
         draft.rename(archive)
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One test process of this user at a time."""
+    """Allow one test process of this user at a time."""
     with Path(tempfile.gettempdir(), f"spark-ext-tests-{os.getuid()}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,9 +1,9 @@
-"""A real standalone Spark cluster on loopback: one Master and some Workers, each a process, each with its executors.
+"""A real standalone Spark cluster on loopback: one Master and some Workers, each a process with its executors.
 
     with Cluster(tmp_path, workers=2) as cluster:
         run_driver(env=cluster.environment)
 
-Drivers run as processes of their own, since a test process holds one Spark session only.
+Drivers run as separate processes, since a test process can hold only one Spark session.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _UI_PORT = re.compile(r"Successfully started service 'MasterUI' on port (\d+)")
 
 
 class Cluster:
-    """A cluster of `workers` Worker processes; at the end of the `with` nothing of it is left.
+    """A cluster of `workers` Worker processes; the end of the `with` terminates all its processes.
 
     Args:
-        folder: for logs and the workers' files.
-        workers: how many.
-        cores: of each worker.
-        memory: of each worker, which its executors share.
+        folder: directory for logs and the workers' files.
+        workers: number of workers.
+        cores: cores per worker.
+        memory: memory per worker, shared by its executors.
     """
 
     def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
@@ -62,7 +62,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a driver needs to run on the cluster."""
+        """Environment variables for a driver that runs on the cluster."""
         return {
             "SPARK_MASTER": self.master,
             "SPARK_HOME": str(SPARK_HOME),
@@ -71,12 +71,12 @@ class Cluster:
         }
 
     def registered(self) -> int:
-        """How many workers the Master knows and believes alive."""
+        """Number of workers that the Master considers alive."""
         with urllib.request.urlopen(f"{self._ui}/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
 
     def executors(self) -> list[Member]:
-        """The executors' JVMs that run now, of all applications."""
+        """The executor JVMs that are running, for all applications."""
         return [member for worker in self.workers for member in worker.members() if member.is_executor]
 
     def python_workers(self) -> list[Member]:
@@ -89,7 +89,7 @@ class Cluster:
         def address() -> tuple[str, str] | None:
             text = master.text()
             if master.poll() is not None:
-                raise RuntimeError(f"the Master has ended:\n{text}")
+                raise RuntimeError(f"the Master has exited:\n{text}")
             found, port = _MASTER.search(text), _UI_PORT.search(text)
             up = "I have been elected leader" in text
             return (found[1], f"http://127.0.0.1:{port[1]}") if up and found and port else None
@@ -115,7 +115,7 @@ class Cluster:
             "SPARK_CONF_DIR": str(self._folder),
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
-            "JDK_JAVA_OPTIONS": cheap_jvm.OPTIONS,  # the executors have it from their worker
+            "JDK_JAVA_OPTIONS": cheap_jvm.OPTIONS,  # executors inherit it from their worker
         }
         (self._folder / "log4j2.properties").write_text(_LOG)
         command: list[str | Path] = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]

@@ -1,4 +1,4 @@
-"""Disks that are small, full or read-only: file systems of their own in memory. To mount one needs root."""
+"""Small, full and read-only disks: separate file systems in memory. Mounting one requires root."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import pytest
 
 @contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path]:
-    """A file system of a size such as `1m` in a new folder; the test is skipped where it may not be mounted."""
+    """A file system of a size such as `1m` in a new directory; skips the test if it cannot be mounted."""
     place.mkdir()
     try:
         mount: list[str | Path] = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place]
         if subprocess.run(mount, capture_output=True).returncode:
-            pytest.skip("this user may not mount a file system")
+            pytest.skip("this user is not permitted to mount a file system")
         try:
             yield place
         finally:
-            # Lazily: what failed on a full disk may still hold a file open, in the JVM or in a server.
+            # A lazy unmount: after a failure on a full disk, the JVM or a server may still hold a file open.
             subprocess.run(["umount", "-l", place], check=True)
     finally:
         place.rmdir()
 
 
 def fill(disk: Path) -> Path:
-    """Take all room; returns the file to delete."""
+    """Fill the disk; returns the file to delete."""
     filling = disk / "filling"
     with filling.open("wb", buffering=0) as out, pytest.raises(OSError, match="No space"):
         while True:
@@ -37,5 +37,5 @@ def fill(disk: Path) -> Path:
 
 
 def remount(disk: Path, how: str) -> bool:
-    """Make it read-only, `ro`, or writable, `rw`; returns whether it was done: it is not while a file is open."""
+    """Make it read-only (`ro`) or writable (`rw`); returns False if it cannot, because a file is open."""
     return subprocess.run(["mount", "-o", f"remount,{how}", disk], capture_output=True).returncode == 0

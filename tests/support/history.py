@@ -1,7 +1,7 @@
-"""What a job has left behind, read once: its operators' event log, its ledger, and Spark's logs of its queries.
+"""The history of a job, read once: its operators' event log, its ledger, and Spark's logs of its queries.
 
-The validators in `tests.support.validators` are functions over it. A `History` is a value: tests of the validators
-build one by hand.
+The validators in `tests.support.validators` are functions of it. A `History` is a value: tests of the validators build
+one by hand.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tests.support import operators
 
 @dataclass(frozen=True)
 class QueryLog:
-    """Spark's write-ahead log of one query, as far as Spark has kept it."""
+    """Spark's write-ahead log of one query: the part that Spark still retains."""
 
     query_id: str | None
     planned: Mapping[int, LoggedOffsets]
     """`offsets/N`, by N."""
     committed: frozenset[int]
-    """Every N with a `commits/N`."""
+    """Every N for which `commits/N` exists."""
 
     @property
     def newest(self) -> int:
-        """The newest committed epoch; -1 when there is none."""
+        """The newest committed epoch; -1 if there is none."""
         return max(self.committed, default=-1)
 
     @property
@@ -54,7 +54,7 @@ class QueryLog:
 
 @dataclass(frozen=True)
 class History:
-    """Everything that validators look at."""
+    """Everything that validators check."""
 
     events: tuple[Mapping[str, Any], ...] = ()
     """The event log of the operators in `tests.support.operators`, in order; empty for other operators."""
@@ -65,9 +65,9 @@ class History:
     states: tuple[ExecutionStateRow, ...] = ()
     incidents: tuple[IncidentRow, ...] = ()
     logs: Mapping[str, QueryLog] = field(default_factory=dict)
-    """By query uid; a query whose checkpoint is not there any more has none."""
+    """By query uid, without queries whose checkpoint no longer exists."""
     state_rows: Mapping[str, int] = field(default_factory=dict)
-    """Rows left in the state stores of the queries that the last run has seen to their end, by uid."""
+    """Rows left in the state stores of the queries that finished in the last run, by uid."""
 
     @classmethod
     def read(cls, state: Path, event_logs: Iterable[str | Path] = (), **given: Any) -> History:
@@ -75,13 +75,13 @@ class History:
 
         Args:
             state: the job's state directory, on a local path.
-            event_logs: of its operators.
-            given: further fields, such as `state_rows`.
+            event_logs: event logs of its operators.
+            given: additional fields, such as `state_rows`.
         """
         ledger = Ledger(str(state))
 
         def rows(row_type: type[Row]) -> tuple[Any, ...]:
-            # A row that was written again after a failure stands there twice and counts once.
+            # A row that was written again after a failure is there twice and counts once.
             found: list[Row] = []
             for row in ledger.table(row_type).rows():
                 if row not in found[-200:]:
@@ -101,20 +101,20 @@ class History:
         )
 
     def of(self, uid: str, *names: str) -> list[Mapping[str, Any]]:
-        """An operator's events, in order; only those of the given names, when there are any."""
+        """An operator's events, in order; only those with the given names, if any are given."""
         return [event for event in self.events if event["uid"] == uid and (not names or event["event"] in names)]
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """Operators that have written events."""
+        """Uids of the operators that have written events."""
         return tuple(dict.fromkeys(event["uid"] for event in self.events))
 
     def lineage(self, query: str) -> int:
-        """The query's present lineage."""
+        """The query's current lineage."""
         return max((row.lineage for row in self.jobs if row.event == "reset" and row.query in ("", query)), default=1)
 
     def finals(self, query: str) -> list[CheckpointRow]:
-        """The steps of the query's final checkpoint in its present lineage, oldest first."""
+        """The steps of the query's final checkpoint in its current lineage, oldest first."""
         steps = [
             row
             for row in self.checkpoints
@@ -124,6 +124,6 @@ class History:
 
     @property
     def finished_queries(self) -> tuple[str, ...]:
-        """Queries whose finished flag stands in their present lineage."""
+        """Queries with a finished flag in their current lineage."""
         flags = (row for row in self.finished if row.kind == "query")
         return tuple(dict.fromkeys(row.query for row in flags if row.lineage == self.lineage(row.query)))

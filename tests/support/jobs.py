@@ -1,4 +1,4 @@
-"""Small jobs for tests, made of the operators in `tests.support.operators`."""
+"""Small jobs for tests, built from the operators in `tests.support.operators`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the tests' operators; their code travels by value, as workers do not have the tests on their path."""
+    """Register the tests' operators; their code is pickled by value, as workers do not have the tests on their path."""
     cloudpickle.register_pickle_by_value(operators)
     sx.register(spark, operators.Numbers, operators.Folder, operators.PatientFolder)
 
@@ -34,7 +34,7 @@ def numbers(spark: SparkSession, uid: str, **options: Any) -> DataFrame:
 
 
 class JobHarness:
-    """A folder with one job in it: state, outputs and the event log."""
+    """A directory with one job: state, outputs and the event log."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
@@ -49,21 +49,21 @@ class JobHarness:
     def job(
         self, frame: DataFrame, *, sink: str = "folder", query: str = "q", out: str = "out", **settings: Any
     ) -> Job:
-        """A job of one query into a folder; `sink_<option>` goes to the sink, the rest to the job."""
+        """A job with one query that writes to a folder; `sink_<option>` is passed to the sink, the rest to the job."""
         job = sx.Job(self.spark, "lab", state=self.folder / "state", **_without(settings, "sink_"))
         self.add(job, frame, sink=sink, query=query, out=out, **settings)
         return job
 
     def run(self, frame: DataFrame, **settings: Any) -> JobResult:
-        """Run a job of one query to its end; arguments as of `job`."""
+        """Run a job with one query to its end; takes the same arguments as `job`."""
         return self.job(frame, **settings).run(progress=False)
 
     def history(self) -> History:
-        """All that the job has left so far."""
+        """The job's history so far."""
         return History.read(self.folder / "state", [self.log])
 
     def add(self, job: Job, frame: DataFrame, *, sink: str = "folder", query: str, out: str, **settings: Any) -> None:
-        """Add a query that writes to a folder of its own."""
+        """Add a query that writes to its own folder."""
         writer = frame.writeStream.format(sink).option("uid", f"{query}-out").option("path", str(self.folder / out))
         writer = writer.option("log", self.log)
         for name, value in _only(settings, "sink_").items():
@@ -75,11 +75,11 @@ class JobHarness:
         return operators.events(self.log, *names)
 
     def rows(self, out: str = "out") -> list[dict[str, Any]]:
-        """What the folder sink has made visible."""
+        """The rows that the folder sink has made visible."""
         return operators.rows(self.folder / out)
 
     def numbers(self, out: str = "out") -> list[tuple[str, int]]:
-        """(channel, n) of all visible rows, sorted; a repeated one shows twice."""
+        """(channel, n) of all visible rows, sorted; a repeated row appears twice."""
         return sorted((row["channel"], row["n"]) for row in self.rows(out))
 
     def checkpoint(self, query: str = "q") -> Path:
@@ -88,7 +88,7 @@ class JobHarness:
 
 
 def expected(*counts: int) -> list[tuple[str, int]]:
-    """What `numbers` gives for these counts."""
+    """The rows that the source `numbers` returns for these counts."""
     return sorted((str(channel), n) for channel, count in enumerate(counts) for n in range(count))
 
 
@@ -102,5 +102,5 @@ def _without(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 @pytest.fixture
 def lab(spark: SparkSession, tmp_path: Path) -> JobHarness:
-    """A folder with a job in it."""
+    """A directory with a job."""
     return JobHarness(spark, tmp_path)

@@ -1,6 +1,6 @@
-"""A job as a process of its own, to be killed: `python -m tests.support.killable JOB FOLDER`; a test continues it.
+"""A job in a separate process, to be killed: `python -m tests.support.killable JOB FOLDER`; a test continues it.
 
-A job is a function of its lab, so that the test builds the very same one after the kill.
+A job is a function of its harness, so that the test can build the same job after the kill.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"mixed": mixed, "beside":
 
 @contextmanager
 def running(job: Callable[[JobHarness], Job], folder: Path) -> Iterator[Tree]:
-    """The job in a driver of its own; nothing of it is left afterwards."""
+    """Run the job in a separate driver; all its processes are terminated afterwards."""
     command: list[str | Path] = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
     with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2])}) as driver:
         yield driver
 
 
 def kill(driver: Tree) -> None:
-    """`kill -9` to the driver; its JVM notices, and ends by itself."""
+    """`kill -9` the driver; its JVM notices that and exits by itself."""
     driver.kill()
     until(lambda: not driver.members(), "the killed driver's JVM and workers have ended")
 

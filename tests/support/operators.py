@@ -1,6 +1,6 @@
-"""Operators for tests: a source and a sink that write an event log, over which the tests' validators run.
+"""Operators for tests: a source and a sink that write an event log, which the tests' validators read.
 
-The event log is a file of JSON lines, appended to from every process of a job. Rows are counted by content.
+The event log is a file of JSON lines, to which every process of a job appends. Rows are counted by content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committe
 
 
 def record(log: str, event: str, **fields: Any) -> None:
-    """Append one event; a single write of a short line is atomic on a local file system."""
+    """Append one event. A single write of a short line is atomic on a local file system."""
     if log:
         line = json.dumps({"event": event, "at": time.time(), "pid": os.getpid(), **fields}) + "\n"
         with Path(log).open("a") as out:
@@ -29,28 +29,28 @@ def record(log: str, event: str, **fields: Any) -> None:
 
 
 def events(log: str | Path, *names: str) -> list[dict[str, Any]]:
-    """The events of a log, in order; only those of the given names, when there are any."""
+    """The events of a log, in order; only those with the given names, if any are given."""
     path = Path(log)
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     return [line for line in lines if not names or line["event"] in names]
 
 
 class NumbersOptions(SourceOptions):
-    """Channels `0..`, each with so many rows; `n` counts within the channel."""
+    """Channels from `0` on, each with a number of rows; `n` counts within the channel."""
 
     counts: str = "100"
-    """Rows per channel, by comma."""
+    """Rows per channel, comma-separated."""
     log: str = ""
     live: bool = False
-    """Unbounded: channels never end, and grow by `rate` rows per second."""
+    """If set, the source is unbounded: channels never end, and grow by `rate` rows per second."""
     rate: int = 100
     gate: str = ""
-    """While this file is absent, nothing past the first epoch is planned."""
+    """While this file does not exist, only the first epoch is planned."""
     fail_at: int = -1
-    """Reading this row of channel 0 raises."""
+    """Reading this row of channel 0 raises an error."""
     finalize_after: int = 0
     step_ms: int = 1000
-    """Event time between rows, ms."""
+    """Difference of event time between rows, ms."""
 
 
 class Numbers(ChannelSource):
@@ -125,13 +125,13 @@ class FolderOptions(SinkOptions):
     path: str
     log: str = ""
     fail_commits: int = 0
-    """So many first commit attempts raise, after the effect."""
+    """Number of first commit attempts that raise, after they took effect."""
     fail_claims: int = 0
-    """So many first claims raise, before they take effect."""
+    """Number of first claims that raise, before they take effect."""
     finalize_after: int = 0
     """Final epochs that the sink needs before it is finalized."""
     lost_epoch: int = -1
-    """The commit of this epoch raises, although it took effect, and is not tried again."""
+    """The commit of this epoch raises after it took effect, and is not retried."""
 
 
 class Folder(TwoPhaseCommitSink):
@@ -186,7 +186,7 @@ class Folder(TwoPhaseCommitSink):
         folder.mkdir(parents=True, exist_ok=True)
         if len(events(self.options.log, "claim_failed")) < self.options.fail_claims:
             record(self.options.log, "claim_failed", uid=claim.sink, incarnation=claim.incarnation)
-            raise StorageError("the folder is away", operator=f"sink '{claim.sink}'", kept="all", do="bring it back")
+            raise StorageError("the folder is missing", operator=f"sink '{claim.sink}'", kept="all", do="restore it")
         (folder / "fence").write_text(str(claim.incarnation))
         record(self.options.log, "claim", uid=claim.sink, incarnation=claim.incarnation)
 

@@ -1,4 +1,4 @@
-"""Pages of the documentation: their Python, started as a reader would start it, and their tables of options."""
+"""Pages of the documentation: their Python code, run as a reader would run it, and their tables of options."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def read(name: str) -> str:
 
 
 def python_blocks(name: str) -> list[str]:
-    """The Python of a page, block by block."""
+    """The Python code of a page, block by block."""
     return python_of(read(name))
 
 
 def python_of(text: str) -> list[str]:
-    """The same of a text that is not in the folder of pages."""
+    """The same for a text outside the directory of pages."""
     return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def run(folder: Path, code: str, **env: str) -> str:
-    """Start code as a script in a folder, with modules that are in it and what else the environment has to have.
+    """Run code as a script in a directory, with the modules in it and additional environment variables.
 
     Returns:
-        What it printed.
+        Its output.
     """
     script = folder / "page.py"
     script.write_text(code, encoding="utf-8")
@@ -52,16 +52,16 @@ def run(folder: Path, code: str, **env: str) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a script of `run_each`."""
+    """Result of a script of `run_each`."""
 
     said: str
     failed: str
-    """The traceback; empty when there was none."""
+    """The traceback; empty if there was none."""
     folder: Path
-    """What it has left in its working folder."""
+    """The files that it left in its working directory."""
 
     def well(self) -> Ran:
-        """Itself, when the script ended well."""
+        """This result; fails the test if the script failed."""
         assert not self.failed, self.said[-2000:] + self.failed[-3000:]
         return self
 
@@ -93,16 +93,16 @@ for name in NAMES:
 def run_each(
     folder: Path, examples: Mapping[str, str], *, given: Mapping[str, Path] | None = None, **env: str
 ) -> dict[str, Ran]:
-    """Start several scripts in one process, one after the other: one JVM for all.
+    """Run several scripts in one process, one after the other, with one JVM for all.
 
-    Each has names of its own, and a working folder in which is only what it was given. One that fails does not keep the
-    others from running.
+    Each has its own namespace, and a working directory that contains only its given files. If one fails, the others
+    still run.
 
     Args:
-        folder: empty.
-        examples: Python by the name that a traceback shows.
-        given: folders whose content is put into the working folder, by the same names.
-        env: what else the environment has to have.
+        folder: an empty directory.
+        examples: Python code by the name that a traceback shows.
+        given: directories whose content is moved into the working directory, by the same names.
+        env: additional environment variables.
     """
     (folder / "work").mkdir()
     for name, code in examples.items():
@@ -119,23 +119,23 @@ def run_each(
 
 
 def section(name: str, title: str = "Options") -> str:
-    """What stands under a title of the second level."""
+    """The text under a title of the second level."""
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", read(name), re.DOTALL | re.MULTILINE)
     assert found is not None, f"docs/{name}.md has no section '{title}'"
     return found[1]
 
 
 def options(table: str) -> set[str]:
-    """The names in the first column of a table; a row may have several."""
+    """The names in the first column of a table; a row may name several."""
     rows = re.findall(r"^\| ((?:`[\w<>.]+`(?:, )?)+) \|", table, re.MULTILINE)
     return {name.lower() for row in rows for name in re.findall(r"`([\w<>.]+)`", row)}
 
 
 def defaults(table: str) -> dict[str, str]:
-    """The defaults that are written as code in a table's second column, by option."""
+    """The defaults written as code in a table's second column, by option."""
     return dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table, re.MULTILINE))
 
 
 def links(name: str) -> list[str]:
-    """The other pages in its folder that a page links to."""
+    """The other pages in the same directory that a page links to."""
     return re.findall(r"\]\((\w+)\.md\)", read(name))

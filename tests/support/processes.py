@@ -1,7 +1,7 @@
 """Trees of real processes that a test starts, kills in part, and never leaves behind.
 
-Each tree is a session of the operating system of its own: what is in it is found by its session id, also after its
-parents have died, and nothing outside it is ever touched.
+Each tree is a separate session of the operating system: its processes are found by their session id, even after their
+parents have died, and no other process is ever touched.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ class Member:
 
     pid: int
     started: float
-    """Seconds since 1970; with the pid it names a process, also when the number is used again."""
+    """Seconds since 1970; together with the pid it identifies a process, even if the pid is reused."""
     command: str
 
     @property
     def is_jvm(self) -> bool:
-        """A JVM of any kind."""
+        """Whether it is a JVM of any kind."""
         return Path(self.command.partition(" ")[0]).name == "java"
 
     @property
     def is_executor(self) -> bool:
-        """The JVM of an executor of a cluster."""
+        """Whether it is the JVM of a cluster's executor."""
         return self.is_jvm and "CoarseGrainedExecutorBackend" in self.command
 
     @property
     def is_python_worker(self) -> bool:
-        """A Python process of Spark's, not the shell script in pyspark's folder that starts the JVM."""
+        """Whether it is one of Spark's Python processes, and not pyspark's shell script that starts the JVM."""
         return " -m pyspark." in self.command and not self.is_jvm
 
     def kill(self) -> bool:
-        """SIGKILL; returns whether it was still there."""
+        """Send SIGKILL; returns whether the process still existed."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
             if process.create_time() == self.started and process.status() != psutil.STATUS_ZOMBIE:
@@ -55,12 +55,12 @@ class Member:
 
 
 class Tree:
-    """A command, and every process that comes of it. Use it in a `with`: at its end nothing of it is left.
+    """A command, and all processes that descend from it. Use it in a `with`, whose end terminates them all.
 
     Args:
-        command: what to run.
-        log: file for its output, added to.
-        env: further environment variables.
+        command: the command to run.
+        log: file to which its output is appended.
+        env: additional environment variables.
     """
 
     def __init__(self, command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> None:
@@ -86,11 +86,11 @@ class Tree:
         self.kill_all()
 
     def poll(self) -> int | None:
-        """The command's exit code; None while it runs. A signal is a negative number."""
+        """The command's exit code; None while it runs. A signal gives a negative number."""
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for the command's end for so long."""
+        """Wait until the command ends, at most this long; returns its exit code, or None."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
         return None
@@ -105,22 +105,22 @@ class Tree:
         return found
 
     def kill(self) -> None:
-        """SIGKILL to the command alone: what it had started lives on."""
+        """Send SIGKILL to the command alone: the processes that it started survive."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def terminate(self, seconds: float = 30) -> None:
-        """Ask the command to end, then end everything that is left."""
+        """Send SIGTERM to the command, then kill all processes that are left."""
         self._process.terminate()
         self.wait(seconds)
         self.kill_all()
 
     def kill_all(self) -> None:
-        """SIGKILL to every process of the tree, and wait until none is left."""
+        """Send SIGKILL to every process of the tree, and wait until none is left."""
 
         def none_left() -> bool:
-            # Again and again: one may have started another between the look and the kill.
+            # Repeated, because a process may have started another one between the listing and the kill.
             left = self.members()
             for member in left:
                 member.kill()
@@ -131,5 +131,5 @@ class Tree:
         self._process.wait()
 
     def text(self) -> str:
-        """What it has said so far."""
+        """Its output so far."""
         return self.log.read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""What the tests of bad input share: how a refusal is checked, and a job into a Delta table."""
+"""Helpers for the tests of bad input: checking that something is refused, and a job that writes a Delta table."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.support.waiting import until
 
 @contextmanager
 def refused(kind: type[SparkExtError], *words: str) -> Iterator[list[str]]:
-    """What happens inside is refused by an error of that kind, which has all its parts and these words in it.
+    """Expect an error of that kind, which has all its parts and contains these words.
 
-    Gives a list that holds all that was told, once it was.
+    Yields a list to which the text of the error is added.
     """
-    told: list[str] = []
+    messages: list[str] = []
     with pytest.raises((SparkExtError, PySparkException)) as caught:
-        yield told
-    told.append(str(caught.value))
+        yield messages
+    messages.append(str(caught.value))
     error: BaseException | None = caught.value
     if isinstance(error, PySparkException):
-        # What Spark itself called, such as `load()`, comes back in Spark's error, with ours in it.
+        # An error in code that Spark calls, such as that of `load()`, is embedded in Spark's own error.
         error = from_text(str(error))
     if isinstance(error, JobFailedError):
         assert error.operator and error.kept and error.do, str(error)
@@ -46,7 +46,7 @@ def refused(kind: type[SparkExtError], *words: str) -> Iterator[list[str]]:
 
 
 def failures(job: Job) -> list[tuple[str, str]]:
-    """What the ledger has of a job's failures, in order: what happened, and what was done."""
+    """A job's failures in the ledger, in order: what happened, and which action was taken."""
     rows = Ledger(job.state_directory).table(IncidentRow).rows()
     return [(row.what, row.action) for row in sorted(rows, key=lambda row: row.at) if row.type == "failure"]
 
@@ -62,7 +62,7 @@ def delta_numbers(path: Path) -> list[tuple[str, Any]]:
 
 
 def delta_job(lab: JobHarness, frame: DataFrame, out: str = "out", **settings: Any) -> Job:
-    """A job of one query into a Delta table."""
+    """A job with one query that writes to a Delta table."""
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", **settings)
     writer = frame.writeStream.format("delta_2pc").option("uid", "q-out").option("path", str(lab.folder / out))
     return job.add("q", writer)

@@ -1,8 +1,8 @@
-"""What each test needs, found out when it is collected: markers that nobody has to write, and the order of the files.
+"""Determines what each test needs when it is collected: sets markers automatically, and the order of the files.
 
-A test is marked `spark` when it or one of its fixtures asks for the Spark session, `server` when it uses something of
-`tests.servers`, and `process` when it starts a process of its own. What a test uses is read from the code: the
-functions and classes of the tests that it names, those that they name, and so on.
+A test is marked `spark` if it or one of its fixtures requests the Spark session, `server` if it uses something from
+`tests.servers`, and `process` if it starts a process itself. What a test uses is read from the code: the functions and
+classes of the tests that it refers to, those that they refer to, and so on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _OURS: Final = ("tests.", "spark_ext.testing.")
 _SERVERS: Final = "tests.servers."
 
 _SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
-"""What a test without `slow` is taken to cost, by the dearest of its markers; one without any costs next to nothing."""
+"""Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark, and order: before `-m` selects."""
+    """Mark and order the tests, before `-m` selects."""
     for item in items:
         for name in sorted(_needs(item)):
             item.add_marker(name)
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cost: dict[str, float] = {}
     for item in items:
         cost[_file(item)] = cost.get(_file(item), 0.0) + _seconds(item)
-    # The dearest file first, so that no worker has a long one left when the others have ended.
+    # The most expensive file first, so that no worker still has a long one when the others are done.
     items.sort(key=lambda item: (-cost[_file(item)], _file(item)))
 
 
@@ -67,7 +67,7 @@ def _needs(item: pytest.Item) -> set[str]:
 
 
 def _functions(item: pytest.Item, names: set[str]) -> Iterator[Callable[..., Any]]:
-    """A test's function, and those of its fixtures."""
+    """The function of a test, and those of its fixtures."""
     if isinstance(item, pytest.Function):
         yield item.function
         for name, fixtures in item._fixtureinfo.name2fixturedefs.items():
@@ -77,7 +77,7 @@ def _functions(item: pytest.Item, names: set[str]) -> Iterator[Callable[..., Any
 
 @cache
 def _uses(function: Callable[..., Any]) -> frozenset[str]:
-    """Which of `process` and `server` a function comes to."""
+    """Which of the markers `process` and `server` a function needs."""
     found: set[str] = set()
     seen: set[int] = set()
     todo: list[Any] = [function]
@@ -91,7 +91,7 @@ def _uses(function: Callable[..., Any]) -> frozenset[str]:
             found.add("process")
         elif isinstance(one, (FunctionType, type)) and _is_ours(one.__module__):
             if one.__module__.startswith(_SERVERS):
-                found.add("server")  # and not `process`, which is the test's own doing
+                found.add("server")  # not `process`, which is for processes that the test starts itself
             else:
                 todo += _named(one)
     return frozenset(found)
@@ -102,7 +102,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _named(one: FunctionType | type) -> Iterator[Any]:
-    """All globals that a function names; the functions of a class and of its bases."""
+    """All globals that a function refers to; for a class, its functions and those of its bases."""
     if isinstance(one, type):
         for base in filter(lambda base: _is_ours(base.__module__), one.__mro__):
             yield from (value.fget if isinstance(value, property) else value for value in vars(base).values())
@@ -113,7 +113,7 @@ def _named(one: FunctionType | type) -> Iterator[Any]:
         value = function.__globals__.get(name)
         yield value
         if isinstance(value, ModuleType) and _is_ours(value.__name__):
-            # As in `pages.run`: whatever is named beside the module may be its.
+            # As in `pages.run`: a name next to the module may be an attribute of it.
             yield from (getattr(value, other, None) for other in names)
 
 

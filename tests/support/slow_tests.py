@@ -1,4 +1,4 @@
-"""Names the tests of the default run that take more than 10 s and do not say why: `@pytest.mark.slow(seconds, reason)`.
+"""Lists the tests of the default run that take more than 10 s without `@pytest.mark.slow(seconds, reason)`.
 
 They are reported at the end and do not fail: on a busy machine everything takes longer.
 """
@@ -13,7 +13,7 @@ LIMIT_S: Final = 10.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Before pytest's own last line."""
+    """Called before pytest's own last line."""
     reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
     found = [
         report

@@ -1,4 +1,4 @@
-"""Snapshots of jobs, for the tests of what is made from them."""
+"""Snapshots of jobs, for the tests of views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that a test has started outlives it: trees of processes, and a real cluster."""
+"""No process that a test has started outlives it: trees of processes, and a real cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_kill_that_comes_too_late_hits_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.extended
-@pytest.mark.slow(20, "starts a cluster, of which a worker dies")
+@pytest.mark.slow(20, "starts a cluster and kills a worker")
 def test_a_cluster_starts_with_its_workers_and_leaves_nothing(tmp_path: Path) -> None:
     with Cluster(tmp_path, workers=2) as cluster:
         assert cluster.master.startswith("spark://127.0.0.1:")
@@ -64,9 +64,9 @@ def test_a_cluster_starts_with_its_workers_and_leaves_nothing(tmp_path: Path) ->
         workers = list(cluster.workers)
         assert all(worker.members() for worker in workers)
         assert cluster.executors() == []
-        # A worker that dies is missed.
+        # The Master notices that a worker has died.
         workers[0].kill_all()
-        until(lambda: cluster.registered() == 1, "the Master misses the dead worker")
+        until(lambda: cluster.registered() == 1, "the Master has removed the dead worker")
     assert [worker.members() for worker in workers] == [[], []]
 
 

@@ -1,4 +1,4 @@
-"""The validators find nothing wrong with a good history, and each names its own fault in a bad one."""
+"""The validators find no fault in a good history, and each reports its own fault in a bad one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ GOOD = History(
     },
     state_rows={"q": 0},
 )
-"""One query, killed nowhere: two channels, three epochs, a replay that the sink recognised, all final steps."""
+"""One query without a kill: two channels, three epochs, a replay that the sink recognised, all final steps."""
 
 
 def test_nothing_is_wrong_with_a_good_history() -> None:

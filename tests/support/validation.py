@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def validated_jobs(test: pytest.Item) -> Iterator[None]:
-    """Note each job that starts; at the end stop those that still run, and validate what each state directory holds.
+    """Record each job that starts; at the end stop those still running, and validate each state directory.
 
     Args:
-        test: names validators that do not hold in it by the marker `without_validators`.
+        test: its marker `without_validators` names validators that do not apply to it.
     """
     from spark_ext.jobs.job import Job
 
@@ -47,7 +47,7 @@ def validated_jobs(test: pytest.Item) -> Iterator[None]:
 
 
 def validate(jobs: list[Job], test: pytest.Item) -> list[str]:
-    """What is wrong with the history of the jobs of one state directory."""
+    """Faults in the history of the jobs of one state directory."""
     logs = {
         operator.options["log"]
         for job in jobs

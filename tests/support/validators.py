@@ -1,10 +1,10 @@
-"""Lifecycle validators: what must hold of any job's history, whatever was killed on the way.
+"""Lifecycle validators: what must be true of any job's history, whatever was killed while it ran.
 
-Each validator is a pure function from a `History` to what is wrong with it, in words; nothing wrong is an empty list.
-`problems` runs all of them. The fixture `spark` does so after every test that has started a job, and chaos after each
-round, so a test states only what is particular to it.
+Each validator is a pure function from a `History` to a list of its faults, described in words. `problems` runs all of
+them. The fixture `spark` does so after every test that has started a job, and chaos after each round, so a test checks
+only what is specific to it.
 
-The idea is that of the lifecycle tests of Apache Flink: the job writes an event log, and validators read it.
+The idea comes from the lifecycle tests of Apache Flink: the job writes an event log, and validators read it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEGAL: Final[dict[str, frozenset[str]]] = {
     "FAILED": frozenset(),
     "CANCELED": frozenset(),
 }
-"""What may follow a state of one query within one incarnation. Written down here again, so that it checks the code."""
+"""The states that may follow a state of one query within one incarnation. Repeated here, so that it checks the code."""
 
 FINAL_STEPS: Final = ("COMPLETED", "FLAGGED", "ACKNOWLEDGED", "CLOSED")
 
@@ -39,7 +39,7 @@ HOOKS: Final = {"open": 0, "end_of_input": 1, "committed": 2, "final_checkpoint"
 
 
 def end_of_input_once_and_last(history: History) -> Problems:
-    """One end of input per source and start at most, after its last row; no row is read after it."""
+    """At most one end of input per source and start, after its last row; no row is read after it."""
     out = []
     for uid in history.uids:
         ended = False
@@ -49,14 +49,14 @@ def end_of_input_once_and_last(history: History) -> Problems:
             elif event["event"] == "read" and ended:
                 out.append(f"'{uid}' read {event['channel']} [{event['start']}, {event['end']}) after its end of input")
         starts = Counter(event["pid"] for event in history.of(uid, "end_of_input"))
-        # A start in the same process may announce the end again, when the step after it was not recorded.
+        # A start in the same process may announce the end again if the step after it was not recorded.
         limit = max(1, len([row for row in history.jobs if row.event == "started"]))
         out += [f"'{uid}': {count} ends of input in one process" for count in starts.values() if count > limit]
     return out
 
 
 def flags_follow_commits(history: History) -> Problems:
-    """A flag's epoch is committed; a channel's flags are numbered without gaps; a query's follow its checkpoint."""
+    """A flag's epoch is committed; channels' flags are numbered without gaps; a query's flag follows its checkpoint."""
     out = []
     sequences: dict[tuple[str, str, int], list[int]] = {}
     for flag in history.finished:
@@ -79,7 +79,7 @@ def flags_follow_commits(history: History) -> Problems:
 
 
 def claim_before_every_write(history: History) -> Problems:
-    """An incarnation commits to a target only after it has claimed it, and not after a newer one has."""
+    """An incarnation commits to a target only after it has claimed it, and not after a newer one has claimed it."""
     out = []
     for uid in history.uids:
         claims: list[int] = []
@@ -95,7 +95,7 @@ def claim_before_every_write(history: History) -> Problems:
 
 
 def hooks_in_order(history: History) -> Problems:
-    """Open, end of input, acknowledgement, close: in this order, and nothing of an operator after its close."""
+    """Open, end of input, acknowledgement, close: in this order, and no event of an operator after its close."""
     out = []
     for uid in history.uids:
         rank: dict[tuple[int, int], int] = {}
@@ -118,7 +118,7 @@ def hooks_in_order(history: History) -> Problems:
 
 
 def legal_states(history: History) -> Problems:
-    """Within an incarnation each query's states follow one another as `LEGAL` allows, and end in one that is final."""
+    """Within an incarnation each query's states follow one another as `LEGAL` allows, and the last one is final."""
     out = []
     runs: dict[tuple[int, str], list[str]] = {}
     for row in sorted(history.states, key=lambda row: row.since):
@@ -136,7 +136,7 @@ def legal_states(history: History) -> Problems:
 
 
 def no_epoch_twice(history: History) -> Problems:
-    """Each epoch has one row with one content; a sink makes it visible once; numbers have no gaps."""
+    """Each epoch is recorded once; a sink makes it visible once; numbers have no gaps."""
     out = []
     rows = Counter((row.query, row.query_id, row.lineage, row.epoch) for row in history.epochs)
     out += [f"epoch {key[3]} of '{key[0]}' is recorded {count} times" for key, count in rows.items() if count > 1]
@@ -157,7 +157,7 @@ def no_epoch_twice(history: History) -> Problems:
 
 
 def finished_means_committed(history: History) -> Problems:
-    """A finished query has committed all that it planned, its sources have ended, and every marker has passed."""
+    """A finished query has committed all that it planned, all its sources have ended, and every marker has passed."""
     out = []
     for query in history.finished_queries:
         log = history.logs.get(query)
@@ -165,7 +165,7 @@ def finished_means_committed(history: History) -> Problems:
             continue
         ours = query_offsets.source_offsets(log.at_the_end)
         drained = any(row.drained for row in history.finished if row.query == query and row.kind == "query")
-        # Spark's own sources cannot see a drain: what was planned when it came is not part of the job.
+        # Spark's own sources do not notice a drain: what they had planned when it came is not part of the job.
         natives = [raw for raw in log.at_the_end.sources if kind_of(raw) is None]
         newest = max(log.planned, default=-1)
         if newest > log.newest and not (drained or natives):
@@ -178,7 +178,7 @@ def finished_means_committed(history: History) -> Problems:
 
 
 def final_checkpoint_in_order(history: History) -> Problems:
-    """The steps of a final checkpoint are recorded in their order, each once, all of one checkpoint."""
+    """The steps of a final checkpoint are recorded in order, each once, and all belong to one checkpoint."""
     out = []
     for query in dict.fromkeys(row.query for row in history.checkpoints if row.kind == "final"):
         steps = history.finals(query)
@@ -191,7 +191,7 @@ def final_checkpoint_in_order(history: History) -> Problems:
 
 
 def no_state_left(history: History) -> Problems:
-    """A query that has finished holds no row in its state stores."""
+    """The state stores of a finished query are empty."""
     return [
         f"'{query}' is finished, and {rows} rows are left in its state"
         for query, rows in history.state_rows.items()
@@ -200,7 +200,7 @@ def no_state_left(history: History) -> Problems:
 
 
 def incarnations_grow_by_one(history: History) -> Problems:
-    """Each start has a number of its own, from 1 without gaps; each ends at most once."""
+    """Each start has its own number, from 1 without gaps; each ends at most once."""
     started = sorted(row.incarnation for row in history.jobs if row.event == "started")
     out = [] if started == list(range(1, len(started) + 1)) else [f"incarnations {started} have started"]
     ended = Counter(row.incarnation for row in history.jobs if row.event == "ended")
@@ -208,7 +208,7 @@ def incarnations_grow_by_one(history: History) -> Problems:
 
 
 def offsets_only_grow(history: History) -> Problems:
-    """From epoch to epoch no source forgets a finish, confirms less, or goes back behind its end."""
+    """From epoch to epoch no source loses a finish, confirms less, or moves back before its end."""
     out = []
     for query, log in history.logs.items():
         for one, two in pairwise(log.planned.values()):
@@ -241,11 +241,11 @@ VALIDATORS: Final[tuple[Callable[[History], Problems], ...]] = (
 
 
 def problems(history: History, *, without: Iterable[Callable[[History], Problems]] = ()) -> Problems:
-    """All that is wrong with a history.
+    """All faults in a history.
 
     Args:
-        history: of one job.
-        without: validators that a test has reason to leave out.
+        history: the history of one job.
+        without: validators that do not apply.
     """
     chosen: list[Any] = [validator for validator in VALIDATORS if validator not in tuple(without)]
     return [f"{validator.__name__}: {problem}" for validator in chosen for problem in validator(history)]

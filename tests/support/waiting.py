@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a limit: as users of the kit have it."""
+"""Waiting for a condition, with a limit: the same function that the contract kit offers to users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the end of input share: a source of given rows, a query outside a job, and what it has done."""
+"""Helpers for the tests of the end of input: a source of given rows, a query outside a job, and its results."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ SCHEMA = "ts timestamp, k string, n bigint"
 
 
 class GivenOptions(SourceOptions):
-    """A JSON file with channel -> rows."""
+    """Options of `GivenRows`: a JSON file that maps channels to rows."""
 
     path: str
     live: bool = False
-    """The file may get more rows; channels never end."""
+    """If set, rows may be added to the file, and channels never end."""
 
 
 class GivenRows(ChannelSource):
-    """Rows of a file; event times are microseconds."""
+    """The rows of a file; event times are in microseconds."""
 
     options_type = GivenOptions
     options: GivenOptions
@@ -83,20 +83,20 @@ class GivenRows(ChannelSource):
 
 
 def micros(hours: float | None) -> int | None:
-    """Event time of a given row."""
+    """Event time of a given row, microseconds since 1970."""
     return None if hours is None else int((DAY.timestamp() + hours * 3600) * 1_000_000)
 
 
 def hour(hours: float) -> datetime:
-    """Event time of a given row, as Spark hands it to Python."""
+    """Event time of a given row, as Spark passes it to Python."""
     return (DAY + timedelta(hours=hours)).astimezone().replace(tzinfo=None)
 
 
 class Streams:
-    """A folder with given rows, one query on them, and what it wrote per epoch."""
+    """A directory with given rows, one query over them, and its output per epoch."""
 
     def __init__(self, spark: SparkSession, folder: Path, name: str = "checkpoint") -> None:
-        # Workers do not have the tests on their path: the source's code travels by value.
+        # Workers do not have the tests on their path, so the source's code is pickled by value.
         import tests.support.watermarks
 
         cloudpickle.register_pickle_by_value(tests.support.watermarks)
@@ -111,7 +111,7 @@ class Streams:
     # -- input --------------------------------------------------------------------------------------------------------
 
     def put(self, uid: str, *channels: Sequence[Given]) -> None:
-        """Write a source's rows, for each channel all of them."""
+        """Write all rows of a source, by channel."""
         content = {str(index): [[micros(hours), k, n] for hours, k, n in rows] for index, rows in enumerate(channels)}
         draft = self.folder / f".{uid}.json"
         draft.write_text(json.dumps(content))
@@ -135,7 +135,7 @@ class Streams:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def start(self, df: DataFrame, trigger: Mapping[str, Any] | None = None, *, job: bool = True) -> StreamingQuery:
-        """Start the query; as a job would, which tells its markers where the checkpoint is, or outside any."""
+        """Start the query as a job would, so that its markers can find the checkpoint, or outside any job."""
         ends = {leaf.uid: leaf for leaf in jvm.plan_sources(df) if leaf.format == FORMAT}
         self._published = [uid for uid in ends if uid]
         place = registry.folder_of(self.spark)
@@ -160,10 +160,10 @@ class Streams:
         return self.query
 
     def settle(self) -> None:
-        """Wait until the query has nothing left to do: it ended by itself, or idles.
+        """Wait until the query has nothing left to do: it ended by itself, or is idle.
 
-        A planner process that Spark did not wait long enough for (10 s, on a busy machine) is started again: that
-        query has not planned anything yet.
+        On a busy machine Spark may not wait long enough for a planner process (10 s). The query is then started again,
+        as it has not planned anything yet.
         """
         assert self.query is not None
         for late in range(10):
@@ -179,16 +179,16 @@ class Streams:
                 self.query = self._again()
 
     def run(self, df: DataFrame, trigger: Mapping[str, Any] | None = None, *, job: bool = True) -> None:
-        """Start, wait until nothing is left to do, stop."""
+        """Start, wait until nothing is left to do, and stop."""
         self.start(df, trigger, job=job)
         self.settle()
         assert self.query is not None
         self.query.stop()
 
-    # -- what came of it ----------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """All rows written, sorted; one that was written twice shows twice."""
+        """All rows written, sorted; a row that was written twice appears twice."""
         return sorted((row for rows in self.written.values() for row in rows), key=in_order)
 
     def state_rows(self) -> list[int]:
@@ -214,7 +214,7 @@ class Streams:
         ]
 
     def ended(self, uid: str) -> list[bool]:
-        """Whether a source had ended, per committed epoch."""
+        """Whether a source has ended, per committed epoch."""
         return [
             bool(raw.get("ended"))
             for epoch in self.log()
@@ -223,7 +223,7 @@ class Streams:
         ]
 
     def crash_in(self, epoch: int) -> None:
-        """Leave what a crash between the sink's and Spark's commit of an epoch leaves: that epoch is replayed."""
+        """Restore the state after a crash between the sink's and Spark's commit of an epoch, so that it is replayed."""
         for folder, first in (("commits", epoch), ("offsets", epoch + 1)):
             for path in (self.checkpoint / folder).iterdir():
                 number = path.name.strip(".").removesuffix(".crc")
@@ -233,7 +233,7 @@ class Streams:
 
 
 def in_order(row: tuple[Any, ...]) -> tuple[str, ...]:
-    """A key for rows that may hold nulls: times in the order of time, the rest by their text."""
+    """A sort key for rows that may hold nulls: times in chronological order, other values by their text."""
     return tuple(value.isoformat() if isinstance(value, datetime) else repr(value) for value in row)
 
 
@@ -243,4 +243,4 @@ def sorted_rows(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 Shape: TypeAlias = Callable[[Callable[["DataFrame", str, str], "DataFrame"], Callable[[str], "DataFrame"]], "DataFrame"]
-"""A plan over sources `a` and `b`, given a watermark function and a reader: built once streaming and once in batch."""
+"""A plan over sources `a` and `b`, given a watermark function and a reader: built as streaming and as batch."""
