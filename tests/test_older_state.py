@@ -66,8 +66,8 @@ def test_a_job_killed_half_way_in_an_older_release_is_continued_exactly_once(spa
     ("part", "named"),
     [
         ("ledger/finished", "ledger/finished"),
-        ("queries/hourly/checkpoint", "ledger has epochs up to 2 committed"),
-        ("queries/copied/checkpoint/offsets/1", "put back offsets/1"),
+        ("queries/hourly/checkpoint", "the ledger has committed epochs up to 2"),
+        ("queries/copied/checkpoint/offsets/1", "restore offsets/1"),
     ],
 )
 def test_an_older_state_without_one_of_its_parts_is_refused(

@@ -71,7 +71,7 @@ def test_a_full_disk(on_disk: JobHarness, disk: Path, tmp_path: Path) -> None:
     until(lambda: running.ledger.epochs().count() == 1, "the first epoch to be in the ledger")
     filling = fill(disk)
     gate.touch()
-    with refused(StorageError, "job 'lab'", "query 'q'", "o space left on", "make room"):
+    with refused(StorageError, "job 'lab'", "query 'q'", "o space left on", "free space"):
         running.await_termination(300)
     assert on_disk.numbers() == expected(20)
     filling.unlink()
