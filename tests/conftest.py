@@ -60,7 +60,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if needs and not session.config.option.collectonly:
         from tests.servers import kafka  # by now a plugin
 
-        cache = session.config.cache
+        cache = getattr(session.config, "cache", None)  # not there with `-p no:cacheprovider`
         # Without jars the tests say what is missing, each for itself.
         with contextlib.suppress(EnvironmentProblem):
             packages = [kafka.PACKAGES] if "server" in needs else []

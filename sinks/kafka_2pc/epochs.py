@@ -111,12 +111,12 @@ class EpochsTopic:
             StorageError: no answer.
         """
         kafka = library(self.who)
-        client = admin(self._options, self.who)
         try:
-            there = self._partitions(client) or self._create(client)
-            resource = kafka.admin.ConfigResource(kafka.admin.ResourceType.TOPIC, self.topic)
-            asked = client.describe_configs([resource], request_timeout=self._seconds)
-            policy = answered(asked[resource], self._seconds)["cleanup.policy"].value
+            with admin(self._options, self.who) as client:
+                there = self._partitions(client) or self._create(client)
+                resource = kafka.admin.ConfigResource(kafka.admin.ResourceType.TOPIC, self.topic)
+                asked = client.describe_configs([resource], request_timeout=self._seconds)
+                policy = answered(asked[resource], self._seconds)["cleanup.policy"].value
         except (kafka.KafkaException, TimeoutError) as problem:
             raise self._fault(problem, f"the topic of epochs '{self.topic}' could not be described") from problem
         if policy != "compact":
@@ -158,10 +158,10 @@ class EpochsTopic:
             StorageError: no answer, or another sink's transaction stays open.
         """
         kafka = library(self.who)
-        client = admin(self._options, self.who)
         try:
-            end = self._settled_end(client) if settled else self._offset(client, kafka.admin.OffsetSpec.latest())
-            begin = self._offset(client, kafka.admin.OffsetSpec.earliest())
+            with admin(self._options, self.who) as client:
+                end = self._settled_end(client) if settled else self._offset(client, kafka.admin.OffsetSpec.latest())
+                begin = self._offset(client, kafka.admin.OffsetSpec.earliest())
             consumer = kafka.Consumer(
                 self._options.client(
                     self.who,

@@ -185,8 +185,8 @@ class Session:
                 wanted[topic] = max(wanted.get(topic, -1), partition)
         unknown = [topic for topic, most in wanted.items() if self._partitions.get(topic, 0) <= max(most, 0)]
         if unknown:
-            client = admin(self._options, self._who)
-            self._partitions |= partitions(client, unknown, self._seconds, self._who, NOTHING_VISIBLE)
+            with admin(self._options, self._who) as client:
+                self._partitions |= partitions(client, unknown, self._seconds, self._who, NOTHING_VISIBLE)
         for topic, partition in wanted.items():
             if self._partitions[topic] <= max(partition, 0):
                 there = self._partitions[topic]

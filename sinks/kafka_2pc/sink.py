@@ -136,8 +136,8 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         check_columns(schema, self.options.topic, self._who)
         options, kept = self.options, NOTHING_DONE
         asked = options.topic or options.epochs_topic
-        client = admin(options, self._who)
-        found = partitions(client, [asked], options.request_timeout / 1000, self._who, kept)
+        with admin(options, self._who) as client:
+            found = partitions(client, [asked], options.request_timeout / 1000, self._who, kept)
         if options.topic is not None and not found[asked]:
             raise no_topic(options.topic, "written", self._who, kept)
 

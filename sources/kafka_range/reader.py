@@ -234,11 +234,11 @@ def _sorted(messages: Sequence[Message], at: int, end: int) -> tuple[list[Messag
 
 def _continue_at(options: KafkaOptions, place: TopicPartition, at: int, who: str, *, accept: bool) -> int:
     kafka = library(who)
-    client = admin(options, who)
     seconds = options.request_timeout / 1000
     try:
-        low = offsets(client, {place: kafka.admin.OffsetSpec.earliest()}, seconds)[place]
-        high = offsets(client, {place: kafka.admin.OffsetSpec.latest()}, seconds)[place]
+        with admin(options, who) as client:
+            low = offsets(client, {place: kafka.admin.OffsetSpec.earliest()}, seconds)[place]
+            high = offsets(client, {place: kafka.admin.OffsetSpec.latest()}, seconds)[place]
     except TimeoutError as problem:
         raise unanswered(who, seconds, NOTHING_READ) from problem
     if low <= at:

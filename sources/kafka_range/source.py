@@ -12,8 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -23,6 +22,8 @@ from spark_ext.clients.kafka import (
     RECREATED,
     KafkaOptions,
     admin,
+    connect,
+    kept,
     library,
     no_topic,
     offsets,
@@ -148,10 +149,6 @@ class KafkaRange(ChannelSource):
         """The columns of Spark's own Kafka source."""
         return StructType([field for field in COLUMNS.fields if self.options.headers or field is not HEADERS])
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Sent to executors without clients."""
-        return {key: value for key, value in self.__dict__.items() if key not in ("_admin", "_committer")}
-
     # -- planning -------------------------------------------------------------------------------------------
 
     @property
@@ -171,7 +168,9 @@ class KafkaRange(ChannelSource):
             ConfigurationError: there is no such topic, or the client is refused.
             StorageError: the brokers do not answer.
         """
-        self._places()
+        # This process is the driver; it needs no client afterwards.
+        with admin(self.options, self._who) as client:
+            self._places(client)
 
     def follow(self, cutover: Cutover) -> None:
         """Begin after another source's last offsets, or after its last time."""
@@ -205,8 +204,8 @@ class KafkaRange(ChannelSource):
             return []
         if self._begun is None and not self.bounded:
             # Called before `resume`: what was read is not known yet.
-            return [Channel(_id(place), 0, [*place, None]) for place in self._places()]
-        fresh = [place for place in self._places() if place not in self._known]
+            return [Channel(_id(place), 0, [*place, None]) for place in self._places(self._admin)]
+        fresh = [place for place in self._places(self._admin) if place not in self._known]
         if not fresh:
             return []
         # A partition that was added later is read from its first message, wherever the others began.
@@ -341,19 +340,19 @@ class KafkaRange(ChannelSource):
 
     # -- the brokers ----------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _admin(self) -> AdminClient:
-        return admin(self.options, self._who)
+        return cast("AdminClient", kept(self.options, "plan", lambda: connect(self.options, self._who)))
 
-    @cached_property
+    @property
     def _committer(self) -> Any:
         own = self.options.client(self._who, group_id=self.options.group, enable_auto_commit=False)
-        return library(self._who).Consumer(own)
+        return kept(self.options, f"commit {self.options.group}", lambda: library(self._who).Consumer(own))
 
-    def _places(self) -> list[TopicPartition]:
+    def _places(self, client: AdminClient) -> list[TopicPartition]:
         """All partitions of the topics."""
-        topics = self._matching() if self.options.pattern is not None else self.options.topics
-        found = partitions(self._admin, topics, self._seconds, self._who, NOTHING_DONE) if topics else {}
+        topics = self._matching(client) if self.options.pattern is not None else self.options.topics
+        found = partitions(client, topics, self._seconds, self._who, NOTHING_DONE) if topics else {}
         for topic, count in found.items():
             if not count:
                 raise no_topic(topic, "read", self._who, NOTHING_DONE)
@@ -362,10 +361,10 @@ class KafkaRange(ChannelSource):
             raise refused(f"no topic's name matches '{pattern}'", self._who, "correct the option 'pattern'")
         return [(topic, number) for topic in sorted(found) for number in range(found[topic])]
 
-    def _matching(self) -> list[str]:
+    def _matching(self, client: AdminClient) -> list[str]:
         kafka, pattern = library(self._who), str(self.options.pattern)
         try:
-            topics = self._admin.list_topics(timeout=self._seconds).topics
+            topics = client.list_topics(timeout=self._seconds).topics
         except kafka.KafkaException as problem:
             raise self._fault(problem, "the topics could not be listed") from problem
         return [topic for topic in topics if re.fullmatch(pattern, topic)]

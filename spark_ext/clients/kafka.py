@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -154,8 +156,22 @@ def library(who: str) -> Any:
     return load("confluent_kafka", "kafka", who)
 
 
-def admin(options: KafkaOptions, who: str) -> AdminClient:
-    """A client for metadata and offsets whose connection the brokers have accepted. Keep a reference during its calls.
+@contextmanager
+def admin(options: KafkaOptions, who: str) -> Iterator[AdminClient]:
+    """A client as from `connect`, closed by the thread that used it.
+
+    Left to the garbage collector it might be destroyed by a thread of another client, whose answer happened to start a
+    collection: librdkafka then aborts the process.
+
+    Raises:
+        SparkExtError: as `connect`.
+    """
+    with connect(options, who) as client:
+        yield client
+
+
+def connect(options: KafkaOptions, who: str) -> AdminClient:
+    """A client for metadata and offsets whose connection the brokers have accepted. The caller must close it.
 
     Raises:
         EnvironmentProblem: the library is missing.
@@ -171,8 +187,31 @@ def admin(options: KafkaOptions, who: str) -> AdminClient:
         client = AdminClient(settings)
     except (kafka.KafkaException, TypeError, ValueError) as problem:
         raise refused_settings(problem, who) from problem
-    _enter(client, heard, options.request_timeout / 1000, who)
+    try:
+        _enter(client, heard, options.request_timeout / 1000, who)
+    except BaseException:
+        client.__exit__(None, None, None)
+        raise
     return client
+
+
+_kept: dict[tuple[str, str, str], Any] = {}
+_keeping: Final = threading.Lock()
+
+
+def kept(options: KafkaOptions, what: str, connect: Callable[[], Any]) -> Any:
+    """A client that this process keeps until its end, so that it is never left to the garbage collector.
+
+    Args:
+        options: how to reach the brokers.
+        what: for what purpose; there is one client for each purpose, brokers and settings.
+        connect: connects a new client.
+    """
+    key = (what, options.bootstrap_servers, repr(sorted(options.client_options.items())))
+    with _keeping:
+        if key not in _kept:
+            _kept[key] = connect()
+        return _kept[key]
 
 
 def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: str) -> None:

@@ -39,11 +39,11 @@ def test_a_transaction_that_the_brokers_have_ended_is_committed_once(
     monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
     target = HastyTarget(kafka, tmp_path)
     Driver(target, options={"transaction_timeout": "1 min"}).claim()
-    client = admin(KafkaOptions(bootstrap_servers=kafka.bootstrap), "test")
 
     def ends(*, committed: bool) -> list[int]:
         places = {(target.topic, number): OffsetSpec.latest() for number in range(2)}
-        return list(offsets(client, places, 20, committed=committed).values())
+        with admin(KafkaOptions(bootstrap_servers=kafka.bootstrap), "test") as client:
+            return list(offsets(client, places, 20, committed=committed).values())
 
     with frozen(tmp_path, "kafka.before_commit", run_epoch, target, 1, 0, 0, 5) as driver:
         # The messages, and behind them the marker that ended them.
