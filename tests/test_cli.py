@@ -1,22 +1,20 @@
-"""The command line as a process: what it prints, its exit codes, and that it reads a job's state without Spark."""
+"""The commands that read a job's state: what they print, their exit codes, and that they need no Spark."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 from rich.console import Console
 
+from spark_ext.cli import main
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.schema import (
     CheckpointRow,
@@ -30,20 +28,28 @@ from spark_ext.views.progress_line import line
 from spark_ext.views.snapshot import SourceSnapshot
 from spark_ext.views.status import read_status
 from spark_ext.views.status_view import show_rows
-from tests.support import pages
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
-def spark_ext(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "spark_ext", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "160", **environment},
-        check=False,
-    )
+@dataclass(frozen=True)
+class Done:
+    """What a command line printed, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def spark_ext(*arguments: str | Path) -> Done:
+    """Run a command line in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["spark-ext", *map(str, arguments)])
+        patch.setenv("COLUMNS", "160")
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return Done(ended.value.code or 0, out.getvalue(), err.getvalue())  # type: ignore[arg-type]
 
 
 def epoch_row(query: str, epoch: int, rows: int | None, lineage: int = 1) -> EpochRow:
@@ -282,137 +288,10 @@ def test_a_state_directory_is_read_without_spark(state: Path) -> None:
 
 
 def test_version_and_usage() -> None:
-    assert spark_ext("--version").stdout.startswith("spark-ext 0.")
+    done = subprocess.run([sys.executable, "-m", "spark_ext", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("spark-ext 0.")
     assert spark_ext("status").returncode == 2
     assert spark_ext("status", "x", "--storage", "nonsense").returncode == 2
-
-
-# -- run --------------------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-import spark_ext as sx
-from neighbour import OUT
-from pyspark.sql import functions as F
-
-
-@dataclass
-class Limit:
-    least: int = 5
-
-
-@F.udf("long")
-def twice(n):
-    return 2 * n if n >= Limit().least else None
-
-
-def job(given, data="data"):
-    assert spark is given  # a notebook's own session
-    rows = spark.readStream.format("files").option("uid", "rows").option("path", data).load()
-    writer = rows.select(twice("n").alias("n")).where("n is not null").writeStream.format("delta_2pc")
-    return sx.Job(spark, "script", state="state").add("q", writer.option("uid", "out").option("path", OUT))
-
-
-def failing(spark):
-    return job(spark, "broken")
-
-
-def wrong(spark):
-    return "a job"
-
-
-def raising(spark):
-    raise RuntimeError("user code")
-
-
-if __name__ == "__main__":
-    raise SystemExit("ran as a script")
-"""
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    (tmp_path / "my-job.py").write_text(SCRIPT)
-    (tmp_path / "neighbour.py").write_text("OUT = 'out'\n")
-    for folder in ("data", "broken"):
-        (tmp_path / folder).mkdir()
-    pq.write_table(pa.table({"n": list(range(10))}), tmp_path / "data" / "a.parquet")
-    whole = (tmp_path / "data" / "a.parquet").read_bytes()
-    (tmp_path / "broken" / "a.parquet").write_bytes(whole)
-    (tmp_path / "broken" / "b.parquet").write_bytes(whole[: len(whole) // 2])
-    return tmp_path / "my-job.py"
-
-
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return spark_ext("run", script.name, *arguments, "--master", "local[1]", cwd=script.parent)
-
-
-def test_run_to_the_end_and_again(script: Path) -> None:
-    first = run(script, "--json")
-    assert first.returncode == 0, first.stderr
-    result: dict[str, Any] = json.loads(first.stdout)
-    assert (result["state"], result["finished"], result["rows"]) == ("FINISHED", True, 10)
-    table = DeltaTable(script.parent / "out").to_pyarrow_table()
-    assert sorted(table["n"].to_pylist()) == [10, 12, 14, 16, 18]
-    second = run(script)
-    assert second.returncode == 0, second.stderr
-    assert "job 'script' FINISHED: 0 rows in 0 epochs" in second.stdout
-    assert "q: FINISHED in an earlier run" in second.stdout
-    status = spark_ext("status", script.parent / "state")
-    assert "script FINISHED" in status.stdout
-
-
-def test_the_file_of_the_page_runs_as_printed(tmp_path: Path) -> None:
-    (tmp_path / "data" / "flights").mkdir(parents=True)
-    pq.write_table(pa.table({"dep_delay": [10.0, 61.0, None]}), tmp_path / "data" / "flights" / "a.parquet")
-    (example,) = pages.python_blocks("cli")
-    (tmp_path / "late.py").write_text(example, encoding="utf-8")
-    done = spark_ext("run", "late.py", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["state"] == "FINISHED"
-    assert DeltaTable(tmp_path / "out" / "late" / "flights").to_pyarrow_table().to_pylist() == [{"dep_delay": 61.0}]
-
-
-def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
-    done = run(script, "--function", "failing", "--no-progress")
-    assert done.returncode == 1
-    assert "b.parquet" in done.stderr
-    assert "do: " in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        ("missing.py", "there is no file 'missing.py'"),
-        ("data", "there is no file 'data'"),
-        ("notes.txt", "'notes.txt' is not a Python file"),
-    ],
-)
-def test_a_file_that_is_not_python_is_refused_before_spark_starts(script: Path, file: str, said: str) -> None:
-    (script.parent / "notes.txt").write_text("notes")
-    done = spark_ext("run", file, cwd=script.parent, JAVA_HOME="/nowhere")
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("function", "code", "said"),
-    [
-        ("missing", 2, "define `def missing(spark) -> Job`"),
-        ("wrong", 2, "it returned str, not a Job"),
-        ("raising", 1, "RuntimeError: user code"),
-    ],
-)
-def test_a_file_that_does_not_define_a_job(script: Path, function: str, code: int, said: str) -> None:
-    done = run(script, "--function", function)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert ("Traceback" in done.stderr) == (function == "raising")
 
 
 def test_a_wide_table_is_not_cut_off_in_a_pipe() -> None:

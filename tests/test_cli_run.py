@@ -1,0 +1,171 @@
+"""`spark-ext run`, as a process: a file that defines a job is run to its end, or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.script import load_function, make_job
+from tests.support import pages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def spark_ext(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spark_ext", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "160", **environment},
+        check=False,
+    )
+
+
+SCRIPT = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import spark_ext as sx
+from neighbour import OUT
+from pyspark.sql import functions as F
+
+
+@dataclass
+class Limit:
+    least: int = 5
+
+
+@F.udf("long")
+def twice(n):
+    return 2 * n if n >= Limit().least else None
+
+
+def job(given, data="data"):
+    assert spark is given  # a notebook's own session
+    rows = spark.readStream.format("files").option("uid", "rows").option("path", data).load()
+    writer = rows.select(twice("n").alias("n")).where("n is not null").writeStream.format("delta_2pc")
+    return sx.Job(spark, "script", state="state").add("q", writer.option("uid", "out").option("path", OUT))
+
+
+def failing(spark):
+    return job(spark, "broken")
+
+
+def wrong(spark):
+    return "a job"
+
+
+def raising(spark):
+    raise RuntimeError("user code")
+
+
+if __name__ == "__main__":
+    raise SystemExit("ran as a script")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "my-job.py").write_text(SCRIPT)
+    (tmp_path / "neighbour.py").write_text("OUT = 'out'\n")
+    for folder in ("data", "broken"):
+        (tmp_path / folder).mkdir()
+    pq.write_table(pa.table({"n": list(range(10))}), tmp_path / "data" / "a.parquet")
+    whole = (tmp_path / "data" / "a.parquet").read_bytes()
+    (tmp_path / "broken" / "a.parquet").write_bytes(whole)
+    (tmp_path / "broken" / "b.parquet").write_bytes(whole[: len(whole) // 2])
+    return tmp_path / "my-job.py"
+
+
+def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return spark_ext("run", script.name, *arguments, "--master", "local[1]", cwd=script.parent)
+
+
+def test_run_to_the_end_and_again(script: Path) -> None:
+    first = run(script, "--json")
+    assert first.returncode == 0, first.stderr
+    result: dict[str, Any] = json.loads(first.stdout)
+    assert (result["state"], result["finished"], result["rows"]) == ("FINISHED", True, 10)
+    table = DeltaTable(script.parent / "out").to_pyarrow_table()
+    assert sorted(table["n"].to_pylist()) == [10, 12, 14, 16, 18]
+    second = run(script)
+    assert second.returncode == 0, second.stderr
+    assert "job 'script' FINISHED: 0 rows in 0 epochs" in second.stdout
+    assert "q: FINISHED in an earlier run" in second.stdout
+    status = spark_ext("status", "state", cwd=script.parent)
+    assert "script FINISHED" in status.stdout
+
+
+def test_the_file_of_the_page_runs_as_printed(tmp_path: Path) -> None:
+    (tmp_path / "data" / "flights").mkdir(parents=True)
+    pq.write_table(pa.table({"dep_delay": [10.0, 61.0, None]}), tmp_path / "data" / "flights" / "a.parquet")
+    (example,) = pages.python_blocks("cli")
+    (tmp_path / "late.py").write_text(example, encoding="utf-8")
+    done = spark_ext("run", "late.py", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state"] == "FINISHED"
+    assert DeltaTable(tmp_path / "out" / "late" / "flights").to_pyarrow_table().to_pylist() == [{"dep_delay": 61.0}]
+
+
+def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
+    done = run(script, "--function", "failing", "--no-progress")
+    assert done.returncode == 1
+    assert "b.parquet" in done.stderr
+    assert "do: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("missing.py", "there is no file 'missing.py'"),
+        ("data", "there is no file 'data'"),
+        ("notes.txt", "'notes.txt' is not a Python file"),
+    ],
+)
+def test_a_file_that_is_not_python_is_refused_before_spark_starts(script: Path, file: str, said: str) -> None:
+    (script.parent / "notes.txt").write_text("notes")
+    done = spark_ext("run", file, cwd=script.parent, JAVA_HOME="/nowhere")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def loading() -> Iterator[None]:
+    """Undo what loading a file changes in this process."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("function", "problem", "message"),
+    [
+        ("missing", ConfigurationError, "define `def missing\\(spark\\) -> Job`"),
+        ("wrong", ConfigurationError, "it returned str, not a Job"),
+        ("raising", RuntimeError, "user code"),
+    ],
+)
+@pytest.mark.usefixtures("loading")
+def test_a_file_that_does_not_define_a_job(script: Path, function: str, problem: type[Exception], message: str) -> None:
+    """Errors of the user's own code are not caught: the user needs their traceback."""
+    (script.parent / "my-job.py").write_text(SCRIPT.partition("@F.udf")[0] + SCRIPT.partition("None\n")[2])
+    with pytest.raises(problem, match=message):
+        make_job(load_function(script, function), cast("SparkSession", None), "my-job.py")
