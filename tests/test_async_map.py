@@ -114,7 +114,7 @@ def test_input_is_read_as_results_are_taken() -> None:
         assert read <= taken + 2
 
 
-def test_a_call_goes_on_while_the_task_waits_for_input() -> None:
+def test_a_call_continues_while_the_task_waits_for_input() -> None:
     """The loop has a thread of its own: an answer that comes meanwhile is not taken for a late one."""
     answered = threading.Event()
 

@@ -152,7 +152,7 @@ def test_f9_operators_that_require_finalization_are_waited_for(lab: JobHarness) 
     assert lab.numbers() == expected(100)
 
 
-def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_goes_on(lab: JobHarness) -> None:
+def test_f9_past_the_time_limit_it_is_an_incident_and_the_next_start_continues(lab: JobHarness) -> None:
     """Never FINISHED nor closed; and resumed."""
     with pytest.raises(JobFailedError, match="not finalized") as failure:
         lab.run(lab.source(counts="100"), sink="patient_folder", sink_finalize_after=10_000, finalization_timeout="3 s")
@@ -190,7 +190,7 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
     assert states == {"bad": State.FAILED, "live": State.CANCELED}
 
 
-def test_f15_a_mixed_job_goes_on_after_a_bounded_source_has_finished(lab: JobHarness) -> None:
+def test_f15_a_mixed_job_continues_after_a_bounded_source_has_finished(lab: JobHarness) -> None:
     """10,000 bounded rows beside a live source; killed 20 checkpoints later: no bounded row is read again."""
     ledger = Ledger(str(lab.folder / "state"))
     log = SparkLog(str(lab.checkpoint()))

@@ -75,7 +75,9 @@ def test_f11_a_finished_source_does_not_hold_the_watermark_back_also_after_a_res
     assert set(streams.markers("live~end")) == {(0, False)}
 
 
-def test_f11_without_a_second_marker_the_finished_source_would_hold_the_watermark_for_ever(streams: Streams) -> None:
+def test_f11_without_a_second_marker_the_finished_source_would_hold_the_watermark_back_forever(
+    streams: Streams,
+) -> None:
     """Spark restores the global watermark only: this is why each planner process emits the marker again."""
     streams.put("old", [(0.5, "x", 1)])
     streams.put("live", [(10.5, "x", 10), (12.5, "x", 12)])

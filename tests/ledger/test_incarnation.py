@@ -217,7 +217,7 @@ def test_another_process_with_the_dead_jvms_number_is_not_waited_for(ledger: Led
             later.kill()
 
 
-def test_a_process_is_told_by_number_and_start() -> None:
+def test_a_process_is_identified_by_number_and_start() -> None:
     me = psutil.Process()
     assert module.is_alive(me.pid, me.create_time())
     assert not module.is_alive(me.pid, me.create_time() - 60)

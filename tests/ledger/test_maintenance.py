@@ -41,7 +41,7 @@ def log_files(writer: LedgerWriter, table: str) -> list[Path]:
 
 @pytest.mark.slow(12, "hundreds of commits to a Delta log")
 @pytest.mark.parametrize("appends", [500, pytest.param(2000, marks=pytest.mark.extended)])
-def test_growth_is_bounded_and_readers_go_on(writer: LedgerWriter, appends: int) -> None:
+def test_growth_is_bounded_and_readers_are_not_disturbed(writer: LedgerWriter, appends: int) -> None:
     """Many appends, maintained as they come; another process reads all the time and always sees a whole prefix."""
     script = f"""
 ledger = Ledger(uri)
@@ -181,7 +181,7 @@ def test_old_epochs_go_but_never_the_newest(writer: LedgerWriter) -> None:
     assert writer.ledger.last_epochs() == {"it's": ("id-it's-1", 2, 1), "q": ("id-q-2", 7, 2)}
 
 
-def test_settled_control_events_go_but_the_sequence_goes_on(writer: LedgerWriter) -> None:
+def test_settled_control_events_are_deleted_but_the_sequence_continues(writer: LedgerWriter) -> None:
     for sequence, end in enumerate(["acknowledged", "rejected", "failed", "applied", "acknowledged"], start=1):
         writer.append([event(sequence, at=OLD), event(sequence, status=end, at=OLD if sequence < 5 else NEW)])
     writer.append([event(6, at=OLD), event(6, status="acknowledged", at=OLD)])
@@ -209,7 +209,7 @@ def test_old_states_and_incidents_go_but_not_the_present_state(writer: LedgerWri
     assert left(writer, IncidentRow, "incident_id") == [("i2",)]
 
 
-def test_flags_and_jobs_stay_for_ever(writer: LedgerWriter) -> None:
+def test_flags_and_jobs_are_never_deleted(writer: LedgerWriter) -> None:
     writer.append([flag(1), flag(2)])
     expire(writer, NOW + timedelta(days=100_000))
     assert len(writer.ledger.finished_flags()) == 2

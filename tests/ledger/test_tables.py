@@ -260,7 +260,7 @@ def test_a_table_that_has_gone_is_not_made_again(table: LedgerTable[EpochRow], w
     assert not list(Path(table.uri).rglob("*.json"))
 
 
-def test_a_lost_data_file_is_told(table: LedgerTable[EpochRow]) -> None:
+def test_a_lost_data_file_is_reported(table: LedgerTable[EpochRow]) -> None:
     table.append([epoch(1)])
     for file in Path(table.uri).glob("*.parquet"):
         file.unlink()
@@ -268,14 +268,14 @@ def test_a_lost_data_file_is_told(table: LedgerTable[EpochRow]) -> None:
         table.rows()
 
 
-def test_a_path_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StateError) as caught:
         LedgerTable(str(tmp_path / "file" / "epochs"), EpochRow).append([epoch(1)])
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_truncated_log_is_told(table: LedgerTable[EpochRow]) -> None:
+def test_a_truncated_log_is_reported(table: LedgerTable[EpochRow]) -> None:
     table.append([epoch(1)])
     (Path(table.uri) / "_delta_log" / f"{1:020}.json").write_text('{"add":')
     with pytest.raises(SparkExtError) as caught:

@@ -62,7 +62,7 @@ def test_flags_of_a_source_or_query_are_no_channels(writer: LedgerWriter) -> Non
     assert view(writer).confirmed() == 0
 
 
-def test_flags_that_an_offset_counts_on_and_the_ledger_lacks_are_told(writer: LedgerWriter, tmp_path: Path) -> None:
+def test_flags_that_an_offset_counts_on_and_the_ledger_lacks_are_reported(writer: LedgerWriter, tmp_path: Path) -> None:
     writer.append([flag(1), flag(2)])
     with pytest.raises(StateError, match="relies on 3 finished channels of this source, but the ledger has 2"):
         view(writer).finished_channels(3)
@@ -195,7 +195,7 @@ def test_events_from_before_the_querys_lineage_do_not_reach_it(writer: LedgerWri
     assert [it.sequence for it in view(writer, lineage=1).controls(0)] == [1, 2]
 
 
-def test_a_ledger_that_has_gone_is_told(writer: LedgerWriter) -> None:
+def test_a_ledger_that_has_gone_is_reported(writer: LedgerWriter) -> None:
     seen = view(writer)
     writer.append(flag(1))
     assert seen.confirmed() == 1

@@ -198,7 +198,7 @@ def test_an_idle_query_looks_at_a_remote_log_now_and_then_and_after_an_epoch_at_
     assert seen() == 3, "idle for as long as a look lasts"
 
 
-def test_the_reader_decides_from_the_checkpoint_it_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reader_decides_from_the_checkpoint_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
     reader = EndOfInputReader("a~end", ("a",))
     start = reader.initialOffset()

@@ -95,7 +95,7 @@ def test_files_end_and_are_not_read_again(spark: SparkSession, tmp_path: Path) -
     assert spark.read.parquet(str(tmp_path / "out")).count() == 500
 
 
-def test_files_go_on_where_a_stopped_run_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_continue_where_a_stopped_run_was(spark: SparkSession, tmp_path: Path) -> None:
     parquet(tmp_path / "in" / "a.parquet", 0, 1000)
     frame = reader(spark, "files", "f2", path=tmp_path / "in", max_rows_per_epoch=10).load()
     with started(frame, tmp_path / "out", available_now=False) as query:

@@ -112,7 +112,7 @@ def test_plan_sources_shows_the_rate_source_as_v2(spark: SparkSession) -> None:
     assert (found.kind, found.format, found.uid) == ("v2", "rate", "r")
 
 
-def test_writer_target_of_a_writer_that_was_told_everything(spark: SparkSession) -> None:
+def test_writer_target_of_a_writer_with_every_setting(spark: SparkSession) -> None:
     writer = (
         counting(spark, uid="a")
         .writeStream.format("parquet")
@@ -132,7 +132,7 @@ def test_writer_target_of_a_writer_that_was_told_everything(spark: SparkSession)
     assert target.trigger == "AvailableNowTrigger"
 
 
-def test_writer_target_of_a_writer_that_was_told_nothing(spark: SparkSession) -> None:
+def test_writer_target_of_a_writer_without_settings(spark: SparkSession) -> None:
     target = jvm.writer_target(counting(spark, uid="a").writeStream.format("noop"))
     assert (target.path, target.query_name, target.partitioning) == (None, None, ())
     assert target.output_mode == "Append"

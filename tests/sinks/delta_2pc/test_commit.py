@@ -37,7 +37,7 @@ def test_nothing_is_visible_before_the_commit(tmp_path: Path) -> None:
     assert ids(tmp_path / "t") == list(range(9))
 
 
-def test_a_repeated_epoch_is_told_from_a_new_one(tmp_path: Path) -> None:
+def test_a_repeated_epoch_is_distinguished_from_a_new_one(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "t")
     driver.claim()
     prepared = driver.write(0, numbered(0, 5))
@@ -73,7 +73,7 @@ def test_outside_a_job_there_is_no_fence(tmp_path: Path) -> None:
     assert found.transaction_version("spark_ext:out:0:q") == 0
 
 
-def test_the_commit_is_told_in_the_history(tmp_path: Path) -> None:
+def test_the_commit_is_described_in_the_history(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "t", incarnation=3)
     driver.run(7, numbered(0, 5))
     newest = DeltaTable(tmp_path / "t").history(1)[0]
@@ -278,7 +278,7 @@ def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: 
     assert ids(tmp_path / "t") == list(range(8))
 
 
-def test_a_checkpoint_that_fails_is_told_and_harms_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_that_fails_is_logged_and_harms_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     thread = log_checkpoints.checkpoint_if_due(Location(str(tmp_path / "none")), 100, 100)
     assert thread is not None
     thread.join()

@@ -206,7 +206,7 @@ def test_drafts_of_dead_writers_are_swept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 20, -1])
-def test_an_entry_that_a_power_failure_has_emptied_or_cut_is_told(tmp_path: Path, left: int) -> None:
+def test_an_entry_that_a_power_failure_has_emptied_or_cut_is_reported(tmp_path: Path, left: int) -> None:
     """Not passed over, which would commit its epoch again, and not taken for another writer."""
     log = EpochLog(tmp_path / "l")
     write(log, epoch(0), epoch(1))

@@ -264,7 +264,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(disk: Path) -> None:
+def test_a_full_disk_is_reported_and_the_epoch_can_be_repeated(disk: Path) -> None:
     """Full while a task writes, and full when the epoch is committed."""
     made = driver(disk / "out", commit_attempts="1")
     made.run(0, numbered(0, 5))
@@ -283,7 +283,7 @@ def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(disk: Path) -> None:
     assert not list((disk / "out").rglob(".draft-*"))
 
 
-def test_a_read_only_disk_is_told_at_the_start(disk: Path) -> None:
+def test_a_read_only_disk_is_reported_at_the_start(disk: Path) -> None:
     driver(disk / "out").run(0, numbered(0, 5))
     assert remount(disk, "ro")
     second = Driver(FilesTarget(disk / "out", "parquet"), incarnation=2)

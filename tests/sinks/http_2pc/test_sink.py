@@ -135,7 +135,7 @@ def test_a_connection_that_is_cut_after_the_effect_repeats_nothing(target: HttpT
     assert receiver.repeats() == 2
 
 
-def test_a_receiver_that_is_killed_and_comes_back_goes_on(target: HttpTarget, receiver: Receiver) -> None:
+def test_a_receiver_that_is_killed_and_comes_back_takes_the_epoch(target: HttpTarget, receiver: Receiver) -> None:
     driver = started(target)
     driver.run(0, numbered(0, 3))
     messages = [driver.write(1, numbered(3, 6))]
@@ -271,7 +271,7 @@ def test_a_receiver_that_is_too_slow_is_asked_again(target: HttpTarget, receiver
 
 
 @pytest.mark.parametrize(("patience", "attempts"), [("1 ms", 2), ("10 min", 3)])
-def test_a_receiver_that_stays_silent_is_told_after_a_while(
+def test_a_receiver_that_stays_silent_is_reported_after_a_while(
     target: HttpTarget, receiver: Receiver, patience: str, attempts: int
 ) -> None:
     """By the second attempt at the earliest: one slow answer is no outage."""
@@ -318,7 +318,7 @@ def test_files_that_a_crash_kept_from_being_removed_go_with_the_next_start(
     assert numbers(receiver) == list(range(6)) and receiver.repeats() == 0
 
 
-def test_an_epoch_that_the_outbox_has_lost_is_told(target: HttpTarget, receiver: Receiver) -> None:
+def test_an_epoch_that_the_outbox_has_lost_is_reported(target: HttpTarget, receiver: Receiver) -> None:
     driver = started(target)
     receiver.kill()
     with pytest.raises(CommitError):

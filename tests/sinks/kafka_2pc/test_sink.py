@@ -152,7 +152,7 @@ def test_epochs_only_grow(kafka: Broker, tmp_path: Path) -> None:
     assert values(kafka, topic) == ["five", "six"]
 
 
-def test_a_broker_that_is_down_is_told_and_one_that_comes_back_is_used(kafka: Broker, tmp_path: Path) -> None:
+def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.topic()
     sink = Sink(kafka, tmp_path, topic=topic, request_timeout="5 s")
     sink.run(0, "a")

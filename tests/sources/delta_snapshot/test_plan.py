@@ -128,7 +128,7 @@ def test_columns_added_later_are_null_in_older_files(tmp_path: Path) -> None:
         list(source(tmp_path, "id int").discover())
 
 
-def test_a_vacuumed_file_is_told_as_such(tmp_path: Path) -> None:
+def test_a_vacuumed_file_is_reported_as_such(tmp_path: Path) -> None:
     append(tmp_path, 0, 5)
     made = source(tmp_path)
     (channel,) = made.discover()
@@ -141,7 +141,7 @@ def test_a_vacuumed_file_is_told_as_such(tmp_path: Path) -> None:
     assert "version 0" in refused.value.do
 
 
-def test_a_version_that_left_the_log_is_told_as_such(tmp_path: Path) -> None:
+def test_a_version_that_left_the_log_is_reported_as_such(tmp_path: Path) -> None:
     append(tmp_path, 0, 5)
     made = source(tmp_path)
     channels = list(made.discover())

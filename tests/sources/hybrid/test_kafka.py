@@ -78,7 +78,7 @@ def test_each_message_is_there_once_across_the_cutover(kafka: Broker, tmp_path: 
     assert found(trace.all_rows()) == everything(kafka, topic)
 
 
-def test_the_live_side_goes_on_and_takes_new_partitions(kafka: Broker, tmp_path: Path) -> None:
+def test_the_live_side_continues_and_takes_new_partitions(kafka: Broker, tmp_path: Path) -> None:
     topic = filled(kafka)
     given = options(kafka, topic, lake(kafka, topic, tmp_path, 9), **{"live.ending": "none", "discovery_interval": "0"})
     run = SourceRun(lambda more: Hybrid({**given, **more}), {}, limits=[{"max_rows_per_epoch": "7"}])

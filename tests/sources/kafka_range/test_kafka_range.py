@@ -86,7 +86,7 @@ def test_the_end_is_where_the_log_ended_when_it_began(kafka: Broker) -> None:
     assert sorted(found) == sorted(value for partition in range(3) for value in named(f"{partition}-", 5))
 
 
-def test_without_an_end_it_goes_on_with_what_comes_and_with_new_partitions(kafka: Broker) -> None:
+def test_without_an_end_it_continues_with_new_messages_and_partitions(kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, ["before"])
     options = {"starting": "latest", "ending": "none", "discovery_interval": "0"}
@@ -146,7 +146,7 @@ def test_gaps_of_compaction_are_passed_over(kafka: Broker) -> None:
     assert set(values) <= set(there)
 
 
-def test_records_that_retention_removed_are_told_or_passed_over(kafka: Broker) -> None:
+def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -> None:
     """When the range is resolved, and when it is read after it was planned."""
     from confluent_kafka import TopicPartition
 
@@ -169,7 +169,7 @@ def test_records_that_retention_removed_are_told_or_passed_over(kafka: Broker) -
     assert list(accepting.read(channel, 0, 3)) == []
 
 
-def test_a_topic_that_was_made_anew_is_told(kafka: Broker) -> None:
+def test_a_topic_that_was_created_again_is_reported(kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, named("a", 10))
     made = source(kafka, topic, ending="none")
@@ -224,7 +224,7 @@ def test_headers_keys_and_times(kafka: Broker) -> None:
     assert abs(row["timestamp"].timestamp() * 1000 - (kafka.messages(topic)[0].timestamp()[1])) < 1
 
 
-def test_a_broker_that_is_down_is_told_and_one_that_comes_back_is_read(kafka: Broker) -> None:
+def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_read(kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, named("a", 5))
     made = source(kafka, topic, ending="none", request_timeout="5 s")

@@ -68,7 +68,7 @@ def test_a_replay_that_cannot_give_the_same_rows_is_refused(table: Database, cha
     assert "channel" in refused.value.operator and "nothing of this one was committed" in refused.value.kept
 
 
-def test_a_query_is_told_apart_by_the_text_of_its_rows(table: Database) -> None:
+def test_a_query_is_identified_by_the_text_of_its_rows(table: Database) -> None:
     more = {"query": "SELECT id, word FROM t WHERE id <= 15;", "key": "id", "rows_per_channel": "5"}
     given = {name: value for name, value in options(table, **more).items() if name != "table"}
     found = SourceRun(Postgres, given, limits=[{"readers": "2"}])

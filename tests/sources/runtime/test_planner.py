@@ -225,7 +225,7 @@ def test_confirmed_finishes_leave_the_offset_and_are_not_read_again() -> None:
     assert rows_of(log.read()) == all_rows(store.rows)
 
 
-def test_resume_is_told_what_is_known_and_what_is_done_with() -> None:
+def test_resume_receives_the_known_channels_and_those_that_have_finished() -> None:
     told: list[tuple[list[Channel], frozenset[str]]] = []
 
     class Resuming(Memory):
@@ -269,7 +269,7 @@ def test_an_available_now_run_reads_what_was_there_when_it_began(
     assert not log.offsets[-1].ended
 
 
-def test_an_available_now_run_goes_on_with_a_channel_that_is_no_longer_listed() -> None:
+def test_an_available_now_run_continues_a_channel_that_is_no_longer_listed() -> None:
     store = Store({"a": 4}, ends=False)
     log = Log()
     log.plan(planner(store, bounded=False, max_rows_per_epoch=2))
