@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark_of_process() -> Iterator[SparkSession]:
     """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
-    session = sx.session(
-        "spark-ext-tests",
-        master="local[2]",
-        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"},
-    )
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
+    if Path.cwd() == Path(__file__).parents[1]:  # where Spark's `python -m` finds it
+        conf["spark.python.daemon.module"] = "tests.support.daemon"
+    session = sx.session("spark-ext-tests", master="local[2]", conf=conf)
     yield session
     session.stop()
 

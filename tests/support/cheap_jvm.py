@@ -1,9 +1,10 @@
 """JVMs that start in a third of the time, for all Spark drivers of the tests and of processes that tests start.
 
-The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. A
-short-lived JVM gains nothing from the second compiler or from a parallel collector, and loading some 20,000 classes
-takes longer than most jobs of the tests: so their parsed form is archived once per machine (class data sharing). A JVM
-that cannot use the archive, such as one with another class path, starts without it.
+The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. Spark
+takes properties of the JVM that begin with `spark.` as settings. A short-lived JVM gains nothing from the second
+compiler or from a parallel collector, and loading some 20,000 classes takes longer than most jobs of the tests: so their
+parsed form is archived once per machine (class data sharing). A JVM that cannot use the archive, such as one with
+another class path, starts without it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,15 @@ import pyspark
 from spark_ext.spark.jars import delta_jars, package_jars
 
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
-OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of every JVM that lives for seconds or minutes."""
+OPTIONS: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+    " -Dspark.databricks.delta.snapshotPartitions=1"
+)
+"""Options of every JVM that lives for seconds or minutes.
+
+Compiling the code of a query takes longer than running it on a few rows. Delta otherwise reads each log in 50 tasks.
+"""
 
 # Without any output: some tests check everything that a driver prints.
 _QUIET: Final = "-Xlog:disable"

@@ -1,0 +1,17 @@
+"""Spark's daemon that forks Python workers, with what the workers of the tests' session need imported beforehand.
+
+A worker is forked for each schema, planning of a batch read, and commit. Importing takes longer than its work.
+"""
+
+from __future__ import annotations
+
+import pyarrow  # noqa: F401
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager
+
+import spark_ext.sinks.runtime.adapter
+import spark_ext.sources.runtime.adapter
+import spark_ext.sources.runtime.reader  # noqa: F401
+
+if __name__ == "__main__":
+    manager()
