@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 BIN := .venv/bin
 # A file's tests stay on one worker, which has one Spark session and one server of each kind.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile

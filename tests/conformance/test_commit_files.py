@@ -18,6 +18,7 @@ class TestFiles2pc(SinkContract):
         return FilesTarget(tmp_path / "t", "parquet")
 
 
+@pytest.mark.extended
 class TestFiles2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:

@@ -95,6 +95,7 @@ class TestHttp2pc(SinkContract):
         yield from _target(tmp_path)
 
 
+@pytest.mark.extended
 class TestHttp2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[SinkTarget]:

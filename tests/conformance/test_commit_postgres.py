@@ -73,6 +73,7 @@ class TestPostgres2pcUpsert(SinkContract):
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
 
 
+@pytest.mark.extended
 class TestPostgres2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, database: Database) -> SinkTarget:

@@ -95,6 +95,7 @@ def test_f11_without_a_second_marker_the_finished_source_would_hold_the_watermar
     assert streams.rows() == [(hour(0), 1), (hour(10), 10)]
 
 
+@pytest.mark.extended_but("flush")
 @pytest.mark.parametrize("step", [(1, False), (1, True)], ids=["marker", "flush"])
 def test_f11_a_crash_in_either_epoch_of_the_end_is_repeated(streams: Streams, step: tuple[int, bool]) -> None:
     """Its commit is lost after the sink's: the epoch is replayed, the end passes again, nothing is lost or doubled."""
@@ -135,6 +136,7 @@ class Alarm(StatefulProcessor):
         pass
 
 
+@pytest.mark.extended_but("availableNow")
 @pytest.mark.parametrize("trigger", [NOW, None], ids=["availableNow", "trigger 0"])
 def test_f12_event_time_timers_fire_at_the_end_of_input(streams: Streams, trigger: dict[str, Any] | None) -> None:
     """Timers of `transformWithState` that are due long after the last row."""
@@ -169,6 +171,7 @@ FAR = {
 }
 
 
+@pytest.mark.extended_but("9999-12-31")
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
 def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, far: float) -> None:
     """No such row is taken for the marker or eaten with it."""
@@ -182,6 +185,7 @@ def test_f17_rows_with_null_or_far_future_times_pass_unharmed(streams: Streams, 
     assert len(streams.rows()) == 4
 
 
+@pytest.mark.extended_but("9999-12-31")
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
 def test_f17_windows_of_far_future_rows_come_out_at_the_end(streams: Streams, far: float) -> None:
     """The marker is behind them: they leave the state as all others do."""
@@ -215,6 +219,7 @@ def test_f17_a_bounded_and_a_live_source_lose_no_live_row(streams: Streams, form
     assert streams.rows() == [(hour(0), 111)]
 
 
+@pytest.mark.extended_but("false")
 @pytest.mark.parametrize("no_data", ["true", "false"])
 def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_data: str) -> None:
     """1,000 rows in windows of ten: all of them, in one run."""
@@ -225,6 +230,7 @@ def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_d
     assert streams.markers("a~end")[-1] == (1, True)
 
 
+@pytest.mark.extended_but("false")
 @pytest.mark.parametrize("no_data", ["true", "false"])
 def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams, no_data: str) -> None:
     """No marker, no last window; the next run goes on to the end."""

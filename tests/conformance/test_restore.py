@@ -69,6 +69,7 @@ def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab:
     assert lab.events("open", "end_of_input", "close", "claim", "final_checkpoint") == before
 
 
+@pytest.mark.extended_but("[5]")
 @pytest.mark.parametrize("readers", [5, 1, 2])
 def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHarness, readers: int) -> None:
     """4 channels with 2 finished go on with 5 readers, with 1 and with 2."""

@@ -38,6 +38,7 @@ class TestPostgresByColumn(SourceContract):
         return PostgresWorld(database, incremental="column", incremental_column="at")
 
 
+@pytest.mark.extended
 class TestPostgresInSpark(SourceQueryContract):
     @pytest.fixture
     def world(self, database: Database) -> SourceWorld:

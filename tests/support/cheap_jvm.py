@@ -2,7 +2,7 @@
 
 The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. Spark
 takes properties of the JVM that begin with `spark.` as settings. A short-lived JVM gains nothing from the second
-compiler or from a parallel collector, and loading some 20,000 classes takes longer than most jobs of the tests: so their
+compiler or from a parallel collector, and loading some 20,000 classes takes longer than most jobs of the tests: their
 parsed form is archived once per machine (class data sharing). A JVM that cannot use the archive, such as one with
 another class path, starts without it.
 """

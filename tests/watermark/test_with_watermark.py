@@ -125,7 +125,7 @@ def check(streams: Streams, shape: Shape, trigger: Mapping[str, object]) -> None
 
 
 # One plan of each kind; the others with `make test-all`.
-SHOWN = ("tumbling", "session", "distinct_within", "left", "join_then_window")
+SHOWN = ("session", "left", "join_then_window")
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ class TestHybridOfThree(SourceContract):
         return ThreeStages(tmp_path)
 
 
+@pytest.mark.extended
 class TestHybridInSpark(SourceQueryContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
