@@ -51,7 +51,7 @@ def append(path: Path, first: int, rows: int) -> None:
 
 
 @given(files=st.lists(st.integers(1, 40), min_size=1, max_size=5), seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_the_pinned_version_once_while_the_table_grows(
     tmp_path_factory: pytest.TempPathFactory, files: list[int], seed: int
 ) -> None:

@@ -20,7 +20,7 @@ from tests.sources.files.files_kit import DDL, SCHEMA, options, read_all, sizes,
 
 
 @given(sizes=sizes, seed=st.integers(0, 2**32), kind=st.sampled_from(["parquet", "csv", "json"]), header=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_each_row_once_in_order_under_random_limits_and_crashes(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int, kind: str, header: bool
 ) -> None:
@@ -38,7 +38,7 @@ def test_each_row_once_in_order_under_random_limits_and_crashes(
 
 
 @given(sizes=sizes, seed=st.integers(0, 2**32), kind=st.sampled_from(["parquet", "csv", "json"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_folder_is_one_channel_read_in_the_order_of_names(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int, kind: str
 ) -> None:
