@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def spark_of_process() -> Iterator[SparkSession]:
     """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
+    # The default one starts two processes, `readlink` and `chmod`, for each file of a checkpoint.
+    manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    conf["spark.sql.streaming.checkpointFileManagerClass"] = manager
     if Path.cwd() == Path(__file__).parents[1]:  # where Spark's `python -m` finds it
         conf["spark.python.daemon.module"] = "tests.support.daemon"
     session = sx.session("spark-ext-tests", master="local[2]", conf=conf)
