@@ -25,15 +25,8 @@ import pyspark
 from spark_ext.spark.jars import delta_jars, package_jars
 
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
-OPTIONS: Final = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
-    " -Dspark.databricks.delta.snapshotPartitions=1"
-)
-"""Options of every JVM that lives for seconds or minutes.
-
-Compiling the code of a query takes longer than running it on a few rows. Delta otherwise reads each log in 50 tasks.
-"""
+OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.databricks.delta.snapshotPartitions=1"
+"""Options of every JVM that lives for seconds or minutes. Delta otherwise reads each log in 50 tasks."""
 
 # Without any output: some tests check everything that a driver prints.
 _QUIET: Final = "-Xlog:disable"
