@@ -215,10 +215,14 @@ def kept(options: KafkaOptions, what: str, connect: Callable[[], Any]) -> Any:
 
 
 def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: str) -> None:
-    """Wait for a broker's first answer. Refused credentials are reported by callbacks only; calls just time out."""
-    from confluent_kafka import KafkaException
+    """Wait for a broker's first answer. Refused credentials are reported by callbacks only; calls just time out.
 
-    answer = client.describe_cluster(request_timeout=seconds)
+    The question is about a topic that need not exist. `describe_cluster` aborts the process when a broker that has just
+    started, or resumed, answers that the cluster has no brokers (librdkafka 2.13, an assertion on `rko_result`).
+    """
+    from confluent_kafka import KafkaException, TopicCollection
+
+    (answer,) = client.describe_topics(TopicCollection(["spark-ext"]), request_timeout=seconds).values()
     limit = time.monotonic() + seconds + 1
     while True:
         client.poll(0)
@@ -233,6 +237,8 @@ def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: st
                 continue
             cause: Any = "no answer"
         except KafkaException as problem:
+            if not problem.args[0].name().startswith("_"):
+                return  # not an error of the client: a broker has answered
             cause = problem.args[0].str()
         reason = next((error.str() for error in heard if error.name() in _UNREACHED), cause)
         raise StorageError(
