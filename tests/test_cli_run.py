@@ -121,6 +121,7 @@ def test_the_file_of_the_page_runs_as_printed(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path / "out" / "late" / "flights").to_pyarrow_table().to_pylist() == [{"dep_delay": 61.0}]
 
 
+@pytest.mark.extended
 def test_a_failed_job_is_reported_without_a_traceback(script: Path) -> None:
     done = run(script, "--function", "failing", "--no-progress")
     assert done.returncode == 1

@@ -26,6 +26,7 @@ class TestKafka2pc(SinkContract):
         return _target(kafka, tmp_path, request, "2 s")
 
 
+@pytest.mark.extended_but("_c3_")
 class TestKafka2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> SinkTarget:
