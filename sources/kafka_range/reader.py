@@ -22,9 +22,11 @@ from spark_ext.clients.kafka import (
     RECREATED,
     KafkaOptions,
     admin,
+    discard,
     library,
     offsets,
     refused_settings,
+    shared,
     to_error,
     unanswered,
 )
@@ -96,43 +98,31 @@ def _headers(message: Message) -> list[dict[str, Any]] | None:
     return [{"key": key, "value": value} for key, value in found] if found else None
 
 
-_consumers: dict[tuple[str, str], Any] = {}
-"""Consumers of this process by brokers and settings: connecting takes longer than reading a small range."""
-
-
 def _consumer(options: KafkaOptions, who: str) -> Any:
-    key = (options.bootstrap_servers, repr(sorted(options.client_options.items())))
-    if key not in _consumers:
-        kafka = library(who)
-        own = options.client(
-            who,
-            group_id="spark-ext",  # required by the library; nothing is ever committed under it
-            enable_auto_commit=False,
-            enable_auto_offset_store=False,
-            enable_partition_eof=True,
-            isolation_level="read_committed",
-            auto_offset_reset="error",
-        )
-        defaults = {
-            "fetch.wait.max.ms": 10,  # the wait at the end of the log
-            # Messages fetched beyond a range are discarded, so only as many as keep the reader busy.
-            "queued.max.messages.kbytes": 8 * 1024,
-            "queued.min.messages": 1_000_000,
-            "fetch.message.max.bytes": 2 * 1024 * 1024,
-            "fetch.queue.backoff.ms": 2,  # the pause when the queue is full; a second by default
-        }
-        try:
-            _consumers[key] = kafka.Consumer({**defaults, **own})
-        except (kafka.KafkaException, TypeError, ValueError) as problem:
-            raise refused_settings(problem, who) from problem
-    return _consumers[key]
-
-
-def _forget(consumer: Any) -> None:
-    for key, kept in list(_consumers.items()):
-        if kept is consumer:
-            del _consumers[key]
-    consumer.close()
+    """The process's consumer: connecting takes longer than reading a small range."""
+    kafka = library(who)
+    defaults = {
+        "fetch.wait.max.ms": 10,  # the wait at the end of the log
+        # Messages fetched beyond a range are discarded, so only as many as keep the reader busy.
+        "queued.max.messages.kbytes": 8 * 1024,
+        "queued.min.messages": 1_000_000,
+        "fetch.message.max.bytes": 2 * 1024 * 1024,
+        "fetch.queue.backoff.ms": 2,  # the pause when the queue is full; a second by default
+    }
+    own = options.client(
+        who,
+        group_id="spark-ext",  # required by the library; nothing is ever committed under it
+        enable_auto_commit=False,
+        enable_auto_offset_store=False,
+        enable_partition_eof=True,
+        isolation_level="read_committed",
+        auto_offset_reset="error",
+    )
+    settings = {**defaults, **own}
+    try:
+        return shared("read", settings, lambda: kafka.Consumer(settings))
+    except (kafka.KafkaException, TypeError, ValueError) as problem:
+        raise refused_settings(problem, who) from problem
 
 
 def read(
@@ -188,7 +178,7 @@ def read(
                 at = _continue_at(options, place, at, who, accept=accept)
                 # Assigning a partition again after its error aborts the process at some later moment (librdkafka 2.13:
                 # "Assertion `rktp->rktp_started' failed").
-                _forget(consumer)
+                discard(consumer)
                 consumer = _consumer(options, who)
                 consumer.assign([kafka.TopicPartition(*place, at)])
         done = True
@@ -198,7 +188,7 @@ def read(
         if done:
             consumer.unassign()
         else:
-            _forget(consumer)
+            discard(consumer)
 
 
 @contextmanager

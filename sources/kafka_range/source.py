@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -22,12 +22,11 @@ from spark_ext.clients.kafka import (
     RECREATED,
     KafkaOptions,
     admin,
-    connect,
-    kept,
     library,
     no_topic,
     offsets,
     partitions,
+    shared,
     to_error,
     unanswered,
 )
@@ -342,12 +341,12 @@ class KafkaRange(ChannelSource):
 
     @property
     def _admin(self) -> AdminClient:
-        return cast("AdminClient", kept(self.options, "plan", lambda: connect(self.options, self._who)))
+        return shared("plan", self.options.client(self._who), lambda: admin(self.options, self._who))
 
     @property
     def _committer(self) -> Any:
         own = self.options.client(self._who, group_id=self.options.group, enable_auto_commit=False)
-        return kept(self.options, f"commit {self.options.group}", lambda: library(self._who).Consumer(own))
+        return shared("commit", own, lambda: library(self._who).Consumer(own))
 
     def _places(self, client: AdminClient) -> list[TopicPartition]:
         """All partitions of the topics."""

@@ -10,10 +10,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -24,6 +23,8 @@ from spark_ext.options import Milliseconds
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
+
+Client = TypeVar("Client")
 
 OWN: Final = frozenset(
     {
@@ -156,22 +157,11 @@ def library(who: str) -> Any:
     return load("confluent_kafka", "kafka", who)
 
 
-@contextmanager
-def admin(options: KafkaOptions, who: str) -> Iterator[AdminClient]:
-    """A client as from `connect`, closed by the thread that used it.
+def admin(options: KafkaOptions, who: str) -> AdminClient:
+    """A client for metadata and offsets whose connection the brokers have accepted. Use it in a `with`.
 
-    Left to the garbage collector it might be destroyed by a thread of another client, whose answer happened to start a
-    collection: librdkafka then aborts the process.
-
-    Raises:
-        SparkExtError: as `connect`.
-    """
-    with connect(options, who) as client:
-        yield client
-
-
-def connect(options: KafkaOptions, who: str) -> AdminClient:
-    """A client for metadata and offsets whose connection the brokers have accepted. The caller must close it.
+    A client must be closed by the thread that used it. Left to the garbage collector it might be destroyed by a thread
+    of another client, whose answer happened to start a collection: librdkafka then aborts the process.
 
     Raises:
         EnvironmentProblem: the library is missing.
@@ -195,23 +185,32 @@ def connect(options: KafkaOptions, who: str) -> AdminClient:
     return client
 
 
-_kept: dict[tuple[str, str, str], Any] = {}
-_keeping: Final = threading.Lock()
+_shared: dict[tuple[str, str], Any] = {}
+_sharing: Final = threading.Lock()
 
 
-def kept(options: KafkaOptions, what: str, connect: Callable[[], Any]) -> Any:
-    """A client that this process keeps until its end, so that it is never left to the garbage collector.
+def shared(purpose: str, settings: Mapping[str, Any], connect: Callable[[], Client]) -> Client:
+    """A client that this process keeps until its end, or until `discard`: never left to the garbage collector.
 
     Args:
-        options: how to reach the brokers.
-        what: for what purpose; there is one client for each purpose, brokers and settings.
-        connect: connects a new client.
+        purpose: there is one client for each purpose and settings.
+        settings: those that the client has, with environment variables filled in.
+        connect: creates the client.
     """
-    key = (what, options.bootstrap_servers, repr(sorted(options.client_options.items())))
-    with _keeping:
-        if key not in _kept:
-            _kept[key] = connect()
-        return _kept[key]
+    key = (purpose, repr(sorted(settings.items())))
+    with _sharing:
+        if key not in _shared:
+            _shared[key] = connect()
+        client: Client = _shared[key]
+    return client
+
+
+def discard(client: Any) -> None:
+    """Close a consumer and no longer share it: after a failure a new one is needed."""
+    with _sharing:
+        for key in [key for key, one in _shared.items() if one is client]:
+            del _shared[key]
+    client.close()
 
 
 def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: str) -> None:

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from spark_ext.clients.kafka import KafkaOptions, admin, kept
+from spark_ext.clients.kafka import KafkaOptions, admin, discard, shared
 from spark_ext.errors import StorageError
 
 # Nothing listens at this port.
 OPTIONS = KafkaOptions(bootstrap_servers="127.0.0.1:1", request_timeout=200)
+
+
+class Closing:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_a_client_without_an_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,8 +35,19 @@ def test_a_client_without_an_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -
     assert len(closed) == 1
 
 
-def test_a_client_for_the_process_is_connected_once_per_purpose_and_settings() -> None:
-    first = kept(OPTIONS, "plan", object)
-    assert kept(OPTIONS.model_copy(update={"request_timeout": 1}), "plan", object) is first
-    assert kept(OPTIONS, "commit a", object) is not first
-    assert kept(OPTIONS.model_copy(update={"client_options": {"client.id": "x"}}), "plan", object) is not first
+def test_a_shared_client_is_connected_once_per_purpose_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials that have changed in the environment are other settings."""
+    monkeypatch.setenv("SECRET", "old")
+    options = OPTIONS.model_copy(update={"client_options": {"sasl.password": "${SECRET}"}})
+    first = shared("plan", options.client("test"), Closing)
+    assert shared("plan", options.client("test"), Closing) is first
+    assert shared("read", options.client("test"), Closing) is not first
+    monkeypatch.setenv("SECRET", "new")
+    assert shared("plan", options.client("test"), Closing) is not first
+
+
+def test_a_discarded_client_is_closed_and_replaced() -> None:
+    first = shared("discarded", {}, Closing)
+    discard(first)
+    assert first.closed
+    assert shared("discarded", {}, Closing) is not first
