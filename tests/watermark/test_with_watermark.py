@@ -124,28 +124,16 @@ def check(streams: Streams, shape: Shape, trigger: Mapping[str, object]) -> None
     assert set(streams.state_rows()) == {0}
 
 
-# One plan of each kind; the others with `make test-all`.
-SHOWN = ("left",)
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in SHOWN else pytest.param(name, marks=pytest.mark.extended) for name in SHAPES]
-)
+# Deduplication, a join, and one after the other; windows are in F2's own test, sessions in the next one.
+@pytest.mark.extended_but("[distinct_within]", "[left]", "[join_then_window]")
+@pytest.mark.parametrize("name", SHAPES)
 def test_all_is_emitted_and_state_is_empty_available_now_without_no_data_batches(streams: Streams, name: str) -> None:
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     check(streams, SHAPES[name], NOW)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "session",
-        *(
-            pytest.param(name, marks=pytest.mark.extended)
-            for name in ("left", "chained", "distinct_by_time", "distinct_within", "full", "semi")
-        ),
-    ],
-)
+@pytest.mark.extended_but("[session]")
+@pytest.mark.parametrize("name", ["session", "left", "chained", "distinct_by_time", "distinct_within", "full", "semi"])
 def test_all_is_emitted_and_state_is_empty_trigger_zero_with_no_data_batches(streams: Streams, name: str) -> None:
     """On Spark's default state store."""
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
