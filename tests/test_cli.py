@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -32,24 +31,16 @@ from spark_ext.views.status_view import show_rows
 T0 = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
-@dataclass(frozen=True)
-class Done:
-    """What a command line printed, and its exit code."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def spark_ext(*arguments: str | Path) -> Done:
+def spark_ext(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a command line in this process."""
     out, err = io.StringIO(), io.StringIO()
+    given = ["spark-ext", *map(str, arguments)]
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["spark-ext", *map(str, arguments)])
+        patch.setattr(sys, "argv", given)
         patch.setenv("COLUMNS", "160")
         with pytest.raises(SystemExit) as ended:
             main()
-    return Done(ended.value.code or 0, out.getvalue(), err.getvalue())  # type: ignore[arg-type]
+    return subprocess.CompletedProcess(given, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def epoch_row(query: str, epoch: int, rows: int | None, lineage: int = 1) -> EpochRow:

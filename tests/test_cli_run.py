@@ -15,12 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from spark_ext.errors import ConfigurationError
+from spark_ext import cli
+from spark_ext.errors import JobFailedError
 from spark_ext.script import load_function, make_job
 from tests.support import pages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_ext.jobs.job import Job
 
 
 def spark_ext(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -157,16 +160,51 @@ def loading() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("function", "problem", "message"),
-    [
-        ("missing", ConfigurationError, "define `def missing\\(spark\\) -> Job`"),
-        ("wrong", ConfigurationError, "it returned str, not a Job"),
-        ("raising", RuntimeError, "user code"),
-    ],
+    ("function", "code", "said"),
+    [("missing", 2, "define `def missing(spark) -> Job`"), ("wrong", 2, "it returned str, not a Job")],
 )
 @pytest.mark.usefixtures("loading")
-def test_a_file_that_does_not_define_a_job(script: Path, function: str, problem: type[Exception], message: str) -> None:
-    """Errors of the user's own code are not caught: the user needs their traceback."""
-    (script.parent / "my-job.py").write_text(SCRIPT.partition("@F.udf")[0] + SCRIPT.partition("None\n")[2])
-    with pytest.raises(problem, match=message):
-        make_job(load_function(script, function), cast("SparkSession", None), "my-job.py")
+def test_a_file_that_does_not_define_a_job(
+    script: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(cli, "app", lambda: defined_job(script, function))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.usefixtures("loading")
+def test_an_error_of_the_users_own_code_is_not_caught(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python then shows its traceback, which the user needs, and exits with code 1."""
+    monkeypatch.setattr(cli, "app", lambda: defined_job(script, "raising"))
+    with pytest.raises(RuntimeError, match="user code"):
+        cli.main()
+
+
+def test_a_failed_job_has_an_exit_code_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise JobFailedError("the job failed", do="correct the file")
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert "do: " in shown and "correct the file" in shown
+    assert "Traceback" not in shown
+
+
+def defined_job(script: Path, function: str) -> Job:
+    """What `run` does with a file, without its session."""
+    script.write_text(SCRIPT.partition("@F.udf")[0] + SCRIPT.partition("None\n")[2])
+    return make_job(load_function(script, function), cast("SparkSession", None), script.name)
