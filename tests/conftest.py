@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ def spark(spark_of_process: SparkSession, request: pytest.FixtureRequest) -> Ite
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Before the first test: jars, and JVMs that start quickly, when a selected test needs any."""
+    gc.freeze()  # some 600,000 objects of modules and of collected tests, which each collection would look through
     needs = {name for item in session.items for name in ("spark", "process", "server") if item.get_closest_marker(name)}
     if needs and not session.config.option.collectonly:
         from tests.servers import kafka  # by now a plugin

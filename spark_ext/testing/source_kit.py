@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,8 +130,10 @@ class SourceRun:
         """Start a new planner process, with other limits."""
         self.trace.restarts += 1
         # A process that ends releases what it held, such as the connection of a snapshot.
+        held = weakref.ref(self.planning.source)
         del self.planning
-        gc.collect()
+        if held() is not None:
+            gc.collect()
         self.planning = self._start(limits)
 
     def _start(self, limits: Mapping[str, str] | None) -> _Planning:

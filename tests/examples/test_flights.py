@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -19,9 +18,6 @@ import pytest
 from rich.console import Console
 
 from spark_ext.script import load_function
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "flights.py"
@@ -38,6 +34,15 @@ def data(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flights") / "data"
     example.prepare(folder)
     return folder
+
+
+@pytest.fixture
+def two_weeks(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's tables have only the first week of two months."""
+    for name in ("flights", "weather"):
+        whole = getattr(example, f"package_{name}")()
+        part = whole[(whole["month"] <= 2) & (whole["day"] <= 7)]
+        monkeypatch.setattr(example, f"package_{name}", lambda part=part: part)
 
 
 def months(folder: Path) -> list[Path]:
@@ -72,6 +77,7 @@ def test_an_airport_has_one_weather_row_per_hour(example: ModuleType) -> None:
     assert not example.package_table("weather").duplicated(["time_hour", "origin"]).any()
 
 
+@pytest.mark.usefixtures("two_weeks")
 def test_prepared_files_are_left_alone_and_half_a_preparation_is_not_taken_for_one(
     example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,9 +96,10 @@ def test_prepared_files_are_left_alone_and_half_a_preparation_is_not_taken_for_o
     before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.parquet")}
     example.prepare(tmp_path)
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()} == before
-    assert len(before) == 24
+    assert len(before) == 4
 
 
+@pytest.mark.usefixtures("two_weeks")
 def test_a_difference_of_one_row_or_value_is_seen(example: ModuleType) -> None:
     expected = example.Outcome.by_pandas()
     console = Console(quiet=True)
@@ -111,20 +118,11 @@ def run(folder: Path, data: Path, *arguments: str) -> subprocess.CompletedProces
 
 
 @pytest.mark.slow(20, "runs the three queries of the example, one of them a join")
+@pytest.mark.usefixtures("spark", "two_weeks")
 def test_two_weeks_and_then_nothing(
-    example: ModuleType,
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first of two months; its `main` in this process, whose session it finds."""
-    (tmp_path / "data").mkdir()
-    for name in ("flights", "weather"):
-        whole = getattr(example, f"package_{name}")()
-        part = whole[(whole["month"] <= 2) & (whole["day"] <= 7)]
-        monkeypatch.setattr(example, f"package_{name}", lambda part=part: part)
-        example.write_months(part, tmp_path / "data" / name)
+    """`main` in this process, whose session it finds."""
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["flights.py", "--out", str(out), "--data", str(tmp_path / "data")])
     assert example.main() == 0

@@ -18,8 +18,9 @@ from spark_ext.spark.worker_process import begin_task, tune
 @pytest.fixture(autouse=True)
 def collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_process, "_loaded", 0)
-    yield
     gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_nothing_is_frozen_outside_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
