@@ -26,14 +26,13 @@ from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from spark_ext.errors import refused
 from spark_ext.model.offsets import Position
-from spark_ext.options import CommaSeparated, Milliseconds
+from spark_ext.options import CommaSeparated, Milliseconds, instant
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
@@ -58,6 +57,9 @@ SCHEMA = pa.schema(
 ROW_BYTES = 64
 """Assumed size of a row for `max_bytes_per_epoch`: about its size in Arrow."""
 
+DEFAULT_START = "2024-01-01T00:00:00Z"
+DEFAULT_START_US = 1_704_067_200_000_000
+
 UInt64s = npt.NDArray[np.uint64]
 
 
@@ -76,7 +78,7 @@ class DataGenOptions(SourceOptions):
     """Number of keys."""
     skew: float = Field(default=0.0, ge=0)
     """Exponent of Zipf's law over the keys; 0: all equally frequent; 1: key 0 twice as often as key 1."""
-    start_time: str = "2024-01-01T00:00:00Z"
+    start_time: str = DEFAULT_START
     """Event time of the first row of each channel, ISO 8601."""
     step_ms: Milliseconds = 1
     """Event time between consecutive rows of a channel, ms."""
@@ -88,7 +90,7 @@ class DataGenOptions(SourceOptions):
     @field_validator("start_time")
     @classmethod
     def _instant(cls, value: str) -> str:
-        pd.Timestamp(value)
+        instant(value)
         return value
 
     @model_validator(mode="after")
@@ -253,11 +255,16 @@ class DataGen(ChannelSource):
         return pa.DictionaryArray.from_arrays(labels.indices, texts).dictionary_decode()
 
     def _times(self, number: int, seq: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        given = pd.Timestamp(self.options.start_time)
-        begin = (given.tz_localize("UTC") if given.tzinfo is None else given).value // 1000
         back = self._uniform(number, seq, salt=3) * self.options.out_of_order * 1000
-        times: npt.NDArray[np.int64] = begin + seq * (self.options.step_ms * 1000) - back.astype(np.int64)
+        times: npt.NDArray[np.int64] = self._begin + seq * (self.options.step_ms * 1000) - back.astype(np.int64)
         return times
+
+    @cached_property
+    def _begin(self) -> int:
+        """Microseconds since 1970 UTC."""
+        given = self.options.start_time
+        # Parsed beforehand: parsing needs pandas, which takes half a second in each planner and reader.
+        return DEFAULT_START_US if given == DEFAULT_START else int(instant(given).value) // 1000
 
     def _keys(self, number: int, seq: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         drawn = self._uniform(number, seq, salt=1)

@@ -10,11 +10,14 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from spark_ext.errors import refused
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
 """The form of a uid: it becomes part of file names, table rows and transaction ids."""
@@ -52,6 +55,19 @@ def milliseconds(value: object) -> int:
     if span < pd.Timedelta(0):
         raise ValueError(f"{text!r} is a negative duration")
     return int(span.total_seconds() * 1000)
+
+
+def instant(text: str) -> pd.Timestamp:
+    """An ISO 8601 time, in UTC if it has no zone.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import pandas as pd  # as above
+
+    parsed = pd.Timestamp(text)
+    with_zone: pd.Timestamp = parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
+    return with_zone
 
 
 def byte_count(value: object) -> int:

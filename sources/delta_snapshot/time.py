@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-import pandas as pd
 from deltalake import DeltaTable
 from pyarrow import fs
 
@@ -26,13 +25,6 @@ class Commit:
     version: int
     at: int
     """Milliseconds since 1970 UTC."""
-
-
-def instant(text: str) -> pd.Timestamp:
-    """Parse ISO 8601, UTC if no zone is given; a ValueError if it is invalid."""
-    parsed = pd.Timestamp(text)
-    with_zone: pd.Timestamp = parsed.tz_localize("UTC") if parsed.tzinfo is None else parsed
-    return with_zone
 
 
 def in_order(commits: Iterable[Commit]) -> list[Commit]:

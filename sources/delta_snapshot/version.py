@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -17,7 +17,11 @@ from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import KEPT, resolve
 from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, UnsupportedTableError, refused
-from spark_ext.sources.delta_snapshot.time import commits_of, current_at, instant
+from spark_ext.options import instant
+from spark_ext.sources.delta_snapshot.time import commits_of, current_at
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 READABLE = frozenset(
     {
@@ -98,9 +102,12 @@ class TableVersion:
         commits = commits_of(self._table, filesystem, root, at)
         if found := current_at(commits, at):
             return found.version
-        oldest = [f"; the oldest is version {one.version} of {pd.Timestamp(one.at, unit='ms')}Z" for one in commits[:1]]
+        oldest = ""
+        if commits:
+            time = datetime.fromtimestamp(commits[0].at / 1000, timezone.utc).replace(tzinfo=None)
+            oldest = f"; the oldest is version {commits[0].version} of {time}Z"
         raise refused(
-            f"the table's log has no commit at or before {wanted}{''.join(oldest)}",
+            f"the table's log has no commit at or before {wanted}{oldest}",
             self._operator,
             "use a later timestamp, or a version",
         )

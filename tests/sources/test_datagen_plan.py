@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.options import instant
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Channel, Limit
-from spark_ext.sources.datagen import BATCH_ROWS, SCHEMA, DataGen
+from spark_ext.sources.datagen import BATCH_ROWS, DEFAULT_START, DEFAULT_START_US, SCHEMA, DataGen
 from spark_ext.testing.source_kit import drive
 
 
@@ -86,6 +87,10 @@ def test_event_time_is_late_by_less_than_asked() -> None:
     assert min(late) >= 0
     assert 900_000 < max(late) < 1_000_000
     assert times != sorted(times)
+
+
+def test_the_default_start_is_the_time_that_it_says() -> None:
+    assert instant(DEFAULT_START).value == DEFAULT_START_US * 1000
 
 
 def test_pace_goes_by_the_clock_from_a_start_that_survives_a_restart() -> None:
