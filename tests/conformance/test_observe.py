@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spark_ext.spark.spark_home import home_without_zip
+
 BARE_IMPORT = """
 import json, sys, threading
 import psutil
@@ -67,10 +69,12 @@ spark.stop()
 def run(program: str, folder: Path) -> str:
     """A program in a process, working folder and folder for temporary files of its own."""
     (folder / "tmp").mkdir()
+    found = home_without_zip()
+    home = {"SPARK_HOME": found} if found else {}  # as `spark_ext.session` does
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "TMPDIR": str(folder / "tmp"), "PYSPARK_PYTHON": sys.executable, **home},
         capture_output=True,
         text=True,
         timeout=240,

@@ -19,11 +19,13 @@ from types import TracebackType
 
 import pyspark
 
+from spark_ext.spark.spark_home import home_without_zip
 from tests.support import cheap_jvm
 from tests.support.processes import Member, Tree
 from tests.support.waiting import until
 
-SPARK_HOME = Path(pyspark.__file__).parent
+# In pyspark's own directory each Python process would compile pyspark again.
+SPARK_HOME = Path(home_without_zip() or Path(pyspark.__file__).parent)
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _UI_PORT = re.compile(r"Successfully started service 'MasterUI' on port (\d+)")
 
@@ -115,7 +117,8 @@ class Cluster:
             "SPARK_CONF_DIR": str(self._folder),
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
             "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
-            "JDK_JAVA_OPTIONS": cheap_jvm.OPTIONS,  # executors inherit it from their worker
+            # Executors inherit it from their worker.
+            "JDK_JAVA_OPTIONS": os.environ.get(cheap_jvm.VARIABLE, cheap_jvm.OPTIONS),
         }
         (self._folder / "log4j2.properties").write_text(_LOG)
         command: list[str | Path] = [SPARK_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *options]
