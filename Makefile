@@ -23,6 +23,8 @@ help:
 run: .venv/.test java
 	@$(BIN)/python examples/flights.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
+# Nothing here waits for a server, so a third worker would only collect the tests once more.
+quick: WORKERS = 2
 quick: .venv/.test
 	@$(PYTEST) -m "not (spark or server or process or extended)" $(ARGS)
 

@@ -37,6 +37,7 @@ def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_pat
     assert len(report.kills) == len(steps)
 
 
+@pytest.mark.extended
 @pytest.mark.slow(50, "kills a server at each of eleven steps")
 def test_a_sink_stays_exact_when_its_server_dies_at_each_step(tmp_path: Path) -> None:
     with OUTLETS["http_2pc"](tmp_path) as outlet:
