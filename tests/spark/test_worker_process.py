@@ -47,7 +47,7 @@ def test_a_worker_freezes_what_is_loaded_once_and_again_when_more_is(
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("loaded_later")
     tune()
-    assert gc.get_freeze_count() > first + len(kept)
+    assert gc.get_freeze_count() > first + 1.5 * len(kept)
     del sys.modules["loaded_later"]
 
 
