@@ -79,9 +79,6 @@ def before_first(write: Write, happens: Callable[[], object]) -> tuple[Write, li
     return held_up, looks
 
 
-# -- look, write, look again ------------------------------------------------------------------------------------------
-
-
 def test_a_commit_carries_its_guard_and_nothing_else_happens(path: Path, log: FencedLog) -> None:
     log.commit(row(1), OLD, "appending")
     found = DeltaTable(path)
@@ -204,9 +201,6 @@ def test_contention_without_end_is_an_error_that_names_it(
     assert rows(path) == [10, 11, 12]
 
 
-# -- compare and swap, or once ----------------------------------------------------------------------------------------
-
-
 def test_a_swap_needs_the_version_expected(path: Path, log: FencedLog) -> None:
     _added(path, 1, None)
     assert not log.compare_and_swap(row(2), OLD, 0, "swapping")
@@ -237,9 +231,6 @@ def test_a_single_try_gives_way(path: Path, log: FencedLog) -> None:
     _added(path, 4, NEW)
     with pytest.raises(FencedError):
         log.commit_once(row(5), OLD, "compacting")
-
-
-# -- threads ----------------------------------------------------------------------------------------------------------
 
 
 def test_threads_of_one_log_and_another_process_lose_no_commit(path: Path, log: FencedLog) -> None:
@@ -273,9 +264,6 @@ def test_no_other_thread_brings_the_handle_up_to_date_between_look_and_commit(pa
         log.commit(write, OLD, "appending")
     assert refreshed.wait(30)
     assert rows(path) == [2]
-
-
-# -- the handle -------------------------------------------------------------------------------------------------------
 
 
 def test_one_handle_serves_all_commits(path: Path, log: FencedLog, monkeypatch: pytest.MonkeyPatch) -> None:
