@@ -196,7 +196,13 @@ class Broker:
         """The state of each transactional id, as its disk has it."""
         return states(self._folder / "data")
 
+    def _close_admin(self) -> None:
+        if self._admin is not None:
+            with self._admin:  # closed at its end, by this thread: see `spark_ext.clients.kafka.admin`
+                self._admin = None
+
     def _end(self) -> None:
+        self._close_admin()
         if self._server is not None:
             self._server.kill()
             self._server.wait()
@@ -217,9 +223,14 @@ class Broker:
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen one go on."""
+        """Let a frozen one continue.
+
+        A client that was connected while the broker stood still may never hear from it again (librdkafka 2.13: twice in
+        some 200 times, all its requests timed out while the broker was idle). So the next request has a new client.
+        """
         assert self._server is not None
         self._server.send_signal(signal.SIGCONT)
+        self._close_admin()
 
     def _answers(self) -> bool:
         assert self._server is not None
@@ -237,7 +248,7 @@ class Broker:
 
     @property
     def admin(self) -> AdminClient:
-        """A client that lives as long as the broker."""
+        """A client, until the broker is thawed or ends."""
         if self._admin is None:
             self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         return self._admin
