@@ -12,7 +12,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
-	@echo "make quick      the tests that need no Spark, no server and no process of their own: a minute and a half"
+	@echo "make quick      the tests that need no Spark, no server and no process of their own: under a minute"
 	@echo "make test       the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
 	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run"
