@@ -3,25 +3,29 @@
     with Child(run, target, env={...}) as child:
         said = child.wait()
 
-A child runs a function of an importable module with picklable arguments. At the end of its `with`, all its processes
-have been terminated.
+A child runs a function of an importable module with picklable arguments. At the end of its `with`, its process has been
+terminated.
+
+Children are forked by the fork server of Python's multiprocessing, a process that has imported what a driver needs:
+importing takes a second, longer than most of what children do.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from types import ModuleType, TracebackType
+from typing import Any, Final
 
 from spark_ext import failpoints
 from spark_ext.errors import FencedError, from_text
@@ -30,9 +34,13 @@ from spark_ext.testing.waiting import until
 LIMIT = 120.0
 """Seconds after which a running child counts as hanging."""
 
+_FORKING: Final = multiprocessing.get_context("forkserver")
+_PRELOADED: Final = ["pytest", "deltalake", "spark_ext.testing.sink_contract"]
+_starting: Final = threading.Lock()
+
 
 class Child:
-    """A function that runs in a fresh Python process.
+    """A function that runs in a new Python process, which shares nothing with this one.
 
     Args:
         function: a module-level function; it must be picklable, and so must its arguments.
@@ -42,18 +50,19 @@ class Child:
 
     def __init__(self, function: Callable[..., object], *args: object, env: Mapping[str, str] | None = None) -> None:
         modules = {name: _file_of(name) for name in {type(arg).__module__ for arg in args} | {function.__module__}}
-        self._said: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed by __exit__)
-        with tempfile.TemporaryFile() as brief:
-            pickle.dump({name: file for name, file in modules.items() if file}, brief)
-            pickle.dump((function, args), brief)
-            brief.seek(0)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "from spark_ext.testing.children import main; main()"],
-                stdin=brief,
-                stdout=self._said,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+        self._said = tempfile.NamedTemporaryFile("r", errors="replace")  # noqa: SIM115 (closed by __exit__)
+        brief = pickle.dumps((function, args))
+        given = {**os.environ, **(env or {})}
+        self._process = _FORKING.Process(target=_run, args=(self._said.name, given, modules, brief), daemon=True)
+        # A child would otherwise run the test program's main module again, to unpickle what is defined there.
+        with _starting:
+            _FORKING.set_forkserver_preload(_PRELOADED)
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                self._process.start()
+            finally:
+                sys.modules["__main__"] = main
 
     def __enter__(self) -> Child:
         return self
@@ -62,12 +71,13 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.join()
+        self._process.close()
         self._said.close()
 
     def poll(self) -> int | None:
         """The exit code; None while the child runs. A signal gives a negative number."""
-        return self._process.poll()
+        return self._process.exitcode
 
     def text(self) -> str:
         """Its output so far, errors included."""
@@ -78,9 +88,11 @@ class Child:
         """Wait until the child ends; returns its output.
 
         Raises:
-            subprocess.TimeoutExpired: the child hangs.
+            TimeoutError: the child hangs.
         """
-        self._process.wait(LIMIT)
+        self._process.join(LIMIT)
+        if self._process.exitcode is None:
+            raise TimeoutError(f"a child has not ended within {LIMIT:.0f} s:\n{self.text()}")
         return self.text()
 
 
@@ -90,18 +102,25 @@ def _file_of(module: str) -> str | None:
     return str(file) if file else None
 
 
-def main() -> None:
-    """Entry point of the child process."""
-    for name, file in pickle.load(sys.stdin.buffer).items():
+def _run(output: str, env: dict[str, str], modules: dict[str, str | None], brief: bytes) -> None:
+    """What a child does."""
+    said = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.environ.clear()
+    os.environ.update(env)
+    for name, file in modules.items():
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
+            if file is None:
+                raise
             # A test file that pytest has loaded under its own name.
             spec = importlib.util.spec_from_file_location(name, file)
             assert spec is not None and spec.loader is not None
             sys.modules[name] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-    function, args = pickle.load(sys.stdin.buffer)
+    function, args = pickle.loads(brief)
     function(*args)
 
 
