@@ -102,11 +102,13 @@ def _topic(broker: Broker) -> str:
 def _check(broker: Broker, topic: str, rows: int) -> None:
     """Check that readers of committed messages see all of them, which takes some ms after the commit."""
     ends = {(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
-    until(lambda: sum(offsets(broker.admin, ends, 30).values()) >= rows, f"{rows} messages are in {topic}")
+    with broker.admin() as client:
+        until(lambda: sum(offsets(client, ends, 30).values()) >= rows, f"{rows} messages are in {topic}")
 
 
 def _drop(broker: Broker, topic: str) -> None:
-    broker.admin.delete_topics([topic])[topic].result(30)
+    with broker.admin() as client:
+        client.delete_topics([topic])[topic].result(30)
 
 
 # -- sinks ------------------------------------------------------------------------------------------------------------

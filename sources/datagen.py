@@ -58,7 +58,10 @@ ROW_BYTES = 64
 """Assumed size of a row for `max_bytes_per_epoch`: about its size in Arrow."""
 
 DEFAULT_START = "2024-01-01T00:00:00Z"
+"""The time of the first row, unless the user gives one."""
+
 DEFAULT_START_US = 1_704_067_200_000_000
+"""The same in µs since 1970, so that the default needs no pandas."""
 
 UInt64s = npt.NDArray[np.uint64]
 

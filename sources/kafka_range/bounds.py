@@ -173,6 +173,17 @@ def _resolved(
     return {place: ends.latest[place] if found[place] < 0 else found[place] for place in places}
 
 
+def id_of(place: TopicPartition) -> str:
+    """A partition as the id of a channel."""
+    return f"{place[0]}-{place[1]}"
+
+
+def place_of(id: str) -> TopicPartition:
+    """The partition of a channel's id."""
+    topic, _, number = id.rpartition("-")
+    return topic, int(number)
+
+
 def name(place: TopicPartition) -> str:
     """A partition, for messages."""
     return f"partition {place[1]} of topic '{place[0]}'"

@@ -12,6 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from spark_ext.clients.kafka import (
     RECREATED,
     KafkaOptions,
     admin,
+    lent,
     library,
     no_topic,
     offsets,
@@ -41,8 +43,10 @@ from spark_ext.sources.kafka_range.bounds import (
     TopicPartition,
     begins,
     finishes,
+    id_of,
     name,
     options_of,
+    place_of,
 )
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
 from spark_ext.sources.staged import Cutover
@@ -185,7 +189,7 @@ class KafkaRange(ChannelSource):
         self._begun = bool(known or finished)
         self._known = {(channel.data[0], channel.data[1]) for channel in known}
         self._watched = set(self._known)
-        self._known |= {_place(id) for id in finished}
+        self._known |= {place_of(id) for id in finished}
 
     def _check_columns(self) -> None:
         there = self.schema()
@@ -201,10 +205,12 @@ class KafkaRange(ChannelSource):
         """The partitions; a bounded source reads only those that it began with."""
         if self._begun and self.bounded:
             return []
+        with self._admin() as client:
+            places = self._places(client)
         if self._begun is None and not self.bounded:
             # Called before `resume`: what was read is not known yet.
-            return [Channel(_id(place), 0, [*place, None]) for place in self._places(self._admin)]
-        fresh = [place for place in self._places(self._admin) if place not in self._known]
+            return [Channel(id_of(place), 0, [*place, None]) for place in places]
+        fresh = [place for place in places if place not in self._known]
         if not fresh:
             return []
         # A partition that was added later is read from its first message, wherever the others began.
@@ -219,7 +225,7 @@ class KafkaRange(ChannelSource):
         if not self.bounded:
             self._begun = True
             self._known.update(fresh)
-        return [Channel(_id(place), first[place], [*place, last[place]]) for place in fresh]
+        return [Channel(id_of(place), first[place], [*place, last[place]]) for place in fresh]
 
     def _start(self, places: Sequence[TopicPartition]) -> Bound:
         cutover = self._cutover
@@ -323,9 +329,10 @@ class KafkaRange(ChannelSource):
         if self.options.group is None or not epoch.positions:
             return
         kafka = library(self._who)
-        places = [kafka.TopicPartition(*_place(id), at) for id, at in epoch.positions.items()]
+        places = [kafka.TopicPartition(*place_of(id), at) for id, at in epoch.positions.items()]
         try:
-            answers = self._committer.commit(offsets=places, asynchronous=False)
+            with lent(self._committer) as consumer:
+                answers = consumer.commit(offsets=places, asynchronous=False)
             problem = next((one.error for one in answers if one.error is not None), None)
         except kafka.KafkaException as failure:
             problem = failure.args[0]
@@ -339,9 +346,8 @@ class KafkaRange(ChannelSource):
 
     # -- the brokers ----------------------------------------------------------------------------------------
 
-    @property
-    def _admin(self) -> AdminClient:
-        return shared("plan", self.options.client(self._who), lambda: admin(self.options, self._who))
+    def _admin(self) -> AbstractContextManager[AdminClient]:
+        return lent(shared("plan", self.options.client(self._who), lambda: admin(self.options, self._who)))
 
     @property
     def _committer(self) -> Any:
@@ -379,7 +385,8 @@ class KafkaRange(ChannelSource):
             place: words[spec] if isinstance(spec, str) else of.for_timestamp(spec) for place, spec in wanted.items()
         }
         try:
-            return offsets(self._admin, specs, self._seconds)
+            with self._admin() as client:
+                return offsets(client, specs, self._seconds)
         except kafka.KafkaException as problem:
             raise self._fault(problem, "the ends of partitions could not be looked up") from problem
         except TimeoutError as problem:
@@ -387,12 +394,3 @@ class KafkaRange(ChannelSource):
 
     def _fault(self, problem: Exception, what: str) -> SparkExtError:
         return to_error(problem.args[0], what, self._who, "everything that was committed")
-
-
-def _id(place: TopicPartition) -> str:
-    return f"{place[0]}-{place[1]}"
-
-
-def _place(id: str) -> TopicPartition:
-    topic, _, number = id.rpartition("-")
-    return topic, int(number)

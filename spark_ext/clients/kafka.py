@@ -10,8 +10,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -206,11 +207,25 @@ def shared(purpose: str, settings: Mapping[str, Any], connect: Callable[[], Clie
 
 
 def discard(client: Any) -> None:
-    """Close a consumer and no longer share it: after a failure a new one is needed."""
+    """Close a client and no longer share it."""
     with _sharing:
         for key in [key for key, one in _shared.items() if one is client]:
             del _shared[key]
-    client.close()
+    client.__exit__(None, None, None)
+
+
+@contextmanager
+def lent(client: Client) -> Iterator[Client]:
+    """A shared client, which is discarded if what it is used for fails: the next use has a new one.
+
+    A client may never connect again after the brokers have answered, if only for a moment, that there are no brokers
+    (librdkafka 2.10 to 2.16, its issue 5301). A new client can.
+    """
+    try:
+        yield client
+    except BaseException:
+        discard(client)
+        raise
 
 
 def _enter(client: AdminClient, heard: list[KafkaError], seconds: float, who: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str, seconds: float = 300) -> T:
+def until(condition: Callable[[], T | None], what: str, seconds: float = 300) -> T:
     """Poll a condition until it is true; returns its value.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from spark_ext.clients.kafka import KafkaOptions, admin, discard, shared
+from spark_ext.clients.kafka import KafkaOptions, admin, lent, shared
 from spark_ext.errors import StorageError
 
 # Nothing listens at this port.
@@ -17,7 +17,7 @@ OPTIONS = KafkaOptions(bootstrap_servers="127.0.0.1:1", request_timeout=200)
 class Closing:
     closed = False
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closed = True
 
 
@@ -46,8 +46,12 @@ def test_a_shared_client_is_connected_once_per_purpose_and_settings(monkeypatch:
     assert shared("plan", options.client("test"), Closing) is not first
 
 
-def test_a_discarded_client_is_closed_and_replaced() -> None:
-    first = shared("discarded", {}, Closing)
-    discard(first)
+def test_a_client_whose_request_failed_is_closed_and_replaced() -> None:
+    """It may never connect again: librdkafka's issue 5301."""
+    with lent(shared("lent", {}, Closing)) as first:
+        pass
+    assert shared("lent", {}, Closing) is first
+    with pytest.raises(TimeoutError), lent(first):
+        raise TimeoutError
     assert first.closed
-    assert shared("discarded", {}, Closing) is not first
+    assert shared("lent", {}, Closing) is not first

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -21,10 +22,11 @@ from typing import Any, Final
 import psutil
 import pyspark
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
@@ -34,6 +36,7 @@ from confluent_kafka.admin import (
 
 from spark_ext.spark.jars import package_jars
 from tests.servers.kafka_log import DECIDED, states
+from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, messages
 from tests.servers.ports import free_ports
 from tests.servers.watchdog import Watched
 from tests.support.waiting import until
@@ -121,7 +124,6 @@ class Broker:
         # The JVM lives for minutes: what the second compiler would gain, it costs several times over.
         self._java = [str(java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-cp", class_path]
         self._java.append(f"-Dlog4j2.configurationFile={logging}")
-        self._admin: AdminClient | None = None
 
     def __enter__(self) -> Broker:
         arguments = ["format", "--standalone", "-t", _CLUSTER, "-c", str(self._settings)]
@@ -196,13 +198,7 @@ class Broker:
         """The state of each transactional id, as its disk has it."""
         return states(self._folder / "data")
 
-    def _close_admin(self) -> None:
-        if self._admin is not None:
-            with self._admin:  # closed at its end, by this thread: see `spark_ext.clients.kafka.admin`
-                self._admin = None
-
     def _end(self) -> None:
-        self._close_admin()
         if self._server is not None:
             self._server.kill()
             self._server.wait()
@@ -223,14 +219,9 @@ class Broker:
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let a frozen one continue.
-
-        A client that was connected while the broker stood still may never hear from it again (librdkafka 2.13: twice in
-        some 200 times, all its requests timed out while the broker was idle). So the next request has a new client.
-        """
+        """Let a frozen one continue."""
         assert self._server is not None
         self._server.send_signal(signal.SIGCONT)
-        self._close_admin()
 
     def _answers(self) -> bool:
         assert self._server is not None
@@ -239,19 +230,22 @@ class Broker:
         try:
             with socket.create_connection(("127.0.0.1", self._port), 1):
                 pass
-            found = self.admin.list_topics(timeout=2)
+            with self.admin() as client:
+                return bool(client.list_topics(timeout=2).brokers)
         except Exception:
             return False
-        return bool(found.brokers)
 
     # -- topics and messages --------------------------------------------------------------------------------
 
-    @property
-    def admin(self) -> AdminClient:
-        """A client, until the broker is thawed or ends."""
-        if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        return self._admin
+    @contextmanager
+    def admin(self) -> Iterator[AdminClient]:
+        """A client for a request.
+
+        Not one for many: a client may never connect again once the broker, which was frozen or short of CPU for longer
+        than its session, has answered that there are no brokers (librdkafka 2.10 to 2.16, its issue 5301).
+        """
+        with AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}) as client:
+            yield client
 
     def topic(self, name: str = "t", partitions: int = 1, **config: Any) -> str:
         """A new topic of a name that no other test has; `cleanup_policy="compact"` sets `cleanup.policy`."""
@@ -269,23 +263,37 @@ class Broker:
     def _made(self, new: NewTopic) -> bool:
         """False just after a restart, when it answers already, and its own controller still takes it for dead."""
         try:
-            self.admin.create_topics([new])[new.topic].result(30)
+            with self.admin() as client:
+                client.create_topics([new])[new.topic].result(ANSWER_S)
         except KafkaException as refused:
-            if refused.args[0].name() == "INVALID_REPLICATION_FACTOR":
+            name = refused.args[0].name()
+            if name == "INVALID_REPLICATION_FACTOR" or name in NO_ANSWER:
                 return False
-            raise
+            if name != "TOPIC_ALREADY_EXISTS":  # by a request whose answer was lost
+                raise
         return True
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
-        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+        with self.admin() as client:
+            client.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
         until(lambda: self.partitions(topic) == partitions, f"{partitions} partitions of {topic}")
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has now; 0 without it."""
         # Whoever asks for one topic's metadata makes it, if the brokers have the default settings, as this one has.
-        found = self.admin.list_topics(timeout=10).topics.get(topic)
+        known = until(self._known, "an answer from the broker")
+        found = known.topics.get(topic)
         return 0 if found is None or found.error is not None else len(found.partitions)
+
+    def _known(self) -> ClusterMetadata | None:
+        try:
+            with self.admin() as client:
+                return client.list_topics(timeout=ANSWER_S)
+        except KafkaException as problem:
+            if problem.args[0].name() not in NO_ANSWER:
+                raise
+            return None
 
     def send(self, topic: str, values: Sequence[str | bytes | None], partition: int = 0, **message: Any) -> None:
         """Messages without a transaction, in order, acknowledged."""
@@ -332,37 +340,6 @@ def change(bootstrap: str, topic: str, **config: Any) -> None:
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(30)
-
-
-def messages(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """All messages of a topic as a reader sees them, partition by partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "test-reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "fetch.wait.max.ms": 10,
-            "log_level": 0,
-        }
-    )
-    found: list[Message] = []
-    try:
-        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        left = len(partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        while left:
-            for message in consumer.consume(10_000, 0.02):
-                error = message.error()
-                if error is None:
-                    found.append(message)
-                else:
-                    assert error.name() == "_PARTITION_EOF", error
-                    left -= 1
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda message: (message.partition(), message.offset()))
 
 
 @pytest.fixture(scope="session")

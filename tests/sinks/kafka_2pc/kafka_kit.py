@@ -16,7 +16,8 @@ from pyspark.sql import types as T
 from spark_ext.sinks.contract import Task, TwoPhaseCommitSink
 from spark_ext.sinks.kafka_2pc.sink import KafkaTwoPhaseCommit
 from spark_ext.testing.sink_driver import SinkTarget
-from tests.servers.kafka import Broker, messages
+from tests.servers.kafka import Broker
+from tests.servers.kafka_reader import messages
 
 VALUES = T.StructType([T.StructField("value", T.BinaryType())])
 

@@ -94,7 +94,8 @@ def test_a_transaction_that_takes_longer_than_its_timeout(
     monkeypatch.setenv(failpoints.VARIABLE, f"kafka.before_commit=wait:{gate}")
 
     def end() -> int:
-        found = offsets(kafka.admin, {(topic, 0): OffsetSpec.latest()}, 10, committed=False)
+        with kafka.admin() as client:
+            found = offsets(client, {(topic, 0): OffsetSpec.latest()}, 10, committed=False)
         return found[(topic, 0)]
 
     with ThreadPoolExecutor(1) as held:
