@@ -21,6 +21,7 @@ SESSION: Final = "spark_of_process"
 
 _OURS: Final = ("tests.", "spark_ext.testing.")
 _SERVERS: Final = "tests.servers."
+_PROCESSES: Final = ("subprocess", "multiprocessing")
 
 _SECONDS: Final = {"chaos": 60.0, "cluster": 30.0, "process": 4.0, "spark": 4.0, "server": 2.0}
 """Assumed cost of a test without `slow`, by the most expensive of its markers; without any marker it is near zero."""
@@ -87,7 +88,7 @@ def _uses(function: Callable[..., Any]) -> frozenset[str]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if one is subprocess or getattr(one, "__module__", "") == "subprocess":
+        if one is subprocess or str(getattr(one, "__module__", "")).partition(".")[0] in _PROCESSES:
             found.add("process")
         elif isinstance(one, (FunctionType, type)) and _is_ours(one.__module__):
             if one.__module__.startswith(_SERVERS):
