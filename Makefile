@@ -8,6 +8,9 @@ BIN := .venv/bin
 # A file's tests stay on one worker, which has one Spark session and one server of each kind.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
+# Hundreds of short Python processes would each compile this package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run quick test test-all bench chaos lint clean python java
 
 help:

@@ -18,7 +18,6 @@ from deltalake import DeltaTable
 from spark_ext import cli
 from spark_ext.errors import JobFailedError
 from spark_ext.script import load_function, make_job
-from tests.support import pages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,17 +110,6 @@ def test_run_to_the_end_and_again(script: Path) -> None:
     assert "q: FINISHED in an earlier run" in second.stdout
     status = spark_ext("status", "state", cwd=script.parent)
     assert "script FINISHED" in status.stdout
-
-
-def test_the_file_of_the_page_runs_as_printed(tmp_path: Path) -> None:
-    (tmp_path / "data" / "flights").mkdir(parents=True)
-    pq.write_table(pa.table({"dep_delay": [10.0, 61.0, None]}), tmp_path / "data" / "flights" / "a.parquet")
-    (example,) = pages.python_blocks("cli")
-    (tmp_path / "late.py").write_text(example, encoding="utf-8")
-    done = spark_ext("run", "late.py", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["state"] == "FINISHED"
-    assert DeltaTable(tmp_path / "out" / "late" / "flights").to_pyarrow_table().to_pylist() == [{"dep_delay": 61.0}]
 
 
 @pytest.mark.extended

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_ext.failpoints import FailPoint
 from tests.chaos import compact, history, scenario
 from tests.chaos.harness import Known, Reference, Report, Round, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
@@ -30,8 +31,9 @@ def reference() -> Reference:
 
 @pytest.mark.slow(60, "starts the job three times")
 def test_a_kill_at_some_named_steps_changes_no_row(reference: Reference, tmp_path: Path) -> None:
-    """Kills a worker at each step of an epoch, and the driver at the job's end."""
-    steps = dict.fromkeys((*COMMIT_STEPS, "final.flagged"), "kill")
+    """Kills a worker at steps of an epoch that leave different things behind, and the driver at the end of the job."""
+    commit = (FailPoint.SOURCE_PLANNED, FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
+    steps: dict[str, str] = dict.fromkeys((*commit, FailPoint.END_OF_INPUT_PLANNED, FailPoint.FINAL_FLAGGED), "kill")
     report = kills_at_steps(reference, tmp_path, steps=steps, env=LOCAL, say=print)
     assert report.problems == []
     assert len(report.kills) == len(steps)

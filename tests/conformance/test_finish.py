@@ -13,13 +13,10 @@ from spark_ext import failpoints
 from spark_ext.errors import JobFailedError
 from spark_ext.jobs.job import Job
 from spark_ext.jobs.result import JobResult
-from spark_ext.ledger import Ledger
 from spark_ext.model.lifecycle import State
-from spark_ext.spark.spark_log import SparkLog
 from tests.support import validators
 from tests.support.history import History
 from tests.support.jobs import JobHarness, expected
-from tests.support.killable import kill, mixed, running
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -188,35 +185,6 @@ def test_f14_one_query_failed_for_good_fails_the_job_at_once(lab: JobHarness) ->
     assert job.state is State.FAILED
     states = {run.spec.uid: run.state for run in job.runs}
     assert states == {"bad": State.FAILED, "live": State.CANCELED}
-
-
-def test_f15_a_mixed_job_continues_after_a_bounded_source_has_finished(lab: JobHarness) -> None:
-    """10,000 bounded rows beside a live source; killed 20 checkpoints later: no bounded row is read again."""
-    ledger = Ledger(str(lab.folder / "state"))
-    log = SparkLog(str(lab.checkpoint()))
-
-    def checkpoints() -> int:
-        return len(ledger.checkpoints(""))
-
-    with running(mixed, lab.folder) as driver:
-        until(lambda: ledger.flagged("q", 1).get("bounded") == 1, "the bounded source's flag")
-        then = checkpoints()
-        until(lambda: checkpoints() >= then + 20, "20 checkpoints after the bounded source has finished")
-        kill(driver)
-    committed, planned = log.newest_commit(), log.newest_offsets()
-    assert committed is not None and planned is not None
-    read, written = lab.events("read"), lab.events("commit")
-    assert sum(event["end"] - event["start"] for event in read if event["uid"] == "bounded") == 10_000
-
-    again = mixed(lab).start()
-    until(lambda: (log.newest_commit() or 0) >= committed + 5, "epochs after the restart")
-    again.drain(timeout=300)
-    assert [event for event in lab.events("read")[len(read) :] if event["uid"] == "bounded"] == []
-    replayed = {event["epoch"] for event in lab.events("commit")[len(written) :] if event["epoch"] <= planned}
-    assert replayed <= {committed + 1}, "at most the one epoch that was planned and not committed"
-    live = len(lab.numbers()) - 10_000
-    assert live > 0
-    assert sorted(n for _, n in lab.numbers()) == sorted([*range(10_000), *range(live)])
 
 
 def test_a_query_of_sparks_own_source_has_finished_when_a_further_run_finds_nothing(lab: JobHarness) -> None:

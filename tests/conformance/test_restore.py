@@ -15,33 +15,45 @@ from spark_ext.ledger import Ledger
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, Finish
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
-from tests.support.killable import beside, kill, running
+from tests.support.killable import kill, mixed, running
 from tests.support.waiting import until
 
 
-def test_r1_a_source_that_finished_before_is_not_read_again(lab: JobHarness) -> None:
-    """Two queries, killed: the bounded one has finished, the live one goes on; its row count proves it."""
+def test_r1_f15_what_has_finished_is_not_read_again_after_a_kill(lab: JobHarness) -> None:
+    """A finished query beside one with a finished source of 10,000 rows and a live one; killed 20 checkpoints later."""
     ledger = Ledger(str(lab.folder / "state"))
+    log = SparkLog(str(lab.checkpoint()))
 
     def cuts_with_a_finished() -> int:
         cuts = [CheckpointMetadata.from_json(row.metadata) for row in ledger.checkpoints("")]
         return sum(cut.queries["a"].finished for cut in cuts)
 
-    with running(beside, lab.folder) as driver:
-        until(cuts_with_a_finished, "a checkpoint after a has finished")
-        until(lambda: len(lab.rows("b")) > 0, "rows of b")
+    with running(mixed, lab.folder) as driver:
+        until(lambda: ledger.flagged("q", 1).get("bounded") == 1, "the flag of the bounded source beside the live one")
+        until(cuts_with_a_finished, "a checkpoint after the query a has finished")
+        then = len(ledger.checkpoints(""))
+        until(lambda: len(ledger.checkpoints("")) >= then + 20, "20 checkpoints after both have finished")
         kill(driver)
-    reads = [event for event in lab.events("read") if event["uid"] == "a"]
-    assert sum(event["end"] - event["start"] for event in reads) == 1000
-    second = beside(lab).start()
-    before = len(lab.rows("b"))
-    until(lambda: len(lab.rows("b")) > before, "more rows of b")
-    result = second.stop()
-    assert [event for event in lab.events("read") if event["uid"] == "a"] == reads
+    committed, planned = log.newest_commit(), log.newest_offsets()
+    assert committed is not None and planned is not None
+    reads = {uid: [event for event in lab.events("read") if event["uid"] == uid] for uid in ("a", "bounded")}
+    rows = {uid: sum(event["end"] - event["start"] for event in events) for uid, events in reads.items()}
+    assert rows == {"a": 1000, "bounded": 10_000}
+    written = lab.events("commit")
+
+    again = mixed(lab).start()
+    until(lambda: (log.newest_commit() or 0) >= committed + 5, "epochs after the restart")
+    result = again.drain(timeout=300)
+    for uid, events in reads.items():
+        assert [event for event in lab.events("read") if event["uid"] == uid] == events
     assert result.query("a").finished_before
     assert result.query("a").rows == 0
     assert lab.numbers("a") == expected(1000)
-    assert sorted(n for _, n in lab.numbers("b")) == list(range(len(lab.rows("b"))))
+    replayed = {event["epoch"] for event in lab.events("commit")[len(written) :] if event["epoch"] <= planned}
+    assert replayed <= {committed + 1}, "at most the one epoch that was planned and not committed"
+    live = len(lab.numbers()) - 10_000
+    assert live > 0
+    assert sorted(n for _, n in lab.numbers()) == sorted([*range(10_000), *range(live)])
 
 
 def test_r2_a_source_that_finished_after_the_last_commit_is_read_again(lab: JobHarness) -> None:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -42,12 +44,16 @@ def ran(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict
     examples["hybrid"] = pages.python_blocks("hybrid")[0]  # its second needs two servers
     (readme,) = pages.python_of((ROOT / "README.md").read_text(encoding="utf-8"))
     examples["readme"] = f"{readme}\nprint({AGAIN!r})\n{readme}"
+    (job,) = pages.python_blocks("cli")  # `spark-ext run` itself: tests/test_cli_run.py
+    examples["cli"] = f"{job}\njob(sx.session('late')).run()"
+    (folder / "late" / "data" / "flights").mkdir(parents=True)
+    pq.write_table(pa.table({"dep_delay": [10.0, 61.0, None]}), folder / "late" / "data" / "flights" / "a.parquet")
     examples["write-a-source"] = pages.python_blocks("write-a-source")[0]  # the last: it stops its session
     (folder / "all").mkdir()
-    return pages.run_each(folder / "all", examples, given={"readme": folder / "data"})
+    return pages.run_each(folder / "all", examples, given={"readme": folder / "data", "cli": folder / "late"})
 
 
-@pytest.mark.slow(60, "runs the examples of nine pages")
+@pytest.mark.slow(60, "runs the examples of ten pages")
 @pytest.mark.parametrize("name", [*ALONE, "hybrid"])
 def test_the_examples_that_need_no_server_run_as_printed(ran: dict[str, Ran], name: str) -> None:
     assert ran[name].well()
@@ -55,6 +61,11 @@ def test_the_examples_that_need_no_server_run_as_printed(ran: dict[str, Ran], na
 
 def test_the_example_of_end_of_input_leaves_its_table(ran: dict[str, Ran]) -> None:
     assert (ran["end-of-input"].well().folder / "out" / "hourly" / "_delta_log").is_dir()
+
+
+def test_the_job_of_the_command_line_runs(ran: dict[str, Ran]) -> None:
+    table = DeltaTable(ran["cli"].well().folder / "out" / "late" / "flights").to_pyarrow_table()
+    assert table.to_pylist() == [{"dep_delay": 61.0}]
 
 
 def test_the_readmes_example_runs_and_runs_again_to_nothing(ran: dict[str, Ran], flights: pd.DataFrame) -> None:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 ROWS = 3000
 
 
+@pytest.mark.extended
 @pytest.mark.slow(20, "a server dies and comes back in the middle of a job")
 @pytest.mark.parametrize(
     "options",
     [
         {"inline_size": "0"},
-        pytest.param({"inline_size": "0", "prepared": "true"}, marks=pytest.mark.extended),
-        pytest.param({}, marks=pytest.mark.extended),
+        {"inline_size": "0", "prepared": "true"},
+        {},
     ],
 )
 def test_a_job_whose_server_is_killed_under_it_writes_each_row_once(
