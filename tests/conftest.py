@@ -71,12 +71,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             cheap_jvm.prepare(Path(cache.mkdir("jvm")) if cache is not None else None, *packages)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Workers take the files in the order of `selection`, not by their number of tests."""
-    if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False
-
-
 # So that its assertions say what differs, as those of tests do.
 pytest.register_assert_rewrite(
     "spark_ext.testing.sink_contract",
@@ -87,6 +81,7 @@ pytest.register_assert_rewrite(
 
 pytest_plugins = [
     "tests.support.jobs",
+    "tests.support.scheduling",
     "tests.support.selection",
     "tests.support.slow_tests",
     "tests.servers.postgres",

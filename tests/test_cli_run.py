@@ -97,13 +97,18 @@ def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return spark_ext("run", script.name, *arguments, "--master", "local[1]", cwd=script.parent)
 
 
-def test_run_to_the_end_and_again(script: Path) -> None:
-    first = run(script, "--json")
-    assert first.returncode == 0, first.stderr
-    result: dict[str, Any] = json.loads(first.stdout)
+def test_run_to_the_end(script: Path) -> None:
+    done = run(script, "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
     assert (result["state"], result["finished"], result["rows"]) == ("FINISHED", True, 10)
     table = DeltaTable(script.parent / "out").to_pyarrow_table()
     assert sorted(table["n"].to_pylist()) == [10, 12, 14, 16, 18]
+
+
+@pytest.mark.extended
+def test_run_again_without_json(script: Path) -> None:
+    assert run(script).returncode == 0
     second = run(script)
     assert second.returncode == 0, second.stderr
     assert "job 'script' FINISHED: 0 rows in 0 epochs" in second.stdout

@@ -39,8 +39,8 @@ def test_f2_exactly_one_end_of_input_after_the_last_row(streams: Streams) -> Non
     """Per input and run one marker, in an epoch after the one with the last row; each plan is in another test."""
     streams.put("a", [(h, "x", h) for h in range(10)])
     streams.put("b", [(h, "x", h) for h in range(30)])
-    left = with_watermark(streams.read("a", max_rows_per_epoch=4), "ts", "1 hour")
-    right = with_watermark(streams.read("b", max_rows_per_epoch=4), "ts", "1 hour").selectExpr("ts as ts2", "n as n2")
+    left = with_watermark(streams.read("a", max_rows_per_epoch=6), "ts", "1 hour")
+    right = with_watermark(streams.read("b", max_rows_per_epoch=12), "ts", "1 hour").selectExpr("ts as ts2", "n as n2")
     joined = left.join(right, F.expr("n = n2 and ts2 between ts - interval 1 hour and ts + interval 1 hour"), "full")
     streams.run(joined)
     for uid in ("a", "b"):

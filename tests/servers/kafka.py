@@ -86,6 +86,7 @@ auto.create.topics.enable=true
 log.retention.check.interval.ms=1000
 log.retention.ms=-1
 log.cleaner.backoff.ms=200
+metadata.max.idle.interval.ms=0
 num.network.threads=2
 num.io.threads=2
 log.cleaner.dedupe.buffer.size=16777216

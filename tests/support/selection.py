@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.scheduling import group
+
 SESSION: Final = "spark_of_process"
 """The fixture of the Spark session."""
 
@@ -37,9 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("extended")
     cost: dict[str, float] = {}
     for item in items:
-        cost[_file(item)] = cost.get(_file(item), 0.0) + _seconds(item)
-    # The most expensive file first, so that no worker still has a long one when the others are done.
-    items.sort(key=lambda item: (-cost[_file(item)], _file(item)))
+        cost[group(_file(item))] = cost.get(group(_file(item)), 0.0) + _seconds(item)
+    # The most expensive group first, so that no worker still has a long one when the others are done.
+    items.sort(key=lambda item: (-cost[group(_file(item))], _file(item)))
 
 
 def _file(item: pytest.Item) -> str:
