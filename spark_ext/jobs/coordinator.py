@@ -106,7 +106,7 @@ class Coordinator:
                 self._context.wake.clear()
                 self._tick(time.monotonic())
         except FencedError as fenced:
-            self._abandon(fenced)
+            self._abandon(_named(fenced, f"job '{self._context.job}'"))
         except Exception as problem:
             log.exception("the coordinator of job '%s' failed", self._context.job)
             self._abandon(as_error(problem, f"job '{self._context.job}'"))
@@ -250,3 +250,12 @@ class Coordinator:
             log.warning("the last history of job '%s' was not written: %s", self._context.job, problem)
         finally:
             self.done.set()
+
+
+def _named(fenced: FencedError, who: str) -> FencedError:
+    """The error of a ledger table, which knows its path only, with the job's name."""
+    if who in fenced.operator:
+        return fenced
+    named = FencedError(fenced.what, operator=f"{who}, {fenced.operator}", kept=fenced.kept, do=fenced.do)
+    named.__cause__ = fenced
+    return named

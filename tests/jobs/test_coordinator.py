@@ -93,6 +93,16 @@ def test_a_query_that_is_stopped_by_a_newer_incarnation_abandons_the_job(job: Fa
     assert "FAILED" not in job.b.states() and "FAILED" not in job.entered(), "the ledger has another owner"
 
 
+def test_a_ledger_table_that_a_newer_incarnation_has_taken_names_the_job(job: FakeJob) -> None:
+    """Whichever of a query and the ledger notices first."""
+    job.a.writer.failures = [FencedError("incarnation 2 has been started", operator="ledger table 'epochs' at /x")]
+    job.start()
+    assert job.coordinator.join(END)
+    failure = job.coordinator.failure
+    assert isinstance(failure, FencedError)
+    assert failure.operator == f"job '{job.a.context.job}', ledger table 'epochs' at /x"
+
+
 def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(job: FakeJob) -> None:
     job.start()
     until(lambda: job.entered() == ["RUNNING"], "the start's rows")

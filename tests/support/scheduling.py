@@ -8,12 +8,9 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from xdist.scheduler import LoadFileScheduling
 
 _ROOT: Final = Path(__file__).parents[2]
 _USES_BROKER: Final = re.compile(r"^from tests\.(servers\.kafka|sinks\.kafka_2pc|sources\.kafka_range)\b", re.MULTILINE)
@@ -32,12 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute groups of files, instead of files."""
     from xdist.scheduler import LoadFileScheduling
 
-    class GroupScheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return group(super()._split_scope(nodeid))
-
-    return GroupScheduling(config, log)
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = lambda nodeid: group(nodeid.partition("::")[0])
+    return scheduling
