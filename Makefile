@@ -5,7 +5,7 @@ PYTHON ?= python3
 ARGS ?=
 WORKERS ?= 3
 BIN := .venv/bin
-# A file's tests stay on one worker, which has one Spark session and one server of each kind.
+# A file's tests stay on one worker, which has one Spark session; see tests/support/scheduling.py.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Hundreds of short Python processes would each compile this package again.

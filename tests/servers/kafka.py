@@ -325,22 +325,17 @@ class Broker:
 
     def set(self, topic: str, **config: Any) -> None:
         """Change settings of a topic; `max_message_bytes=1` sets `max.message.bytes`."""
-        change(self.bootstrap, topic, **config)
+        entries = [
+            ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        with self.admin() as client:
+            client.incremental_alter_configs([resource])[resource].result(30)
 
     def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
         """All messages of a topic as a reader sees them, partition by partition."""
         return messages(self.bootstrap, topic, isolation)
-
-
-def change(bootstrap: str, topic: str, **config: Any) -> None:
-    """Change settings of a topic."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    entries = [
-        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in config.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 @pytest.fixture(scope="session")

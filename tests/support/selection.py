@@ -8,7 +8,6 @@ classes of the tests that it refers to, those that they refer to, and so on.
 from __future__ import annotations
 
 import inspect
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -90,7 +89,8 @@ def _uses(function: Callable[..., Any]) -> frozenset[str]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if one is subprocess or str(getattr(one, "__module__", "")).partition(".")[0] in _PROCESSES:
+        module = one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", None)
+        if str(module).partition(".")[0] in _PROCESSES:
             found.add("process")
         elif isinstance(one, (FunctionType, type)) and _is_ours(one.__module__):
             if one.__module__.startswith(_SERVERS):
