@@ -13,11 +13,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psutil
 import pyspark
@@ -26,7 +26,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
-    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
@@ -35,11 +34,13 @@ from confluent_kafka.admin import (
 )
 
 from spark_ext.spark.jars import package_jars
-from tests.servers.kafka_log import DECIDED, states
+from tests.servers.kafka_log import settled, states
 from tests.servers.kafka_reader import ANSWER_S, NO_ANSWER, messages
 from tests.servers.ports import free_ports
 from tests.servers.watchdog import Watched
 from tests.support.waiting import until
+
+T = TypeVar("T")
 
 PACKAGES: Final = "org.apache.kafka:kafka_2.13:4.3.1,org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
@@ -156,6 +157,11 @@ class Broker:
         return f"127.0.0.1:{self._login}"
 
     @property
+    def data(self) -> Path:
+        """Its `log.dirs`."""
+        return self._folder / "data"
+
+    @property
     def pid(self) -> int:
         """The process id of its JVM."""
         assert self._server is not None
@@ -189,7 +195,7 @@ class Broker:
         while self._server.poll() is None and time.monotonic() < end:
             self._server.send_signal(signal.SIGSTOP)
             until(self._stands_still, "the broker to stand still")
-            if DECIDED.isdisjoint(self.transactions().values()):
+            if settled(self.data):
                 break
             self._server.send_signal(signal.SIGCONT)
             time.sleep(0.005)  # awaited is what only a broker that stands still tells
@@ -197,7 +203,7 @@ class Broker:
 
     def transactions(self) -> dict[str, int]:
         """The state of each transactional id, as its disk has it."""
-        return states(self._folder / "data")
+        return states(self.data)
 
     def _end(self) -> None:
         if self._server is not None:
@@ -261,14 +267,29 @@ class Broker:
         until(lambda: self._made(new), f"the broker to take the topic {name}")
         until(lambda: self.partitions(name) == partitions, f"the topic {name}")
 
+    def asked(self, request: Callable[[AdminClient], T]) -> T:
+        """The answer to a request, which is repeated by another client while none comes."""
+        (found,) = until(lambda: self._answer(request), f"an answer from the broker at {self.bootstrap}")
+        return found
+
+    def _answer(self, request: Callable[[AdminClient], T]) -> tuple[T] | None:
+        try:
+            with self.admin() as client:
+                return (request(client),)
+        except TimeoutError:
+            return None
+        except KafkaException as problem:
+            if problem.args[0].name() not in NO_ANSWER:
+                raise
+            return None
+
     def _made(self, new: NewTopic) -> bool:
         """False just after a restart, when it answers already, and its own controller still takes it for dead."""
         try:
-            with self.admin() as client:
-                client.create_topics([new])[new.topic].result(ANSWER_S)
+            self.asked(lambda client: client.create_topics([new])[new.topic].result(ANSWER_S))
         except KafkaException as refused:
             name = refused.args[0].name()
-            if name == "INVALID_REPLICATION_FACTOR" or name in NO_ANSWER:
+            if name == "INVALID_REPLICATION_FACTOR":
                 return False
             if name != "TOPIC_ALREADY_EXISTS":  # by a request whose answer was lost
                 raise
@@ -276,25 +297,31 @@ class Broker:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
-        with self.admin() as client:
-            client.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+        def request(client: AdminClient) -> bool:
+            if self.partitions(topic) != partitions:  # by a request whose answer was lost
+                client.create_partitions([NewPartitions(topic, partitions)])[topic].result(ANSWER_S)
+            return True
+
+        self.asked(request)
         until(lambda: self.partitions(topic) == partitions, f"{partitions} partitions of {topic}")
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+
+        def request(client: AdminClient) -> bool:
+            if self.partitions(topic):  # as above
+                client.delete_topics([topic])[topic].result(ANSWER_S)
+            return True
+
+        self.asked(request)
+        until(lambda: self.partitions(topic) == 0, f"{topic} to be gone")
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has now; 0 without it."""
         # Whoever asks for one topic's metadata makes it, if the brokers have the default settings, as this one has.
-        known = until(self._known, "an answer from the broker")
-        found = known.topics.get(topic)
+        found = self.asked(lambda client: client.list_topics(timeout=ANSWER_S)).topics.get(topic)
         return 0 if found is None or found.error is not None else len(found.partitions)
-
-    def _known(self) -> ClusterMetadata | None:
-        try:
-            with self.admin() as client:
-                return client.list_topics(timeout=ANSWER_S)
-        except KafkaException as problem:
-            if problem.args[0].name() not in NO_ANSWER:
-                raise
-            return None
 
     def send(self, topic: str, values: Sequence[str | bytes | None], partition: int = 0, **message: Any) -> None:
         """Messages without a transaction, in order, acknowledged."""
@@ -322,6 +349,7 @@ class Broker:
             producer.produce(topic, value.encode(), partition=partition)
         producer.flush(30)
         (producer.commit_transaction if commit else producer.abort_transaction)(30)
+        until(lambda: settled(self.data), "the end of the transaction to be written to its partition")
 
     def set(self, topic: str, **config: Any) -> None:
         """Change settings of a topic; `max_message_bytes=1` sets `max.message.bytes`."""
@@ -330,12 +358,11 @@ class Broker:
             for name, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        with self.admin() as client:
-            client.incremental_alter_configs([resource])[resource].result(30)
+        self.asked(lambda client: client.incremental_alter_configs([resource])[resource].result(ANSWER_S))
 
     def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
         """All messages of a topic as a reader sees them, partition by partition."""
-        return messages(self.bootstrap, topic, isolation)
+        return messages(self.bootstrap, self.data, topic, isolation)
 
 
 @pytest.fixture(scope="session")

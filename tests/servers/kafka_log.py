@@ -34,6 +34,14 @@ def states(data: Path) -> dict[str, int]:
     return found
 
 
+def settled(data: Path) -> bool:
+    """Whether no transaction is decided whose partitions have not all been told, so that readers do not see its end.
+
+    A commit is answered when it is decided.
+    """
+    return DECIDED.isdisjoint(states(data).values())
+
+
 def _id(key: bytes) -> str:
     """Behind a version and a length."""
     return key[4:].decode()

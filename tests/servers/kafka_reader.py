@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from tests.servers.kafka_log import settled
 from tests.support.waiting import until
 
 ANSWER_S: Final = 10.0
@@ -16,8 +18,16 @@ NO_ANSWER: Final = frozenset({"_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "
 """Errors of requests that another client repeats."""
 
 
-def messages(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """All messages of a topic as a reader sees them, partition by partition."""
+def messages(bootstrap: str, data: Path, topic: str, isolation: str = "read_committed") -> list[Message]:
+    """All messages of a topic as a reader sees them, partition by partition; with all transactions decided by now.
+
+    Args:
+        bootstrap: the broker's address.
+        data: its `log.dirs`.
+        topic: the topic to read.
+        isolation: as Kafka's `isolation.level`.
+    """
+    until(lambda: settled(data), "the ends of transactions to be written to their partitions")
     (found,) = until(lambda: _read(bootstrap, topic, isolation), f"the ends of all partitions of {topic}")
     return sorted(found, key=lambda message: (message.partition(), message.offset()))
 

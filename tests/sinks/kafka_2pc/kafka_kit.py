@@ -51,7 +51,7 @@ class KafkaTarget(SinkTarget):
     wide_value = 5_000_000
 
     def __init__(self, kafka: Broker, folder: Path) -> None:
-        self.bootstrap, self.pid = kafka.bootstrap, kafka.pid
+        self.bootstrap, self.data, self.pid = kafka.bootstrap, kafka.data, kafka.pid
         self.topic = kafka.topic("contract", partitions=2, max_message_bytes=8_000_000)
         self.staging = folder / "staging"
 
@@ -65,7 +65,7 @@ class KafkaTarget(SinkTarget):
         return ("s3cret-id",)
 
     def rows(self) -> list[dict[str, Any]]:
-        return [pickle.loads(message.value() or b"") for message in messages(self.bootstrap, self.topic)]
+        return [pickle.loads(message.value() or b"") for message in messages(self.bootstrap, self.data, self.topic)]
 
     def leftovers(self) -> set[str]:
         return {str(path.relative_to(self.staging)) for path in self.staging.rglob("*.arrow")}

@@ -18,6 +18,7 @@ from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.testing.children import frozen
 from spark_ext.testing.sink_driver import Driver, run_epoch
 from tests.servers.kafka import Broker
+from tests.servers.kafka_reader import ANSWER_S
 from tests.sinks.kafka_2pc.kafka_hand import VALUE, Sink, values
 from tests.sinks.kafka_2pc.kafka_kit import KafkaTarget
 from tests.support.waiting import until
@@ -90,8 +91,7 @@ def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'no-such-3' cannot be read"):
         KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": f"{topic},no-such-3"}).open()
     sink.sink().validate(VALUE)
-    with kafka.admin() as client:
-        topics = client.list_topics(timeout=30).topics
+    topics = kafka.asked(lambda client: client.list_topics(timeout=ANSWER_S)).topics
     assert not [name for name in topics if name.startswith(("no-such", epochs))]
     sink.run(0, "a")
     assert kafka.partitions(epochs) == 8

@@ -22,6 +22,7 @@ from spark_ext.errors import (
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import CommitOutcome
 from tests.servers.kafka import Broker
+from tests.servers.kafka_reader import ANSWER_S
 from tests.sinks.kafka_2pc.kafka_hand import VALUE, Sink, values
 from tests.support.waiting import until
 
@@ -94,9 +95,8 @@ def test_a_transaction_that_takes_longer_than_its_timeout(
     monkeypatch.setenv(failpoints.VARIABLE, f"kafka.before_commit=wait:{gate}")
 
     def end() -> int:
-        with kafka.admin() as client:
-            found = offsets(client, {(topic, 0): OffsetSpec.latest()}, 10, committed=False)
-        return found[(topic, 0)]
+        latest = {(topic, 0): OffsetSpec.latest()}
+        return kafka.asked(lambda client: offsets(client, latest, ANSWER_S, committed=False))[(topic, 0)]
 
     with ThreadPoolExecutor(1) as held:
         late = held.submit(sink.commit, 0, prepared)

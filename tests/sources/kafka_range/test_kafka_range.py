@@ -17,6 +17,7 @@ from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.sources.staged import Cutover
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.kafka import Broker
+from tests.servers.kafka_reader import ANSWER_S
 from tests.support.waiting import until
 
 
@@ -171,8 +172,7 @@ def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -
     made = source(kafka, topic)
     (channel,) = begun(made).values()
     gone = TopicPartition(topic, 0, 4)
-    with kafka.admin() as client:
-        client.delete_records([gone])[gone].result(30)
+    kafka.asked(lambda client: client.delete_records([gone])[gone].result(ANSWER_S))
     with pytest.raises(DataError, match=r"offsets 0 to 3 of partition 0 .* retention has deleted them") as told:
         list(made.read(channel, 0, 10))
     assert "lost_records=accept" in told.value.do
@@ -191,9 +191,7 @@ def test_a_topic_that_was_created_again_is_reported(kafka: Broker) -> None:
     kafka.send(topic, named("a", 10))
     made = source(kafka, topic, ending="none")
     (channel,) = begun(made).values()
-    with kafka.admin() as client:
-        client.delete_topics([topic])[topic].result(30)
-    until(lambda: kafka.partitions(topic) == 0, "the topic to be gone")
+    kafka.delete(topic)
     kafka.make(topic)
     kafka.send(topic, ["other"])
     fresh = source(kafka, topic, ending="none")
