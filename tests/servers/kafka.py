@@ -298,10 +298,9 @@ class Broker:
     def grow(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
 
-        def request(client: AdminClient) -> bool:
-            if self.partitions(topic) != partitions:  # by a request whose answer was lost
+        def request(client: AdminClient) -> None:
+            if self.partitions(topic) != partitions:  # as it is after a request whose answer was lost
                 client.create_partitions([NewPartitions(topic, partitions)])[topic].result(ANSWER_S)
-            return True
 
         self.asked(request)
         until(lambda: self.partitions(topic) == partitions, f"{partitions} partitions of {topic}")
@@ -309,10 +308,9 @@ class Broker:
     def delete(self, topic: str) -> None:
         """Delete a topic."""
 
-        def request(client: AdminClient) -> bool:
-            if self.partitions(topic):  # as above
+        def request(client: AdminClient) -> None:
+            if self.partitions(topic):  # not after a request whose answer was lost
                 client.delete_topics([topic])[topic].result(ANSWER_S)
-            return True
 
         self.asked(request)
         until(lambda: self.partitions(topic) == 0, f"{topic} to be gone")

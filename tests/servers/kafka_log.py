@@ -9,7 +9,7 @@ from typing import Final
 
 ONGOING: Final = 1
 DECIDED: Final = frozenset({2, 3})
-"""To be committed or aborted, and not all partitions have been told."""
+"""To be committed or aborted, and the end is not in all partitions yet."""
 COMMITTED: Final = 4
 ABORTED: Final = 5
 
@@ -35,9 +35,9 @@ def states(data: Path) -> dict[str, int]:
 
 
 def settled(data: Path) -> bool:
-    """Whether no transaction is decided whose partitions have not all been told, so that readers do not see its end.
+    """Whether the end of each decided transaction is in all of its partitions, so that readers see it.
 
-    A commit is answered when it is decided.
+    Kafka answers a commit when it is decided, which is before that.
     """
     return DECIDED.isdisjoint(states(data).values())
 
