@@ -364,7 +364,7 @@ def main() -> int:
         return 1
     console.print(str(result), markup=False, highlight=False)
     if not result.finished:
-        console.print("Run it again to go on from here.")
+        console.print("Run it again to continue from here.")
         return 3
     outcome = Outcome.read(out)
     show_tables(outcome, console)

@@ -113,7 +113,7 @@ def test_f3_a_later_checkpoint_may_serve(lab: JobHarness, monkeypatch: pytest.Mo
 
 
 def test_f6_stop_emits_no_end_of_input_and_drain_does(lab: JobHarness) -> None:
-    """Stop: no end of input, the next run goes on. Drain: end of input, then the final checkpoint."""
+    """Stop: no end of input, the next run continues. Drain: end of input, then the final checkpoint."""
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     until(lambda: len(lab.rows()) > 50, "rows of the live source")
     stopped = job.stop()

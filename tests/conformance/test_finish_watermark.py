@@ -54,7 +54,7 @@ def test_f2_exactly_one_end_of_input_after_the_last_row(streams: Streams) -> Non
 
 
 def test_f11_a_finished_source_does_not_hold_the_watermark_back_also_after_a_restart(streams: Streams) -> None:
-    """A bounded source of one old row beside a live one: the live one's windows come out as its own time goes on."""
+    """A bounded source of one old row beside a live one: the live one's windows come out as its own time advances."""
     streams.put("old", [(0.5, "x", 1)])
     streams.put("live", [(10.5, "x", 10), (12.5, "x", 12)])
 
@@ -230,7 +230,7 @@ def test_f18_available_now_does_not_end_before_the_marker(streams: Streams, no_d
 
 @pytest.mark.parametrize("no_data", ["true", "false"])
 def test_f18_a_query_stopped_half_way_is_not_finished(streams: Streams, no_data: str) -> None:
-    """No marker, no last window; the next run goes on to the end."""
+    """No marker, no last window; the next run continues to the end."""
     streams.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", no_data)
     first = [(h + 0.5, "x", h) for h in range(6)]
     streams.put("a", first)

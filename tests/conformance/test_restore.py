@@ -84,7 +84,7 @@ def test_r3_open_end_of_input_and_close_are_skipped_for_a_finished_operator(lab:
 @pytest.mark.extended_but("[5]")
 @pytest.mark.parametrize("readers", [5, 1, 2])
 def test_r6_remaining_channels_are_restored_on_any_number_of_readers(lab: JobHarness, readers: int) -> None:
-    """4 channels with 2 finished go on with 5 readers, with 1 and with 2."""
+    """4 channels with 2 finished continue with 5 readers, with 1 and with 2."""
     counts = "20,20,400,400"
     gate = lab.folder / "gate"
     first = lab.job(lab.source(counts=counts, readers=4, max_rows_per_epoch=80, gate=gate)).start()
@@ -139,7 +139,7 @@ def test_r11_a_channel_that_finished_before_the_first_checkpoint_is_restored_as_
 
 
 def test_r12_two_sources_swapped_between_runs_are_refused(lab: JobHarness) -> None:
-    """Spark matches sources by position, so without the uid in the offset each would go on where the other stood."""
+    """Spark matches sources by position, so without the uid in the offset each would continue where the other stood."""
     gate = lab.folder / "gate"
 
     def streams() -> list[DataFrame]:

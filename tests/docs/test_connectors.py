@@ -68,12 +68,12 @@ def test_the_options_of_all_sources_are_on_their_page() -> None:
 def test_each_default_in_the_table_is_that_of_the_code(name: str) -> None:
     kind: type[Options]
     if name == "sources":
-        told, kind, needed = pages.defaults(pages.read(name)), SourceOptions, {"uid": "a"}
+        documented, kind, needed = pages.defaults(pages.read(name)), SourceOptions, {"uid": "a"}
     else:
-        told, kind, needed = pages.defaults(pages.section(name)), SHIPPED[name], {"uid": "a", **NEEDED[name]}
-    assert told
+        documented, kind, needed = pages.defaults(pages.section(name)), SHIPPED[name], {"uid": "a", **NEEDED[name]}
+    assert documented
     shipped = kind.parse(name, needed)
-    for option, value in told.items():
+    for option, value in documented.items():
         if option not in WRITTEN_OTHERWISE:
             given = kind.parse(name, {**needed, option: value})
             assert getattr(given, option) == getattr(shipped, option), option

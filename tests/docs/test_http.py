@@ -16,5 +16,7 @@ def test_each_status_means_what_the_table_says() -> None:
             said = verdict(status, "retry")
             if status == 409:
                 continue
-            told = Verdict.FENCED if "FENCED" in meaning else Verdict.REFUSED if "stops" in meaning else Verdict.AGAIN
-            assert said is told, status
+            expected = (
+                Verdict.FENCED if "FENCED" in meaning else Verdict.REFUSED if "stops" in meaning else Verdict.AGAIN
+            )
+            assert said is expected, status

@@ -25,5 +25,5 @@ def test_every_setting_is_documented_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", pages.read("job"), flags=re.MULTILINE))
     shipped = JobSettings.of("docs", {})
     for name in JobSettings.model_fields:
-        told, real = rows[name].strip(), getattr(shipped, name)
-        assert (told == "none" and not real) or milliseconds(told) == real, name
+        documented, real = rows[name].strip(), getattr(shipped, name)
+        assert (documented == "none" and not real) or milliseconds(documented) == real, name

@@ -1,4 +1,4 @@
-"""A disk that is read-only or full, under the state directory or the output: told plainly, and nothing is lost."""
+"""A disk that is read-only or full, under the state directory or the output: reported plainly, and nothing is lost."""
 
 from __future__ import annotations
 

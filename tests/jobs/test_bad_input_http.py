@@ -1,4 +1,4 @@
-"""Bad answers of an HTTP receiver, in real jobs: told in time, by name, and a good run afterwards is exact."""
+"""Bad answers of an HTTP receiver, in real jobs: reported in time, by name, and a good run afterwards is exact."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def test_answers_that_stop_the_job(lab: JobHarness, receiver: Receiver) -> None:
     for answer, kind, words in answers:
         receiver.behave({}, answer)
         job = job_to(lab, receiver.url)
-        with refused(kind, "sink 'q-out'", "epoch 0", "request 1", "the recorded epoch", *words) as told:
+        with refused(kind, "sink 'q-out'", "epoch 0", "request 1", "the recorded epoch", *words) as caught:
             job.run(progress=False)
         assert [action for _, action in failures(job)][-1] == "stopped: FAILED"
-        assert TOKEN not in f"{told} {failures(job)}"
+        assert TOKEN not in f"{caught} {failures(job)}"
         assert taken(receiver) == expected(10)
     assert job_to(lab, receiver.url).run(progress=False).finished
     assert taken(receiver) == expected(20)
 
 
 def test_a_receiver_that_refuses_connections(lab: JobHarness, receiver: Receiver) -> None:
-    """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
+    """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact."""
     gate = lab.folder / "gate"
     source = {"counts": "60", "max_rows_per_epoch": 20, "gate": gate}
     quick = {"commit_attempts": "2", "commit_backoff": "10 ms"}
@@ -130,7 +130,7 @@ def test_a_certificate_that_nobody_knows(lab: JobHarness, secure: tuple[str, Pat
 
 
 def test_a_receiver_that_speaks_no_tls(lab: JobHarness, receiver: Receiver) -> None:
-    """It might be starting, or a proxy before it: tried again, and told."""
+    """It might be starting, or a proxy before it: tried again, and reported."""
     url = receiver.url.replace("http://", "https://")
     job = job_to(lab, url, {"commit_attempts": "2", "commit_backoff": "10 ms"}, restart_attempts=0)
     with refused(SparkExtError, "sink 'q-out'", "could not be committed in 2 attempts", "SSL"):

@@ -67,9 +67,9 @@ def test_what_the_start_of_a_job_refuses(lab: JobHarness, kafka: Broker) -> None
         (source.selectExpr(MESSAGE), {**asked, "client_options": login("wrong-" + PASSWORD)}, ("credentials",)),
     ]
     for frame, given, words in cases:
-        with refused(ConfigurationError, "sink 'q-out'", *words) as told:
+        with refused(ConfigurationError, "sink 'q-out'", *words) as caught:
             job_into(lab, frame, kafka, topic, given).start()
-        assert PASSWORD not in str(told)
+        assert PASSWORD not in str(caught)
         assert not lab.spark.streams.active
     assert there(kafka, topic) == []
     good = {**asked, "client_options": login(PASSWORD)}
@@ -88,9 +88,9 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: JobHarness, kafka: B
         (reader(lab, kafka, topic).schema("value string"), ("column 'value string' is not one of this source",)),
     ]
     for frame, words in cases:
-        with refused(ConfigurationError, "source 'in'", *words) as told:
+        with refused(ConfigurationError, "source 'in'", *words) as caught:
             delta_job(lab, frame.load().selectExpr("CAST(value AS string) AS value")).run(progress=False)
-        assert PASSWORD not in str(told)
+        assert PASSWORD not in str(caught)
     good = reader(lab, kafka, topic, **asked, client_options=login(PASSWORD)).load()
     assert delta_job(lab, good.selectExpr("CAST(value AS string) AS value")).run(progress=False).finished
     assert len(DeltaTable(lab.folder / "out").to_pyarrow_table()) == 2
@@ -110,7 +110,7 @@ def test_what_the_start_of_a_job_refuses_of_its_source(lab: JobHarness, kafka: B
 def test_a_message_that_is_too_large(
     lab: JobHarness, kafka: Broker, config: dict[str, Any], given: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    """The second epoch fails whole and for good; mended, it is there once."""
+    """The second epoch fails whole and for good; once repaired, it is there once."""
     topic = kafka.topic(**config)
     rows = lab.source(counts="60", max_rows_per_epoch=20)
     odd = rows.selectExpr("CASE WHEN n = 33 THEN repeat('x', 5000) ELSE concat(channel, ' ', n) END AS value")
@@ -128,7 +128,7 @@ def test_a_message_that_is_too_large(
 
 @pytest.mark.parametrize("way", ["sink", "source"])
 def test_brokers_that_are_away(lab: JobHarness, kafka: Broker, way: str) -> None:
-    """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
+    """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact."""
     topic = kafka.topic()
     settings: dict[str, Any] = {"restart_attempts": 1, "restart_backoff": "10 ms"}
     gate = lab.folder / "gate"
@@ -144,9 +144,9 @@ def test_brokers_that_are_away(lab: JobHarness, kafka: Broker, way: str) -> None
     kafka.crash()
     gate.touch()
     until(lambda: len(failures(running)) >= 2, "a restart beyond the attempts")
-    told = failures(running)
-    assert not running.done and all(action.startswith("restart ") for _, action in told), told
-    assert all("[STORAGE]" in what or "[COMMIT]" in what for what, _ in told), told
+    reported = failures(running)
+    assert not running.done and all(action.startswith("restart ") for _, action in reported), reported
+    assert all("[STORAGE]" in what or "[COMMIT]" in what for what, _ in reported), reported
     kafka.start()
     assert running.await_termination(120).finished
     if way == "sink":

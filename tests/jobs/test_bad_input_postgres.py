@@ -52,9 +52,9 @@ def test_what_the_start_of_a_job_refuses(lab: JobHarness, database: Database) ->
     ]
     for given, table, words in cases:
         database.run("DROP TABLE IF EXISTS out", *filter(None, [table]))
-        with refused(ConfigurationError, "sink 'q-out'", *words) as told:
+        with refused(ConfigurationError, "sink 'q-out'", *words) as caught:
             job_into(lab, numbers(lab, counts="10"), database, given).start()
-        assert PASSWORD not in str(told)
+        assert PASSWORD not in str(caught)
         assert not lab.spark.streams.active
     database.run("DROP TABLE out")
     assert job_into(lab, numbers(lab, counts="10"), database, {}).run(progress=False).finished
@@ -88,9 +88,9 @@ def test_what_the_load_of_a_table_refuses(
     database.run("CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)")
     database.run("CREATE TABLE pairs (a int, b int, PRIMARY KEY (a, b))")
     reader = lab.spark.readStream.format("postgres").options(uid="in", table="t", **database.options).options(**given)
-    with refused(ConfigurationError, "source 'in'", word) as told:
+    with refused(ConfigurationError, "source 'in'", word) as caught:
         reader.load()
-    assert PASSWORD not in str(told)
+    assert PASSWORD not in str(caught)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_declared_columns_that_are_not_the_tables(
     ids=["staged", "prepared", "inline and redacted"],
 )
 def test_a_value_that_does_not_fit(lab: JobHarness, database: Database, given: dict[str, str], redact: str) -> None:
-    """The second epoch fails whole and for good; mended, it is written once."""
+    """The second epoch fails whole and for good; once repaired, it is written once."""
     database.run("CREATE TABLE out (channel varchar(9), n bigint)")
     source = numbers(lab, counts="60", max_rows_per_epoch=20)
     odd = source.selectExpr("CASE WHEN n = 33 THEN 'far too long' ELSE channel END AS channel", "n")
     value = () if redact == "true" else ("'far too long'",)
     running = job_into(lab, odd, database, {**given, "redact": redact})
-    with refused(DataError, "sink 'q-out'", "epoch 1", "row 14", "value too long", *value) as told:
+    with refused(DataError, "sink 'q-out'", "epoch 1", "row 14", "value too long", *value) as caught:
         running.run(progress=False)
-    assert ("far too long" in str(told)) is (redact == "false")
+    assert ("far too long" in str(caught)) is (redact == "false")
     assert there(database) == expected(20)
     ((what, action),) = failures(running)
     assert action == "stopped: FAILED" and ("far too long" in what) is (redact == "false")
@@ -178,7 +178,7 @@ def test_a_value_that_spark_has_not(lab: JobHarness, database: Database) -> None
 
 
 def test_a_full_disk_of_the_server(lab: JobHarness, database: Database) -> None:
-    """The run goes on by itself once there is room."""
+    """The run continues by itself once there is room."""
     with database.server.small_tablespace("1m") as space:
         try:
             database.run(f"CREATE TABLE out (channel text, n bigint, filling text) TABLESPACE {space}")
@@ -201,7 +201,7 @@ def test_a_full_disk_of_the_server(lab: JobHarness, database: Database) -> None:
 
 @pytest.mark.parametrize("way", ["sink", "source"])
 def test_a_server_that_is_away(lab: JobHarness, database: Database, way: str) -> None:
-    """Longer than the attempts of a commit and the restarts that other failures have; the same run goes on, exact."""
+    """Longer than the attempts of a commit and the restarts that other failures have; the same run continues, exact."""
     if way == "sink":
         gate = lab.folder / "gate"
         frame = numbers(lab, counts="60", max_rows_per_epoch=20, gate=gate)
@@ -221,10 +221,10 @@ def test_a_server_that_is_away(lab: JobHarness, database: Database, way: str) ->
         if way == "sink":
             gate.touch()
         until(lambda: len(failures(running)) >= 2, "a restart beyond the attempts")
-        told = failures(running)
-        assert not running.done and all(action.startswith("restart ") for _, action in told), told
-        assert all("[STORAGE]" in what or "[COMMIT]" in what for what, _ in told), told
-        assert not any(PASSWORD in what for what, _ in told)
+        reported = failures(running)
+        assert not running.done and all(action.startswith("restart ") for _, action in reported), reported
+        assert all("[STORAGE]" in what or "[COMMIT]" in what for what, _ in reported), reported
+        assert not any(PASSWORD in what for what, _ in reported)
     finally:
         database.server.start()
     assert running.await_termination(90).finished

@@ -1,4 +1,4 @@
-"""No password or token is in anything that jobs write, say or raise, with servers that repeat what they are told."""
+"""No password or token is in anything that jobs write, say or raise, with servers that repeat what they receive."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class _Then(logging.Handler):
 
 @contextmanager
 def at_first_failure(act: Callable[[], object]) -> Iterator[list[str]]:
-    """Once an attempt has failed, `act`; gives what the log was told."""
+    """Once an attempt has failed, `act`; returns what was logged."""
     handler, log = _Then(act), logging.getLogger("spark_ext.sink")
     log.addHandler(handler)
     try:
@@ -60,7 +60,7 @@ def test_after_the_last_attempt_the_start_is_refused_and_the_next_one_runs(lab: 
 
 
 def test_brokers_that_answer_late(lab: JobHarness, kafka: Broker) -> None:
-    """Frozen when the job starts; they go on after the first attempt."""
+    """Frozen when the job starts; they continue after the first attempt."""
     topic = kafka.topic()
     given = {"uid": "q-out", "bootstrap_servers": kafka.bootstrap, "topic": topic, "request_timeout": "2 s"}
     writer = lab.source(counts="20").selectExpr("CAST(n AS string) AS value").writeStream.format("kafka_2pc")

@@ -7,7 +7,7 @@
 
 It obeys the contract of `docs/http_2pc.md`: a key that it knows is answered with success and without effect, a request
 of an older incarnation with 412. With `memory="newest"` it keeps the keys of each sink's newest epoch only, as small as
-the page says a memory may be. What it does to the next requests is told by `behave`: `status` and `headers` answer
+the page says a memory may be. What it does to the next requests is set by `behave`: `status` and `headers` answer
 without effect, `delay` waits seconds before the effect, `cut` has the effect and closes the connection instead of
 answering.
 """
@@ -190,7 +190,7 @@ class Receiver:
     """A receiver in a process of its own; at the end of the `with` it is gone, its folder stays.
 
     Args:
-        folder: for what it has taken; a receiver that is started there again goes on with it.
+        folder: for what it has taken; a receiver that is started there again continues with it.
         memory: `all` keys, or those of each sink's `newest` epoch.
     """
 

@@ -23,7 +23,7 @@ def test_a_transactions_state_is_read_from_the_brokers_disk(kafka: Broker) -> No
         assert producer.flush(60) == 0
         until(lambda: kafka.transactions()[topic] == ONGOING, "the transaction is open")
         finish(60)
-        until(partial(_transaction_is, kafka, topic, state), "all partitions have been told")
+        until(partial(_transaction_is, kafka, topic, state), "its end to be in all partitions")
     producer.close()
 
 

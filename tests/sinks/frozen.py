@@ -23,7 +23,7 @@ class Frozen:
         self._process, self._gate = process, gate
 
     def wake(self) -> str:
-        """Let it go on; what it said until its end."""
+        """Let it continue; returns what it said until its end."""
         self._gate.touch()
         return self._process.communicate(timeout=120)[0]
 

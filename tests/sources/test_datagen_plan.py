@@ -141,7 +141,7 @@ def test_some_columns_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"rows": 1, "rows_of": "1"}, "exclude"),
         ({"channels": 3, "rows_of": "1,2"}, "2 numbers for 3"),
@@ -151,6 +151,6 @@ def test_some_columns_only() -> None:
         ({"start_time": "noon-ish"}, "start_time"),
     ],
 )
-def test_options_are_refused_early(more: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_options_are_refused_early(more: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         DataGen(options(**more))

@@ -195,12 +195,12 @@ def test_a_file_of_another_type_is_refused_before_its_rows_move(spark: SparkSess
 def test_load_refuses_what_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
-    for kind, told in (("files", "no file or folder"), ("delta_snapshot", "no Delta table")):
+    for kind, message in (("files", "no file or folder"), ("delta_snapshot", "no Delta table")):
         with pytest.raises(PySparkException) as refused:
             reader(spark, kind, "f10", path=tmp_path / "absent").load()
         found = from_text(str(refused.value))
         assert isinstance(found, ConfigurationError)
-        assert told in found.what
+        assert message in found.what
 
 
 def test_delta_snapshot_stays_at_its_version_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:

@@ -204,14 +204,14 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "told"), MISFITS, ids=[told for _, told in MISFITS])
-def test_rows_that_do_not_fit_the_table_are_refused_by_name(tmp_path: Path, fields: list[Field], told: str) -> None:
+@pytest.mark.parametrize(("fields", "message"), MISFITS, ids=[message for _, message in MISFITS])
+def test_rows_that_do_not_fit_the_table_are_refused_by_name(tmp_path: Path, fields: list[Field], message: str) -> None:
     existing(tmp_path / "t", *fields)
     driver = Driver(tmp_path / "t", incarnation=0)
     for refuse in (lambda: driver.sink().validate(driver.schema), lambda: driver.run(0, numbered(0, 1))):
         with pytest.raises(ConfigurationError) as caught:
             refuse()
-        assert told in str(caught.value)
+        assert message in str(caught.value)
     assert DeltaTable(tmp_path / "t").version() == 0
 
 
@@ -263,7 +263,7 @@ def test_the_log_is_checkpointed_behind_the_epochs(tmp_path: Path, monkeypatch: 
         for thread in list(log_checkpoints._running.values()):
             thread.join()
     assert log_checkpoints.newest_checkpoint(place) == 4
-    # A process that starts anew goes on from what is in the table.
+    # A process that starts anew continues from what is in the table.
     monkeypatch.setattr(log_checkpoints, "_newest", {})
     monkeypatch.setattr(log_checkpoints, "_running", {})
     monkeypatch.setattr(sink_table, "_kept", sink_table._Kept())

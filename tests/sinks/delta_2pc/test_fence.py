@@ -108,7 +108,7 @@ def test_frozen_in_its_own_claim(tmp_path: Path, path: Path) -> None:
 
 
 def test_frozen_between_its_fence_and_its_cleaning(tmp_path: Path, path: Path) -> None:
-    """It goes on to clean after its successor has begun: only files of incarnations older than its own."""
+    """It continues to clean up after its successor has begun: only files of incarnations older than its own."""
     Driver(path).claim()
     Driver(path).write(0, numbered(0, 5))
     with frozen(tmp_path, "delta.fenced", "Driver(path, incarnation=2).claim()") as zombie:

@@ -216,8 +216,10 @@ REFUSED: list[tuple[spark.DataType, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "told"), REFUSED, ids=[told for _, told in REFUSED])
-def test_types_that_delta_does_not_store_are_refused_by_name(tmp_path: Path, kind: spark.DataType, told: str) -> None:
+@pytest.mark.parametrize(("kind", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_types_that_delta_does_not_store_are_refused_by_name(
+    tmp_path: Path, kind: spark.DataType, message: str
+) -> None:
     schema = spark.StructType([spark.StructField("v", kind)])
     sink = Driver(tmp_path / "t", schema).sink()
     for refuse in (
@@ -226,12 +228,12 @@ def test_types_that_delta_does_not_store_are_refused_by_name(tmp_path: Path, kin
     ):
         with pytest.raises(ConfigurationError) as caught:
             refuse()
-        assert told in str(caught.value) and "sink 'out'" in caught.value.operator
+        assert message in str(caught.value) and "sink 'out'" in caught.value.operator
     assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "partition_by", "told"),
+    ("text", "partition_by", "message"),
     [
         ("a long, A long", "", "differ in case only"),
         ("a long", "b", "partition column 'b' is not a column"),
@@ -239,7 +241,7 @@ def test_types_that_delta_does_not_store_are_refused_by_name(tmp_path: Path, kin
         ("a long, b binary", "b", "'b' has the type binary"),
     ],
 )
-def test_layouts_that_cannot_be_are_refused(tmp_path: Path, text: str, partition_by: str, told: str) -> None:
+def test_layouts_that_cannot_be_are_refused(tmp_path: Path, text: str, partition_by: str, message: str) -> None:
     schema = ddl(text)
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         Driver(tmp_path / "t", schema, options={"partition_by": partition_by}).sink().validate(schema)

@@ -213,6 +213,6 @@ def test_an_entry_that_a_power_failure_has_emptied_or_cut_is_reported(tmp_path: 
     newest = max((tmp_path / "l").glob("0*.jsonl"))
     newest.write_bytes(newest.read_bytes()[:left])
     for look in (log.state, log.entries, lambda: log.append(always(epoch(2)), "1")):
-        with pytest.raises(StateError, match="is empty or truncated") as told:
+        with pytest.raises(StateError, match="is empty or truncated") as caught:
             look()
-        assert newest.name in told.value.what
+        assert newest.name in caught.value.what

@@ -142,7 +142,7 @@ def test_many_epochs_keep_few_files_of_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "told"),
+    ("kind", "text", "message"),
     [
         ("csv", "id bigint, b binary", "column 'b' has the type binary, which csv does not support"),
         ("csv", "id bigint, a array<int>", "column 'a' has the type array<int>, which csv does not support"),
@@ -153,8 +153,10 @@ def test_many_epochs_keep_few_files_of_the_log(tmp_path: Path) -> None:
         ("parquet", "Id bigint, id bigint", "columns 'Id' and 'id' differ in case only"),
     ],
 )
-def test_what_a_format_does_not_hold_is_refused_at_the_start(tmp_path: Path, kind: str, text: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_what_a_format_does_not_hold_is_refused_at_the_start(
+    tmp_path: Path, kind: str, text: str, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         driver(tmp_path / "t", kind, columns(text))
     assert not (tmp_path / "t").exists()
 
@@ -168,7 +170,7 @@ def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"compression": "snappy", "format": "csv"}, "compression 'snappy' is for parquet"),
         ({"header": "true"}, "header and sep require format=csv"),
@@ -179,13 +181,13 @@ def test_types_that_no_file_holds_are_refused(tmp_path: Path) -> None:
         ({"partition_by": "id,name"}, "no column is left"),
     ],
 )
-def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         FilesTwoPhaseCommit({"uid": "out", "path": str(tmp_path), **options}).validate(NUMBERS)
 
 
 @pytest.mark.parametrize(
-    ("kind", "schema", "options", "told"),
+    ("kind", "schema", "options", "message"),
     [
         ("csv", DAYS, {}, "format='parquet', the query has format='csv'"),
         ("parquet", DAYS, {"partition_by": "day"}, "partition_by='', the query has partition_by=day"),
@@ -194,10 +196,10 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, s
     ],
 )
 def test_a_folder_of_other_files_is_refused(
-    tmp_path: Path, kind: str, schema: T.StructType, options: dict[str, str], told: str
+    tmp_path: Path, kind: str, schema: T.StructType, options: dict[str, str], message: str
 ) -> None:
     driver(tmp_path, schema=DAYS).run(0, days(0, 3))
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         driver(tmp_path, kind, schema, **options)
     assert len(committed_files(tmp_path)) == 1
 
@@ -287,7 +289,7 @@ def test_a_read_only_disk_is_reported_at_the_start(disk: Path) -> None:
     driver(disk / "out").run(0, numbered(0, 5))
     assert remount(disk, "ro")
     second = Driver(FilesTarget(disk / "out", "parquet"), incarnation=2)
-    with pytest.raises(StorageError, match="Read-only file system") as told:
+    with pytest.raises(StorageError, match="Read-only file system") as caught:
         second.claim()
-    assert "permissions" in told.value.do
+    assert "permissions" in caught.value.do
     assert second.target.ids() == list(range(5)), "it can be read"

@@ -80,7 +80,7 @@ def test_rows_that_json_has_no_values_for() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
 def test_the_first_and_the_last_moment_are_times_in_any_session_zone(zone: str) -> None:
-    """Often used for `since ever` and `for ever`; in the session's zone they may lie in the year 0 or 10000."""
+    """Often used for `no beginning` and `no end`; in the session's zone they may lie in the year 0 or 10000."""
     schema = columns("t timestamp, s struct<l: array<timestamp>>")
     ends = pa.array([-62135596800000000, 253402300799999999], pa.int64()).cast(pa.timestamp("us", zone))
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), ends)

@@ -48,9 +48,9 @@ def target(receiver: Receiver, tmp_path: Path) -> HttpTarget:
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """All waits, written down instead of waited for."""
-    told: list[float] = []
-    monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=told.append))
-    return told
+    slept: list[float] = []
+    monkeypatch.setattr(tenacity.nap, "time", types.SimpleNamespace(sleep=slept.append))
+    return slept
 
 
 def started(target: HttpTarget, **options: str) -> Driver:
@@ -201,8 +201,8 @@ def test_a_refusal_stops_the_query_and_shows_the_answers_beginning(
     messages = [driver.write(0, numbered(0, 2))]
     with pytest.raises(kind) as refused:
         driver.commit(messages, 0)
-    told = str(refused.value)
-    assert f"status {status}: no: *** xxx" in told and TOKEN not in told and "x" * 400 not in told
+    text = str(refused.value)
+    assert f"status {status}: no: *** xxx" in text and TOKEN not in text and "x" * 400 not in text
     assert do in refused.value.do
     assert driver.attempts == 1, "not tried again"
     driver.commit(messages, 0)
@@ -335,7 +335,7 @@ def test_an_epoch_that_the_outbox_has_lost_is_reported(target: HttpTarget, recei
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"url": "ftp://host/x"}, "not an address"),
         ({"url": "https://me:pass-word@host/x"}, "credentials do not belong"),
@@ -345,8 +345,8 @@ def test_an_epoch_that_the_outbox_has_lost_is_reported(target: HttpTarget, recei
         ({"batch_rows": "0"}, "greater than 0"),
     ],
 )
-def test_bad_options_are_refused_without_showing_secrets(options: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as refused:
+def test_bad_options_are_refused_without_showing_secrets(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
         HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": "out", **options})
     assert "a-secret" not in str(refused.value) and "pass-word" not in str(refused.value)
 

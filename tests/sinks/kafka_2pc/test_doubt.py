@@ -57,7 +57,7 @@ def test_a_transaction_that_the_brokers_have_ended_is_committed_once(
 
 
 def test_a_producer_that_was_not_let_in_asks_no_more(kafka: Broker, tmp_path: Path) -> None:
-    """Its request goes on after the time-out: once answered it would fence off whoever has the id by then."""
+    """Its request continues after the time-out: once answered it would fence off whoever has the id by then."""
     made: list[Session] = []
 
     class Kept(Session):
@@ -79,7 +79,7 @@ def test_a_producer_that_was_not_let_in_asks_no_more(kafka: Broker, tmp_path: Pa
 
 
 def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
-    """Brokers make a topic for whoever asks for its metadata, unless they are told not to; of one partition."""
+    """Brokers make a topic for whoever asks for its metadata, unless a setting forbids it; of one partition."""
     topic, epochs = kafka.topic(), "epochs-of-its-own"
     sink = Sink(kafka, tmp_path, topic=topic, epochs_topic=epochs)
     with pytest.raises(ConfigurationError, match="'no-such-1' cannot be written"):

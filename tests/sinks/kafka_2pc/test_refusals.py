@@ -74,7 +74,7 @@ def test_a_message_that_is_too_large_is_refused_in_the_task(kafka: Broker, tmp_p
 
 
 def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tmp_path: Path) -> None:
-    """The cause is told, not that the rest was thrown away; the topic is left readable, and takes the next epoch."""
+    """The error is the cause, not that the rest was discarded; the topic is left readable, and takes the next epoch."""
     topic = kafka.topic(max_message_bytes=2000)
     sink = Sink(kafka, tmp_path, topic=topic)
     with pytest.raises(DataError, match="MSG_SIZE_TOO_LARGE"):
@@ -87,7 +87,7 @@ def test_a_message_that_the_topic_refuses_ends_the_transaction(kafka: Broker, tm
 def test_a_transaction_that_takes_longer_than_its_timeout(
     kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Held before its commit until the broker has ended it: told with the option to raise, and repeated exactly."""
+    """Held before its commit until the broker has ended it: reported with the option to raise, and repeated exactly."""
     topic, gate = kafka.topic(), tmp_path / "gate"
     sink = Sink(kafka, tmp_path, topic=topic, transaction_timeout="1 s")
     prepared = sink.write(0, [{"value": "a"}])
@@ -104,9 +104,9 @@ def test_a_transaction_that_takes_longer_than_its_timeout(
             until(lambda: end() == 2, "the message, and the marker that takes it back")
         finally:
             gate.touch()
-        with pytest.raises(TransientError, match="longer than the option 'transaction_timeout' of 1000 ms") as told:
+        with pytest.raises(TransientError, match="longer than the option 'transaction_timeout' of 1000 ms") as caught:
             late.result()
-    assert "raise transaction_timeout" in told.value.do
+    assert "raise transaction_timeout" in caught.value.do
     assert values(kafka, topic) == []
     assert Sink(kafka, tmp_path, topic=topic).commit(0, prepared) is CommitOutcome.COMMITTED
     assert values(kafka, topic) == ["a"]
@@ -123,9 +123,9 @@ def test_a_transaction_that_takes_longer_than_its_timeout(
     ],
 )
 def test_settings_that_cannot_be_are_refused(kafka: Broker, tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(SparkExtError, match=said) as told:
+    with pytest.raises(SparkExtError, match=said) as caught:
         Sink(kafka, tmp_path, topic=kafka.topic(), **options).run(0, "a")
-    assert not isinstance(told.value, CommitError | TransientError), "repeating it would not help"
+    assert not isinstance(caught.value, CommitError | TransientError), "repeating it would not help"
 
 
 def test_no_secret_is_shown(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_no_secret_is_shown(kafka: Broker, tmp_path: Path, monkeypatch: pytest.M
     given = '{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": "me", %s}'
     for secret in ('"sasl.password": "s3cret-1"', '"sasl.password": "${KAFKA_PASSWORD}"'):
         sink = Sink(kafka, tmp_path, topic="t", client_options=given % secret, request_timeout="1 s")
-        with pytest.raises(SparkExtError) as told:
+        with pytest.raises(SparkExtError) as caught:
             sink.sink().validate(VALUE)
-        shown = f"{told.value} {sink.sink().options!r} {sink.sink().options.public()}"
+        shown = f"{caught.value} {sink.sink().options!r} {sink.sink().options.public()}"
         assert "s3cret" not in shown

@@ -158,9 +158,9 @@ def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka
     sink.run(0, "a")
     prepared = sink.write(1, [{"value": "b"}])
     kafka.crash()
-    with pytest.raises(StorageError) as told:
+    with pytest.raises(StorageError) as caught:
         sink.commit(1, prepared)
-    assert "the operation will be retried" in told.value.do
+    assert "the operation will be retried" in caught.value.do
     kafka.start()
     patient = Sink(kafka, tmp_path, topic=topic)
     assert patient.commit(1, prepared) is CommitOutcome.COMMITTED
@@ -172,9 +172,9 @@ def test_a_staged_file_that_is_not_there_says_that_the_folder_is_not_shared(kafk
     sink = Sink(kafka, tmp_path, topic=kafka.topic())
     prepared = sink.write(0, [{"value": "a"}])
     Path(prepared.path).unlink()
-    with pytest.raises(ConfigurationError, match="does not exist on") as told:
+    with pytest.raises(ConfigurationError, match="does not exist on") as caught:
         sink.commit(0, replace(prepared, host="another"))
-    assert "'staging'" in told.value.do
+    assert "'staging'" in caught.value.do
     with pytest.raises(PreparedLostError, match="is missing"):
         sink.commit(0, prepared)
     assert sink.run(0, "a") is CommitOutcome.COMMITTED

@@ -55,7 +55,7 @@ def test_a_job_whose_server_is_killed_under_it_writes_each_row_once(
     copied = database.rows("TABLE copy ORDER BY id")
     assert copied == database.rows("TABLE orders ORDER BY id") and len(copied) == ROWS
     failures = [row["what"] for row in started.ledger.incidents().collect()]
-    assert failures, "the server was away: the job has told so"
+    assert failures, "the server was away: the job has said so"
     assert job().run(progress=False).finished
     assert database.column("SELECT count(*) FROM copy") == [ROWS]
 

@@ -340,7 +340,7 @@ def test_a_decision_is_finished_by_whoever_comes_next(database: Database, monkey
 
 
 def test_a_lost_attempt_does_not_hold_the_next_one_up(database: Database) -> None:
-    """Its rows are in an index already, in doubt: the next attempt at the partition rolls it back and goes on."""
+    """Its rows are in an index already, in doubt: the next attempt at the partition rolls it back and continues."""
     database.run("CREATE TABLE out (id bigint PRIMARY KEY, name text)")
     one = driver(database, prepared="true", lock_timeout="10 s")
     one.claim()

@@ -79,13 +79,13 @@ def test_version_and_timestamp(tmp_path: Path) -> None:
     for at, versions in [(base, 1), (base + 999, 1), (base + 1000, 2), (base + 2000, 3)]:
         assert len(ids(source(tmp_path, timestamp=iso(at)))) == versions * 2, at
     assert len(ids(source(tmp_path, timestamp="2999-01-01"))) == 6
-    for more, told in [
+    for more, message in [
         ({"version": "9"}, "version 9"),
         ({"timestamp": iso(base - 1)}, "no commit at or before .* the oldest is version 0 of 2023-11-14 22:13:20Z"),
         ({"timestamp": "yesterday"}, "is not a timestamp"),
         ({"timestamp": "2001-01-01", "version": "1"}, "exclude"),
     ]:
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=message):
             DeltaSnapshot(options(tmp_path, **more)).schema()
     with pytest.raises(ConfigurationError, match="no Delta table"):
         DeltaSnapshot(options(tmp_path / "absent")).schema()

@@ -190,15 +190,15 @@ def test_watch_leaves_young_files_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"watch": "true", "group": "directory"}, "exclude each other"),
         ({"heder": "true"}, "did you mean 'header'"),
         ({"format": "orc"}, "format"),
     ],
 )
-def test_options_are_refused_early(tmp_path: Path, more: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_options_are_refused_early(tmp_path: Path, more: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         Files(options(tmp_path, **more))
 
 

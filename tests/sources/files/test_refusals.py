@@ -78,7 +78,7 @@ def test_a_damaged_page_is_refused_while_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "declared", "told"),
+    ("found", "declared", "words"),
     [
         (pa.string(), "bigint", ["'id'", "string", "int64"]),
         (pa.int64(), "int", ["'id'", "int64", "int32"]),
@@ -89,14 +89,14 @@ def test_a_damaged_page_is_refused_while_reading(tmp_path: Path) -> None:
     ],
 )
 def test_a_column_of_another_type_is_refused_while_planning(
-    tmp_path: Path, found: pa.DataType, declared: str, told: list[str]
+    tmp_path: Path, found: pa.DataType, declared: str, words: list[str]
 ) -> None:
     pq.write_table(pa.table({"id": pa.nulls(3, found)}), tmp_path / "x.parquet")
     made = source(tmp_path, f"id {declared}")
     (channel,) = made.discover()
     with pytest.raises(DataError) as refused:
         made.advance(channel, 0, Limit())
-    assert all(word in refused.value.what for word in [*told, "x.parquet"])
+    assert all(word in refused.value.what for word in [*words, "x.parquet"])
 
 
 def test_a_missing_column_is_refused_with_those_that_are_there(tmp_path: Path) -> None:

@@ -246,16 +246,18 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
     """And, once, that it was its last epoch, when another stage has begun."""
     heard: list[tuple[str, Committed]] = []
 
-    class Told(DataGen):
+    class Named(DataGen):
         @classmethod
         def name(cls) -> str:
-            return "told"
+            return "named"
 
         def on_epoch_committed(self, epoch: Committed) -> None:
             heard.append((self.options.uid, epoch))
 
-    formats.add(Told)
-    source = Hybrid({"uid": "h", "stages": "a,b", "a.format": "told", "a.rows": "2", "b.format": "told", "b.rows": "2"})
+    formats.add(Named)
+    source = Hybrid(
+        {"uid": "h", "stages": "a,b", "a.format": "named", "a.rows": "2", "b.format": "named", "b.rows": "2"}
+    )
     source.on_epoch_committed(Committed({"a/0": 1}, (), False))
     source.on_epoch_committed(Committed({"a/0": 2, "b/0": 1}, ("a/0",), False))
     source.on_epoch_committed(Committed({"b/0": 2}, ("b/0",), False))
@@ -274,7 +276,7 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"histroy.path": "x"}, "no stage 'histroy'; did you mean 'history'"),
         ({"stages": "history,live,more"}, "stage 'more' has no format"),
@@ -288,13 +290,13 @@ def test_each_stage_hears_what_is_safe_of_its_own(tmp_path: Path) -> None:
         ({"history.select": "a as"}, "does not choose a column"),
     ],
 )
-def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         LogWorld(tmp_path / "in").source(**options)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"live.select": "id"}, "column 'channel' is of type int in stage 'history' and missing in stage 'live'"),
         ({"history.select": "id"}, "column 'channel' is in stage 'live' but not in stage 'history'"),
@@ -308,14 +310,14 @@ def test_bad_options_are_refused_by_name(tmp_path: Path, options: dict[str, str]
         ({"history.seam": "value:seq"}, "column 'value' cannot name a partition: it is double"),
     ],
 )
-def test_columns_that_do_not_agree_are_refused_at_load(tmp_path: Path, options: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+def test_columns_that_do_not_agree_are_refused_at_load(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         LogWorld(tmp_path / "in").source(**options).schema()
 
 
 def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp_path: Path) -> None:
     world = LogWorld(tmp_path / "in")
-    for told in (
+    for message in (
         "in stage 'history', its stage 1, which is not what 'stages' says",
         "has read channels of stage 'hist",
     ):
@@ -323,7 +325,7 @@ def test_a_source_that_cannot_follow_and_stages_in_another_order_are_refused(tmp
         assert run.epoch()
         seam = world.given.pop("history.seam", "")
         world.given["stages"] = "live,history"
-        with pytest.raises(ConfigurationError, match=told):
+        with pytest.raises(ConfigurationError, match=message):
             run.restart()
             run.epoch()
         world.given["stages"] = "history,live"

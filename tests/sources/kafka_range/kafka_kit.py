@@ -55,10 +55,10 @@ class KafkaWorld(SourceWorld):
     def check_acknowledged(self, epoch: Committed) -> None:
         consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": self.group})
         places = [TopicPartition(self.topic, number) for number in range(4)]
-        told = {f"{one.topic}-{one.partition}": one.offset for one in consumer.committed(places, 30)}
+        committed = {f"{one.topic}-{one.partition}": one.offset for one in consumer.committed(places, 30)}
         consumer.close()
         # What an earlier epoch has acknowledged is no longer in the last one.
-        assert epoch.positions and epoch.positions.items() <= told.items()
+        assert epoch.positions and epoch.positions.items() <= committed.items()
 
 
 def as_row(message: Message) -> dict[str, Any]:

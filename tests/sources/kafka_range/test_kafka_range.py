@@ -173,9 +173,9 @@ def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -
     (channel,) = begun(made).values()
     gone = TopicPartition(topic, 0, 4)
     kafka.asked(lambda client: client.delete_records([gone])[gone].result(ANSWER_S))
-    with pytest.raises(DataError, match=r"offsets 0 to 3 of partition 0 .* retention has deleted them") as told:
+    with pytest.raises(DataError, match=r"offsets 0 to 3 of partition 0 .* retention has deleted them") as caught:
         list(made.read(channel, 0, 10))
-    assert "lost_records=accept" in told.value.do
+    assert "lost_records=accept" in caught.value.do
     start = f'{{"{topic}": {{"0": 2}}}}'
     with pytest.raises(DataError, match="offsets 2 to 3"):
         begun(source(kafka, topic, starting=start))
@@ -290,7 +290,7 @@ def test_bounds_that_the_topic_does_not_have_are_refused(kafka: Broker) -> None:
 def test_a_password_is_not_shown(kafka: Broker) -> None:
     given = '{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.password": "s3cret"}'
     made = source(kafka, "t", client_options=given, request_timeout="1 s")
-    with pytest.raises(SparkExtError) as told:
+    with pytest.raises(SparkExtError) as caught:
         made.open()
-    assert "s3cret" not in f"{told.value} {made.options!r} {made.options.public()}"
-    assert isinstance(told.value, TransientError | ConfigurationError)
+    assert "s3cret" not in f"{caught.value} {made.options!r} {made.options.public()}"
+    assert isinstance(caught.value, TransientError | ConfigurationError)

@@ -38,7 +38,7 @@ def test_a_run_reads_the_table_as_it_was_at_its_beginning(table: Database) -> No
 
 
 def test_the_snapshot_is_given_up_once_all_rows_are_safe(table: Database) -> None:
-    """So that the server can clean up, however long the query's other sources go on."""
+    """So that the server can clean up, however long the query's other sources continue."""
     found = run(table, limit=12, rows_per_channel="5")
     held = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()"
     to_rest(found)
@@ -48,7 +48,7 @@ def test_the_snapshot_is_given_up_once_all_rows_are_safe(table: Database) -> Non
 
 
 def test_a_replay_after_a_crash_gives_the_same_rows_beside_new_ones(table: Database) -> None:
-    """The snapshot is gone with the planner; rows that were inserted since are told apart by their transaction."""
+    """The snapshot is gone with the planner; rows that were inserted since are distinguished by their transaction."""
     found = run(table, limit=12, rows_per_channel="5")
     assert found.epoch()
     table.run(

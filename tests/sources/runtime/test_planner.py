@@ -226,11 +226,11 @@ def test_confirmed_finishes_leave_the_offset_and_are_not_read_again() -> None:
 
 
 def test_resume_receives_the_known_channels_and_those_that_have_finished() -> None:
-    told: list[tuple[list[Channel], frozenset[str]]] = []
+    calls: list[tuple[list[Channel], frozenset[str]]] = []
 
     class Resuming(Memory):
         def resume(self, known, finished):  # type: ignore[no-untyped-def]
-            told.append((list(known), finished))
+            calls.append((list(known), finished))
 
     source = Resuming({"uid": "s"})
     source.store = Store({"a": 1, "b": 4, "c": 1})
@@ -238,7 +238,7 @@ def test_resume_receives_the_known_channels_and_those_that_have_finished() -> No
     one = Planner(source, registration(), FakeLedger(flags=["a"]))
     end = one.next(start)
     one.next(end)
-    assert told == [([Channel("b", None, "data of b")], frozenset({"a"}))]
+    assert calls == [([Channel("b", None, "data of b")], frozenset({"a"}))]
     assert [finish.channel for finish in end.finished] == ["b", "c"]
 
 

@@ -88,7 +88,7 @@ class PlannerMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The driver dies. What is in the log is replayed as it was; a new planner goes on behind it."""
+        """The driver dies. What is in the log is replayed as it was; a new planner continues after it."""
         self.start_planner()
 
     @rule(seconds=st.floats(0, 3))

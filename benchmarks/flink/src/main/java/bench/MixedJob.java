@@ -10,7 +10,7 @@ import org.apache.flink.runtime.executiongraph.AccessExecutionGraph;
 import org.apache.flink.runtime.jobgraph.JobGraph;
 import org.apache.flink.runtime.minicluster.MiniCluster;
 
-/** A bounded and an endless source, united, counted by key, written to files: a job that goes on after one end. */
+/** A bounded and an endless source, united, counted by key, written to files: a job that continues after one has ended. */
 final class MixedJob {
     private final MiniCluster cluster;
     private final Arguments arguments;
