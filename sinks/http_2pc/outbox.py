@@ -212,7 +212,7 @@ class Outbox:
 
         table = self._table()
         # A successor that has sent the epoch has also removed it.
-        self._target.check_fence(table, epoch.incarnation)
+        self._target.check_fence(table, epoch.mark)
         names = _names(table, epoch)
         if not names:
             raise StateError(
@@ -256,7 +256,7 @@ class Outbox:
         from spark_ext.delta.fenced_log import NO_HOOKS, properties
         from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
-        fence = self._target.fence(epoch.incarnation)
+        fence = self._target.fence(epoch.mark)
         carried = (Transaction(_sent(epoch), epoch.number), *(fence.transactions if fence else ()))
 
         def attempt(table: DeltaTable | None) -> tuple[int, list[str]]:

@@ -67,6 +67,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
             attempt=context.taskAttemptId(),
             incarnation=mine.incarnation if mine else 0,
             lineage=mine.lineage if mine else 0,
+            start=mine.start if mine else 0,
         )
         counted = _Counted(iterator)
         prepared = self._sink.write(self._schema, counted, task)
@@ -95,6 +96,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
             number=batchId,
             incarnation=self._registration.incarnation if self._registration else 0,
             final=final,
+            start=self._registration.start if self._registration else 0,
         )
         reach(FailPoint.SINK_BEFORE_COMMIT)
         self._with_retries(epoch, prepared)

@@ -1,8 +1,9 @@
 """What a commit asserts: above all the fence of an incarnation, by which a log refuses the commits of an older one.
 
-Every commit carries `Transaction("fence:<name>", number)`. Delta refuses a commit when an application id that it
-carries was committed since the writer last looked; the writer then looks again, and a higher number means that it is
-fenced off. Looking alone would not suffice: a successor can come between the look and the commit.
+Every commit carries `Transaction("fence:<name>", number)` and `Transaction("start:<name>", id)`. Delta refuses a commit
+when an application id that it carries was committed since the writer last looked; the writer then looks again, and a
+higher number, or an equal one with another id, means that it is fenced off. Looking alone would not suffice: another
+start can come between the look and the commit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from deltalake import Transaction
 
-from spark_ext.errors import FencedError
+from spark_ext.model.commits import FenceMark
 
 Held: TypeAlias = Callable[[str], int | None]
 """The newest number that the log holds under an application id; None when there is none."""
@@ -51,6 +52,8 @@ class Fence:
     """Whose incarnations are counted: the job in the ledger's tables, the sink's uid in a target."""
     number: int
     """The incarnation."""
+    start: int = 0
+    """Random number of the start; 0: not known."""
 
     @property
     def application(self) -> str:
@@ -58,21 +61,26 @@ class Fence:
         return f"fence:{self.name}"
 
     @property
+    def start_application(self) -> str:
+        """The application id of the start's random number."""
+        return f"start:{self.name}"
+
+    @property
     def transactions(self) -> tuple[Transaction, ...]:
         """What each commit carries."""
-        return (Transaction(self.application, self.number),)
+        number = Transaction(self.application, self.number)
+        return (number, Transaction(self.start_application, self.start)) if self.start else (number,)
+
+    def holds(self, held: Held) -> bool:
+        """Whether the log's newest claim is this very start's."""
+        return held(self.application) == self.number and (held(self.start_application) or 0) == self.start
 
     def check(self, held: Held, operator: str) -> None:
         """Compare with the newest incarnation in the log.
 
         Raises:
-            FencedError: it is newer than this one.
+            FencedError: it is newer than this one, or another start with the same number.
         """
         newest = held(self.application)
-        if newest is not None and newest > self.number:
-            raise FencedError(
-                f"incarnation {newest} of the job has been started; this is incarnation {self.number}",
-                operator=operator,
-                kept="everything committed so far; the newer incarnation continues from it",
-                do="let the newer incarnation run; this one ends by itself",
-            )
+        if newest is not None:
+            FenceMark(self.number, self.start).check(FenceMark(newest, held(self.start_application) or 0), operator)

@@ -25,7 +25,7 @@ from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.model.commits import Claim, CommitOutcome, Epoch
+from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark
 from spark_ext.schemas import parquet_types
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Target:
             StorageError: the log cannot be read or written.
         """
         log = self._kept_log(epoch)
-        fence = self.fence(epoch.incarnation)
+        fence = self.fence(epoch.mark)
         carried = fence.transactions if fence else ()
 
         def attempt(table: DeltaTable | None) -> tuple[CommitOutcome, int] | None:
@@ -243,7 +243,7 @@ class Target:
             log.check(fence)
             done = log.held(epoch.application)
             if done is not None and done >= epoch.number:
-                if fence and (log.held(fence.application) or 0) < fence.number:
+                if fence and not fence.holds(log.held):
                     # The table was created by an older incarnation after the claim, which then had nothing to fence.
                     self._write(table, (), properties(carried))
                 return CommitOutcome.ALREADY_COMMITTED, table.version()
@@ -275,7 +275,7 @@ class Target:
             ConfigurationError: the table's epochs of this uid belong to another job.
         """
         log = self._log()
-        fence = self.fence(claim.incarnation)
+        fence = self.fence(claim.mark)
         mine = (
             *(fence.transactions if fence else ()),
             Transaction(f"owner:{self.uid}", owner_number(claim.job_id)),
@@ -290,7 +290,7 @@ class Target:
                 return None
             self._refuse_other_owner(log, claim)
             log.check(fence)
-            if fence and (log.held(fence.application) or 0) < fence.number:
+            if fence and not fence.holds(log.held):
                 reach(FailPoint.DELTA_BEFORE_FENCE)
                 info = {"spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}"}
                 self._write(table, (), properties(mine, info=info))
@@ -299,17 +299,17 @@ class Target:
 
         return self._settle(log, attempt, f"the claim by incarnation {claim.incarnation}")[0]
 
-    def fence(self, incarnation: int) -> Fence | None:
-        """What the commits of an incarnation assert; None outside a job, where nothing is fenced."""
-        return Fence(self.uid, incarnation) if incarnation else None
+    def fence(self, mark: FenceMark) -> Fence | None:
+        """What the commits of a start assert; None outside a job, where nothing is fenced."""
+        return Fence(self.uid, mark.incarnation, mark.start) if mark.incarnation else None
 
-    def check_fence(self, table: DeltaTable, incarnation: int) -> None:
+    def check_fence(self, table: DeltaTable, mark: FenceMark) -> None:
         """Check the fence of a table that was loaded, before a read that depends on it.
 
         Raises:
             FencedError: a newer incarnation has claimed the table.
         """
-        fence = self.fence(incarnation)
+        fence = self.fence(mark)
         if fence is not None:
             fence.check(table.transaction_version, self.who)
 
@@ -329,7 +329,7 @@ class Target:
         log = self._kept_log(epoch)
 
         def fenced(table: DeltaTable | None) -> T | None:
-            log.check(self.fence(epoch.incarnation))
+            log.check(self.fence(epoch.mark))
             return attempt(table)
 
         return self._settle(log, fenced, doing)

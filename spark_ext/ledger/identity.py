@@ -27,11 +27,13 @@ class Incarnation:
     """From 1."""
     lineage: int
     """The job's newest lineage at the start."""
+    start: int = 0
+    """Drawn at random at this start, 63 bits: an equal number with another one is that of a copied state."""
 
     @property
     def fence(self) -> Fence:
         """What its commits carry."""
-        return Fence(self.job, self.number)
+        return Fence(self.job, self.number, self.start)
 
 
 def job_row(
@@ -50,6 +52,7 @@ def job_row(
         job=incarnation.job,
         job_id=incarnation.job_id,
         incarnation=incarnation.number,
+        start_id=incarnation.start or None,
         lineage=incarnation.lineage if lineage is None else lineage,
         query=query,
         event=event,

@@ -8,6 +8,7 @@ there the fence has to suffice.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import threading
 import uuid
@@ -110,7 +111,9 @@ def _take_number(
             continue
         number = max((row.incarnation for row in past), default=0) + 1
         lineage = max((row.lineage for row in past), default=FIRST_LINEAGE)
-        taken = Incarnation(job, past[0].job_id if past else uuid.uuid4().hex, number, lineage)
+        taken = Incarnation(
+            job, past[0].job_id if past else uuid.uuid4().hex, number, lineage, start=secrets.randbelow(2**63 - 1) + 1
+        )
         at = now or datetime.now(timezone.utc)
         row = job_row(taken, "started", at, jvm_pid=jvm_pid, application_id=application_id)
         if jobs.compare_and_swap([row], version, taken.fence):

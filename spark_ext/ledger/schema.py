@@ -71,6 +71,9 @@ class JobRow(Row):
     """Spark's application id; "" if unknown."""
     reason: str
     """For an end its outcome, for a new lineage who requested it; "" if none."""
+    start_id: int | None = None
+    """Drawn at random at the incarnation's start; null in rows of older releases. Two starts from two copies of the
+    state have one number and two ids."""
 
 
 @dataclass(frozen=True, kw_only=True)

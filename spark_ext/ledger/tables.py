@@ -180,7 +180,7 @@ class LedgerTable(Generic[R]):
         """
 
         def write(table: DeltaTable, commit: CommitProperties) -> None:
-            if table.transaction_version(fence.application) != fence.number:
+            if not fence.holds(table.transaction_version):
                 write_files(table, (), commit)
                 table.update_incremental()  # unlike an append, this leaves the handle where it was
 

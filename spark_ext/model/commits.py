@@ -2,8 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+
+from spark_ext.errors import FencedError, StateError
+
+
+@dataclass(frozen=True)
+class FenceMark:
+    """Which start of a job may write: what a target remembers of the newest one, and what each commit asserts."""
+
+    incarnation: int
+    """Increases by one with each start; 0 outside a job, where nothing is fenced."""
+    start: int = 0
+    """Drawn at random at the start: two starts with one number are those of two copies of one state. 0: not known,
+    as in a target that an older release of this package has fenced."""
+
+    def check(self, held: FenceMark | None, operator: str) -> None:
+        """Compare the mark of a writer with the one that its target holds.
+
+        Args:
+            held: the target's; None when nobody has claimed it.
+            operator: whose target it is, for messages.
+
+        Raises:
+            FencedError: the target belongs to a newer start, or to another one with the same number.
+        """
+        if held is None or not self.incarnation or held.incarnation < self.incarnation:
+            return
+        if held.incarnation > self.incarnation:
+            raise FencedError(
+                f"incarnation {held.incarnation} of the job has been started; this is incarnation {self.incarnation}",
+                operator=operator,
+                kept="everything committed so far; the newer incarnation continues from it",
+                do="let the newer incarnation run; this one ends by itself",
+            )
+        if held.start and self.start and held.start != self.start:
+            raise FencedError(
+                f"incarnation {self.incarnation} of the job has been started twice, from two copies of its state, and "
+                "the other start has claimed the target",
+                operator=operator,
+                kept="everything committed so far; the other start continues from it",
+                do="find out which copy of the state directory is the right one, and start the job from it alone",
+            )
 
 
 @dataclass(frozen=True)
@@ -20,6 +62,53 @@ class Claim:
     lineage: int
     state: str = ""
     """Path or URI of the job's state directory, for a sink that stores data there."""
+    start: int = 0
+    """Random number of this start of the job; see `FenceMark`."""
+    query_id: str | None = None
+    """Spark's id of the query in this state; None before its first start."""
+    planned: int | None = None
+    """The newest epoch that this state knows to be planned: the newest of Spark's `offsets`; -1 when there is none.
+    None: not known, so nothing can be concluded from it."""
+
+    @property
+    def mark(self) -> FenceMark:
+        """What the target has to remember."""
+        return FenceMark(self.incarnation, self.start)
+
+    def check_state(self, known: Mapping[str, int], operator: str) -> None:
+        """Compare what the target holds with what this state knows: a target must never be ahead of it.
+
+        Args:
+            known: per query id, the newest epoch that the target holds of this sink in this lineage.
+            operator: whose target it is, for messages.
+
+        Raises:
+            StateError: the target holds epochs that this state has not planned. The state is older than the target:
+                put back from a backup, copied, or without its checkpoint.
+        """
+        if self.planned is None:
+            return
+        ways_out = (
+            "start the job from the newest state; if that is lost, discard the query's history with job.reset(...), "
+            "which reads all input again and writes it beside the earlier output, or use another target"
+        )
+        for query_id, epoch in sorted(known.items()):
+            if query_id != self.query_id:
+                raise StateError(
+                    f"the target holds epoch {epoch} of this sink, written by a query whose checkpoint is not the one "
+                    "in this state: the checkpoint was deleted, or the state is a copy made before the first start",
+                    operator=operator,
+                    kept="the target is unchanged; nothing was started",
+                    do=ways_out,
+                )
+            if epoch > self.planned:
+                raise StateError(
+                    f"the target is ahead of this state: it holds epoch {epoch}, and the newest epoch that this state "
+                    f"has planned is {self.planned}. The state is an older copy, or was put back from a backup",
+                    operator=operator,
+                    kept="the target is unchanged; nothing was started",
+                    do=ways_out,
+                )
 
 
 @dataclass(frozen=True)
@@ -35,6 +124,8 @@ class Task:
     incarnation: int
     """0 outside a job."""
     lineage: int
+    start: int = 0
+    """Random number of the job's start; 0 outside a job."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +140,13 @@ class Epoch:
     """The incarnation that attempts the commit; not part of the identity."""
     final: bool = False
     """Whether it comes after the last row, for a sink that `requires_finalization`."""
+    start: int = field(default=0, compare=False)
+    """Random number of the start that attempts the commit; 0 outside a job. Not part of the identity either."""
+
+    @property
+    def mark(self) -> FenceMark:
+        """What the commit asserts."""
+        return FenceMark(self.incarnation, self.start)
 
     @property
     def application(self) -> str:

@@ -56,7 +56,15 @@ class OperatorHooks:
         if sink is None or spec is None:
             return
         schema = jvm.writer_frame(self._spec.writer).schema
-        claim = Claim(spec.uid, context.job, context.job_id, context.incarnation.number, self._lineage, context.state)
+        claim = Claim(
+            sink=spec.uid,
+            job=context.job,
+            job_id=context.job_id,
+            incarnation=context.incarnation.number,
+            lineage=self._lineage,
+            state=context.state,
+            start=context.incarnation.start,
+        )
         # A target may still be busy with requests of a driver that has died.
         tries = attempts(sink.options, f"the claim of sink '{spec.uid}'", reraise=True)
         tries(sink.validate, schema)
@@ -138,4 +146,5 @@ class OperatorHooks:
         return problems
 
     def _final(self, sink: str, query_id: str, epoch: int) -> Epoch:
-        return Epoch(sink, self._lineage, query_id, epoch, self._context.incarnation.number, final=True)
+        incarnation = self._context.incarnation
+        return Epoch(sink, self._lineage, query_id, epoch, incarnation.number, final=True, start=incarnation.start)

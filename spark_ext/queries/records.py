@@ -117,6 +117,7 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
             checkpoint=checkpoint,
             incarnation=context.incarnation.number,
             lineage=lineage,
+            start=context.incarnation.start,
             interval_ms=context.settings.interval,
         )
         for uid, role in roles

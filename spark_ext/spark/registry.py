@@ -48,6 +48,8 @@ class Registration:
     """Path or URI of Spark's checkpoint directory of the query."""
     incarnation: int
     lineage: int
+    start: int = 0
+    """Random number of the job's start."""
     interval_ms: int = 0
     """Minimum time between the starts of two data epochs, ms; 0: as fast as possible."""
 

@@ -1,0 +1,51 @@
+"""Who may commit: marks of starts, and states that are older than their target."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.errors import FencedError, StateError
+from spark_ext.model.commits import Claim, FenceMark
+
+marks = st.builds(FenceMark, st.integers(1, 4), st.integers(1, 4))
+
+
+@given(marks, marks)
+def test_of_two_starts_at_most_one_may_commit_after_a_claim(one: FenceMark, other: FenceMark) -> None:
+    """Finding 33: two copies of one state share a number, and neither fenced the other."""
+    allowed = one == other or one.incarnation > other.incarnation
+    if allowed:
+        one.check(other, "sink 'out'")
+    else:
+        with pytest.raises(FencedError, match="incarnation"):
+            one.check(other, "sink 'out'")
+
+
+def test_outside_a_job_nothing_is_fenced() -> None:
+    FenceMark(0).check(FenceMark(7, 3), "sink 'out'")
+    FenceMark(1, 2).check(None, "sink 'out'")
+
+
+def test_a_target_of_an_older_release_holds_no_start() -> None:
+    FenceMark(2, 5).check(FenceMark(2), "sink 'out'")
+
+
+@given(st.integers(-1, 5), st.integers(0, 5))
+def test_a_target_that_is_ahead_of_the_state_is_refused(planned: int, held: int) -> None:
+    """Finding 33: state put back from a backup took the target's epochs for its own."""
+    claim = Claim("out", "job", "id", 3, 1, query_id="q", planned=planned)
+    if held <= planned:
+        claim.check_state({"q": held}, "sink 'out'")
+    else:
+        with pytest.raises(StateError, match="ahead of this state"):
+            claim.check_state({"q": held}, "sink 'out'")
+
+
+def test_a_target_with_epochs_of_a_query_that_is_gone_is_refused() -> None:
+    """Finding 39: a checkpoint that is gone is seen by the target."""
+    claim = Claim("out", "job", "id", 3, 1, query_id=None, planned=-1)
+    with pytest.raises(StateError, match="checkpoint"):
+        claim.check_state({"earlier": 4}, "sink 'out'")
+    claim.check_state({}, "sink 'out'")
