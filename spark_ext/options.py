@@ -25,6 +25,9 @@ UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~-]{0,127}")
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark itself adds; a connector without such a field does not see them."""
 
+JOBS_OWN = "spark_ext."
+"""How the names of options begin that a job adds; connectors do not see them."""
+
 _PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)\S+@")
 """Up to the last `@`: a password may contain one, or a slash, that should have been encoded."""
 
@@ -136,7 +139,7 @@ class Options(BaseModel):
         Raises:
             ConfigurationError: an option is unknown, missing or invalid; names the operator and the option.
         """
-        given = {name.lower(): value for name, value in raw.items()}
+        given = {name.lower(): value for name, value in raw.items() if not name.lower().startswith(JOBS_OWN)}
         for name in SPARKS_OWN - cls.model_fields.keys():
             given.pop(name, None)
         who = f"{connector} {given.get('uid') or '(no uid)'}"

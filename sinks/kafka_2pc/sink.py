@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions
 from spark_ext.errors import NOTHING_DONE, FencedError, refused
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.identity import Identity
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
-from spark_ext.spark import registry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,8 +96,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
     def _place(self, state: str = "") -> str:
         """The staging folder; determined on the driver, and sent to the executors."""
         if self._folder is None:
-            mine = registry.lookup(self.options.uid)
-            state = mine.state if mine else state
+            state = Identity.of(self.given, self._who).state or state
             base = self.options.staging or (f"{state}/staging" if state else None)
             if base is None and self.options.checkpointlocation:
                 base = f"{self.options.checkpointlocation.rstrip('/')}/staging"
@@ -119,7 +118,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         return Staging(self._place(), self._who)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Sent to executors, which cannot see the registry, with the folder's name."""
+        """Sent to executors with the folder's name."""
         self._place()
         return dict(self.__dict__)
 

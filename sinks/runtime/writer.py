@@ -13,8 +13,8 @@ from spark_ext.errors import CommitError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.query_offsets import final_epochs
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.runtime.identity import identity_of
 from spark_ext.sinks.runtime.retry import attempts
-from spark_ext.spark import registry
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.worker_process import begin_task, tune
 
@@ -41,8 +41,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
     def __init__(self, sink: TwoPhaseCommitSink, schema: StructType) -> None:
         self._sink = sink
         self._schema = schema
-        # Built on the driver and pickled to the executors, which cannot see the registry.
-        self._registration = registry.lookup(sink.options.uid)
+        self._identity = identity_of(sink.given, f"sink '{sink.options.uid}'")
         tune()
 
     @property
@@ -58,16 +57,16 @@ class EpochWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query_id, epoch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(EPOCH)
         assert query_id is not None and epoch is not None
-        mine = self._registration
+        mine = self._identity
         task = Task(
             sink=self._uid,
             query_id=query_id,
             epoch=int(epoch),
             partition=context.partitionId(),
             attempt=context.taskAttemptId(),
-            incarnation=mine.incarnation if mine else 0,
-            lineage=mine.lineage if mine else 0,
-            start=mine.start if mine else 0,
+            incarnation=mine.incarnation,
+            lineage=mine.lineage,
+            start=mine.start,
         )
         counted = _Counted(iterator)
         prepared = self._sink.write(self._schema, counted, task)
@@ -91,12 +90,12 @@ class EpochWriter(DataSourceStreamArrowWriter):
             return
         epoch = Epoch(
             sink=self._uid,
-            lineage=self._registration.lineage if self._registration else 0,
+            lineage=self._identity.lineage,
             query_id=self._query_id(written),
             number=batchId,
-            incarnation=self._registration.incarnation if self._registration else 0,
+            incarnation=self._identity.incarnation,
             final=final,
-            start=self._registration.start if self._registration else 0,
+            start=self._identity.start,
         )
         reach(FailPoint.SINK_BEFORE_COMMIT)
         self._with_retries(epoch, prepared)
@@ -129,16 +128,15 @@ class EpochWriter(DataSourceStreamArrowWriter):
     def _query_id(self, written: Sequence[Written]) -> str:
         for message in written:
             return message.query_id
-        assert self._registration is not None
-        query_id = SparkLog(self._registration.checkpoint).query_id()
+        query_id = SparkLog(self._identity.checkpoint).query_id()
         assert query_id is not None
         return query_id
 
     def _is_final(self, epoch: int) -> bool:
         """Whether the epoch comes after the last row: a source's offset counts the final epochs."""
-        if self._registration is None:
+        if not self._identity.in_job:
             return False
-        logged = SparkLog(self._registration.checkpoint).offsets(epoch)
+        logged = SparkLog(self._identity.checkpoint).offsets(epoch)
         return logged is not None and final_epochs(logged) > 0
 
 

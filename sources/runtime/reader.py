@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_ext.errors import DataError
+from spark_ext.errors import DataError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
@@ -55,9 +55,18 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _uid(self) -> str:
         return self._source.options.uid
 
-    def _planning(self) -> Planner:
+    def _planning(self, offset: SourceOffset | None = None) -> Planner:
         if self._planner is None:
             registration = registry.lookup(self._uid)
+            if registration is None and offset is not None and offset.of_a_job:
+                raise StateError(
+                    "this source's offsets are those of a job, and the job that runs it is not known in this session: "
+                    "what has finished could not be told from what has not",
+                    operator=f"source '{self._uid}'",
+                    kept="nothing was planned; the checkpoint and the output are unchanged",
+                    do="start the query with job.run(); if it was started so, the temporary folder "
+                    f"{registry.folder()} was deleted: start the job again",
+                )
             self._planner = Planner(self._source, registration, _view(registration))
         return self._planner
 
@@ -81,7 +90,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next epoch; `start` when there is nothing to read, which makes no epoch."""
         offset = SourceOffset.from_json(start, self._uid)
-        end = self._planning().next(offset)
+        end = self._planning(offset).next(offset)
         if end is offset:
             return start
         reach(FailPoint.SOURCE_PLANNED)
@@ -94,7 +103,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of an epoch, which may have been planned by an earlier run."""
         begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
-        return assign(self._source, ranges(begin, finish), self._planning().readers)
+        return assign(self._source, ranges(begin, finish), self._planning(finish).readers)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""

@@ -104,6 +104,11 @@ class SourceOffset:
     stage: Json = None
     """For a source with several stages: the number of the current stage, from 0, and what that stage must remember."""
 
+    @property
+    def of_a_job(self) -> bool:
+        """Whether a job has planned it: it relies on what is in this job's ledger."""
+        return bool(self.lineage or self.confirmed or self.control)
+
     def to_json(self) -> dict[str, Json]:
         """The JSON form; fields at their defaults are left out."""
         out: dict[str, Json] = {

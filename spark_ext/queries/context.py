@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_ext.model.identity import Identity
+
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation
     from spark_ext.ledger.write_behind import WriteBehind
@@ -30,3 +32,16 @@ class JobContext:
     """Rows on their way to the ledger."""
     wake: threading.Event
     """Set to make the coordinator look at once."""
+
+    def identity(self, query: str, checkpoint: str, lineage: int) -> Identity:
+        """The identity under which a query's sink writes in this start of the job."""
+        return Identity(
+            job=self.job,
+            job_id=self.job_id,
+            query=query,
+            state=self.state,
+            checkpoint=checkpoint,
+            lineage=lineage,
+            incarnation=self.incarnation.number,
+            start=self.incarnation.start,
+        )

@@ -60,7 +60,13 @@ class QueryRun:
         self.checkpoint = f"{context.state.rstrip('/')}/queries/{spec.uid}/checkpoint"
         self.operators = OperatorHooks(spec, context, lineage)
         self._context = context
-        self._query = query or SparkQuery(spec, f"{context.job}/{spec.uid}", self.checkpoint, context.wake.set)
+        self._query = query or SparkQuery(
+            spec,
+            f"{context.job}/{spec.uid}",
+            self.checkpoint,
+            context.wake.set,
+            context.identity(spec.uid, self.checkpoint, lineage),
+        )
         self._observer = EpochObserver(
             spec, SparkLog(self.checkpoint), lineage, context.incarnation.number, flagged, clock
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from spark_ext.model.identity import OPTION, Identity
 from spark_ext.spark import jvm
 from spark_ext.spark.query_events import Hint, hint_of
 
@@ -60,13 +61,17 @@ class SparkQuery:
         name: under which Spark shows it.
         checkpoint: path or URI of its checkpoint directory.
         on_end: called on a thread of its own when the query has ended.
+        identity: of its job, which the sink finds in the writer's options.
     """
 
-    def __init__(self, spec: QuerySpec, name: str, checkpoint: str, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, spec: QuerySpec, name: str, checkpoint: str, on_end: Callable[[], None], identity: Identity
+    ) -> None:
         self._spec = spec
         self._name = name
         self._checkpoint = checkpoint
         self._on_end = on_end
+        self._identity = identity
         self._query: StreamingQuery | None = None
         self._end: End | None = None
 
@@ -86,6 +91,8 @@ class SparkQuery:
         # A restart comes from the coordinator's thread, which has no active session of its own.
         jvm.activate(jvm.writer_frame(self._spec.writer).sparkSession)
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
+        if self._spec.sink is not None:
+            writer = writer.option(OPTION, self._identity.encode())
         if self._spec.available_now:
             writer = writer.trigger(availableNow=True)
         else:

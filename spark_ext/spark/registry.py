@@ -1,14 +1,18 @@
-"""The session registry: how a source's planner or a sink's committer finds its job.
+"""The session registry: how a source's planner finds its job.
 
-A planner process knows only the options of `load()`, which was called before the job existed. `register` therefore puts
-the path of a directory into the environment of all Python workers, and the start of a job writes one small file per uid
-into it. Planners and committers run on the driver's machine, so a local directory is enough. It holds nothing durable.
+A planner process knows only the options of `load()`, which was called before the job existed. `register` therefore
+puts the path of a directory into the environment of all Python workers, and the start of a job writes one small file
+per uid into it. Planners run on the driver's machine, so a local directory is enough. It is private to the user (0700),
+its name cannot be guessed, and it holds nothing durable: it points to a job, and nothing is concluded from its absence.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import stat
+import tempfile
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_ext.errors import ConfigurationError, FencedError
+from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +58,11 @@ class Registration:
     """Minimum time between the starts of two data epochs, ms; 0: as fast as possible."""
 
 
+def new_folder() -> Path:
+    """A name for a registry's directory that nobody can guess; it is made when the first job starts."""
+    return Path(tempfile.gettempdir()) / f"spark-ext-{secrets.token_hex(16)}"
+
+
 def folder() -> Path | None:
     """The registry's directory; None if nothing was registered in this session."""
     place = os.environ.get(VARIABLE)
@@ -83,10 +92,27 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
     if place is None:
         return None
     try:
-        text = (place / f"{uid}.json").read_text()
+        with (place / f"{uid}.json").open() as file:
+            _require_mine(os.fstat(file.fileno()), place)
+            text = file.read()
     except FileNotFoundError:
         return None
     return Registration(**json.loads(text))
+
+
+def _require_mine(found: os.stat_result, place: Path) -> None:
+    """Refuse what another user of this machine has put there.
+
+    Raises:
+        EnvironmentProblem: it belongs to somebody else, or others may write to it.
+    """
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise EnvironmentProblem(
+            "the session registry's folder was made, or can be changed, by another user of this machine",
+            operator=f"the session registry {place}",
+            kept="nothing was read from it; nothing was started",
+            do="set TMPDIR to a folder that only you can write to, and start a new session",
+        )
 
 
 def publish(entries: Iterable[Registration], place: Path) -> None:
@@ -94,6 +120,7 @@ def publish(entries: Iterable[Registration], place: Path) -> None:
 
     Raises:
         ConfigurationError: a uid is in use by another running job of this session.
+        EnvironmentProblem: the directory is another user's.
         FencedError: a uid is in use by a newer incarnation of the same job.
     """
     with _changing:
@@ -120,11 +147,15 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
                 kept="nothing was started",
                 do="give each operator its own uid, or stop the other job first",
             )
-    place.mkdir(parents=True, exist_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+    _require_mine(place.lstat(), place)
     for entry in entries:
         target = place / f"{entry.uid}.json"
         draft = place / f".{entry.uid}.{os.getpid()}"
-        draft.write_text(json.dumps(asdict(entry)))
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(json.dumps(asdict(entry)))
         draft.replace(target)
 
 

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -105,7 +104,7 @@ def register(
     # Spark copies the environment at each registration, so it is set first.
     context.environment.update(
         {
-            registry.VARIABLE: str(registry_folder(spark)),
+            registry.VARIABLE: context.environment.get(registry.VARIABLE) or str(registry.new_folder()),
             registry.PARALLELISM: str(context.defaultParallelism),
             **failpoints.for_workers(),
         }
@@ -113,11 +112,6 @@ def register(
     for kind, wrapped in connectors:
         formats.add(kind)
         spark.dataSource.register(wrapped)
-
-
-def registry_folder(spark: SparkSession) -> Path:
-    """The session registry's directory: one per application and driver process, on the driver's machine."""
-    return Path(tempfile.gettempdir()) / f"spark-ext-{spark.sparkContext.applicationId}-{os.getpid()}"
 
 
 def _check(spark: SparkSession, require_delta: bool) -> None:

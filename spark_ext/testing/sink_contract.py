@@ -26,7 +26,6 @@ from spark_ext import failpoints
 from spark_ext.errors import CommitError, ConfigurationError, FencedError, StateError
 from spark_ext.model.commits import CommitOutcome
 from spark_ext.sinks.runtime.writer import Written
-from spark_ext.spark import registry
 from spark_ext.testing import every_type
 from spark_ext.testing.children import Child, frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import (
@@ -47,9 +46,8 @@ class SinkContract:
     """Define the fixture `target` in a subclass named `Test...`."""
 
     @pytest.fixture(autouse=True)
-    def _session_of_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A session registry, also for child processes; and fail points with their counters reset."""
-        monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "registry"))
+    def _counters_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Fail points with their counters reset."""
         monkeypatch.setattr(failpoints, "_passed", Counter())
 
     def test_c1_all_messages_have_arrived_before_anything_is_visible(self, target: SinkTarget) -> None:
@@ -299,12 +297,11 @@ class SinkContract:
         found = table(target.types, target.rows()).sort_by("long")
         assert found.to_pylist() == table(target.types, values).sort_by("long").to_pylist()
 
-    def test_c10_two_jobs_write_the_same_target_without_harm(self, target: SinkTarget, tmp_path: Path) -> None:
+    def test_c10_two_jobs_write_the_same_target_without_harm(self, target: SinkTarget) -> None:
         """Two concurrent processes, each with its own uid; each restarts and cleans up while the other runs."""
-        sessions = [{registry.VARIABLE: str(tmp_path / f"session-{mine}")} for mine in range(2)]
         with (
-            Child(run_job_beside_another, target, 0, env=sessions[0]) as one,
-            Child(run_job_beside_another, target, 1, env=sessions[1]) as two,
+            Child(run_job_beside_another, target, 0) as one,
+            Child(run_job_beside_another, target, 1) as two,
         ):
             for child in (one, two):
                 said = child.wait()
@@ -312,14 +309,12 @@ class SinkContract:
         assert target.ids() == [mine * 1000 + n for mine in range(2) for n in range(60)]
 
     def test_c10_the_same_uid_of_another_job_is_refused(self, target: SinkTarget) -> None:
-        """By the target, whatever session the other job runs in; and by the session, whatever its target is."""
+        """By the target, whatever session the other job runs in."""
         first = Driver(target)
         first.claim()
         first.run(0, numbered(0, 5))
         with pytest.raises(ConfigurationError, match="'out'"):
             Driver(target, job_id="job-2").claim()
-        with pytest.raises(ConfigurationError, match="uid 'out' is in use by query 'q' of job 'job'"):
-            Driver(target, job_id="job-2").commit([], 1)
         assert target.ids() == list(range(5))
         first.run(1, numbered(5, 10))
         assert target.ids() == list(range(10))

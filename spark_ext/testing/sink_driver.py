@@ -16,10 +16,9 @@ from pyspark.sql import types as T
 
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
+from spark_ext.model.identity import OPTION, Identity
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.runtime.writer import EpochWriter, Written
-from spark_ext.spark import registry
-from spark_ext.spark.registry import Registration
 from spark_ext.testing.every_type import EVERY_TYPE
 
 Row = Mapping[str, Any]
@@ -108,6 +107,8 @@ class Driver:
     schema: T.StructType = field(default_factory=lambda: NUMBERS)
     query_id: str = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
     options: Mapping[str, str] = field(default_factory=dict)
+    start_id: int = 0
+    """Random number of the job's start; 0: not known."""
     attempts: int = 0
     """Number of calls of the sink's `commit`."""
     outcomes: list[CommitOutcome] = field(default_factory=list)
@@ -117,7 +118,7 @@ class Driver:
         """Validate and then claim the target, as at the start of a job."""
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
-        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0))
+        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0, start=self.start_id))
 
     def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
         """Phase one in one task, in small batches."""
@@ -136,16 +137,13 @@ class Driver:
                 count += batch.num_rows
                 yield batch
 
-        task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0)
+        task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0, self.start_id)
         prepared = self._sent().write(self.schema, counted(), task)
         reach(FailPoint.SINK_WRITTEN)
         return _pickled(Written(self.query_id, epoch, count, prepared))
 
     def commit(self, messages: Sequence[Written | None], epoch: int) -> None:
-        """Phase two, with retries; the incarnation is found in the session registry, as in a job."""
-        place = registry.folder()
-        assert place is not None, "the environment variable with the registry's folder is not set"
-        registry.publish([self._registration(str(place / "state"))], place)
+        """Phase two, with retries; the incarnation is in the writer's options, as in a job."""
         EpochWriter(_Watched(self._sent(), self), self.schema).commit(messages, epoch)  # type: ignore[arg-type]
 
     def abort(self, messages: Sequence[Written | None], epoch: int) -> None:
@@ -158,20 +156,10 @@ class Driver:
 
     def _sent(self) -> TwoPhaseCommitSink:
         """The sink as it arrives in a worker."""
-        return _pickled(self.target.sink(self.uid, **self.options))
-
-    def _registration(self, state: str) -> Registration:
-        return Registration(
-            uid=self.uid,
-            role="sink",
-            job="job",
-            job_id=self.job_id,
-            query="q",
-            state=state,
-            checkpoint=f"{state}/queries/q/checkpoint",
-            incarnation=self.incarnation,
-            lineage=0,
-        )
+        sink = self.target.sink(self.uid, **self.options)
+        identity = Identity(job="job", job_id=self.job_id, query="q", incarnation=self.incarnation, start=self.start_id)
+        sink.given = {**sink.given, OPTION: identity.encode()}
+        return _pickled(sink)
 
 
 class _Watched:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.errors import ConfigurationError, FencedError
+from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
 from spark_ext.spark import registry
 from tests.sources.memory import registration
 
@@ -64,3 +64,31 @@ def test_an_older_incarnation_neither_replaces_nor_withdraws_a_newer_one(tmp_pat
     assert registry.lookup("s", tmp_path) == newer
     registry.withdraw(["s"], tmp_path, (newer.job_id, 2))
     assert registry.lookup("s", tmp_path) is None
+
+
+def test_the_folder_is_private_and_its_name_cannot_be_guessed(tmp_path: Path) -> None:
+    """Finding 13: a folder that another user had made first was believed, and fenced a table off at 999."""
+    assert registry.new_folder() != registry.new_folder()
+    place = tmp_path / "registry"
+    registry.publish([registration()], place)
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert (place / "s.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("made_by", ["somebody else", "a link", "a mode that lets others write"])
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str) -> None:
+    """Finding 13: nothing is read from it, and nothing is written to it."""
+    place = tmp_path / "registry"
+    registry.publish([registration()], place)
+    if made_by == "somebody else":
+        monkeypatch.setattr(registry.os, "geteuid", lambda: place.stat().st_uid + 1)
+    elif made_by == "a link":
+        (tmp_path / "link").symlink_to(place)
+        place = tmp_path / "link"
+    else:
+        place.chmod(0o777)
+    with pytest.raises(EnvironmentProblem, match="another user"):
+        registry.publish([registration(incarnation=2)], place)
+    if made_by == "somebody else":
+        with pytest.raises(EnvironmentProblem, match="another user"):
+            registry.lookup("s", place)

@@ -67,7 +67,7 @@ class Environment(DataSource):
 
 
 def expected(spark: SparkSession) -> dict[str, str]:
-    folder = str(sessions.registry_folder(spark))
+    folder = spark.sparkContext.environment[registry.VARIABLE]
     return dict(zip(NAMES, (folder, str(os.getpid()), "2"), strict=True))
 
 
@@ -130,11 +130,12 @@ def test_streaming_planners_see_it_too(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_register_twice_is_no_harm_and_makes_nothing(spark: SparkSession) -> None:
-    before, there = dict(spark.sparkContext.environment), sessions.registry_folder(spark).exists()
+    before = dict(spark.sparkContext.environment)
+    there = Path(before[registry.VARIABLE]).exists()
     sx.register(spark)
     sx.register(spark)
     assert spark.sparkContext.environment == before
-    assert sessions.registry_folder(spark).exists() == there
+    assert Path(before[registry.VARIABLE]).exists() == there
 
 
 @pytest.mark.parametrize("name", formats.SHIPPED)

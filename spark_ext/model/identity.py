@@ -1,0 +1,85 @@
+"""On whose behalf a sink writes: its job's identity, carried in the writer's own options. Pure.
+
+The job sets the option when it starts the query, as it sets the checkpoint's location, so no folder or process has to
+be found again when an epoch commits. A query that runs on a job's checkpoint without it is refused: its epochs would
+carry no fence, and a lineage that is not theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+from spark_ext.errors import StateError
+
+OPTION: Final = "spark_ext.identity"
+"""The writer's option; in lower case, as Spark hands options over in lower case."""
+
+_CHECKPOINT: Final = re.compile(r"(?P<state>.+)/queries/(?P<query>[^/]+)/checkpoint/*")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A sink's place in a started job. Without a job all is empty or 0, and nothing is fenced."""
+
+    job: str = ""
+    job_id: str = ""
+    """Drawn at the job's first start."""
+    query: str = ""
+    """The query's uid."""
+    state: str = ""
+    """Path or URI of the job's state directory."""
+    checkpoint: str = ""
+    """Path or URI of Spark's checkpoint directory of the query."""
+    lineage: int = 0
+    incarnation: int = 0
+    start: int = 0
+    """Random number of this start."""
+
+    @property
+    def in_job(self) -> bool:
+        """Whether it is a job's."""
+        return self.incarnation > 0
+
+    def encode(self) -> str:
+        """The option's value."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], operator: str) -> Identity:
+        """The identity that a writer's options carry; that of no job when there is none.
+
+        Raises:
+            StateError: the option is not one that a job has set.
+        """
+        text = options.get(OPTION)
+        if text is None:
+            return OUTSIDE
+        try:
+            found = json.loads(text)
+            kinds = {field.name: type(field.default) for field in fields(cls)}
+            if set(found) != set(kinds) or any(type(value) is not kinds[name] for name, value in found.items()):
+                raise ValueError("its fields are not those of an identity")
+            return cls(**found)
+        except (ValueError, TypeError) as problem:
+            raise StateError(
+                f"the option '{OPTION}' is not what a job sets: {problem}",
+                operator=operator,
+                kept="nothing was written",
+                do=f"remove the option; {ONLY_JOBS}",
+            ) from None
+
+
+OUTSIDE: Final = Identity()
+"""That of a query outside any job."""
+
+ONLY_JOBS: Final = "a job sets it when it starts its queries"
+
+
+def state_of(checkpoint: str) -> tuple[str, str] | None:
+    """The state directory and the query's uid of a checkpoint directory that has the form of a job's; else None."""
+    match = _CHECKPOINT.fullmatch(checkpoint)
+    return (match["state"], match["query"]) if match else None
