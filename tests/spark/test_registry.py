@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     place = tmp_path / "registry"
     registry.publish([registration()], place)
     if made_by == "somebody else":
-        monkeypatch.setattr(registry.os, "geteuid", lambda: place.stat().st_uid + 1)
+        monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
     elif made_by == "a link":
         (tmp_path / "link").symlink_to(place)
         place = tmp_path / "link"

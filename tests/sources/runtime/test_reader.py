@@ -15,13 +15,15 @@ from spark_ext.spark import registry
 from tests.sources.memory import Store, memory
 
 
-@pytest.mark.parametrize("offset", [{"lineage": 1}, {"confirmed": 2, "sequence": 2}, {"control": 3}])
+@pytest.mark.parametrize(
+    "offset", [SourceOffset("s", lineage=1), SourceOffset("s", confirmed=2, sequence=2), SourceOffset("s", control=3)]
+)
 def test_i3_a_jobs_offset_is_not_planned_further_without_its_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: dict[str, int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: SourceOffset
 ) -> None:
     """Finding 32: with the registry's folder gone, a planner took itself for one outside any job."""
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "gone"))
-    start = SourceOffset("s", **offset).to_json()
+    start = offset.to_json()
     with pytest.raises(StateError, match="those of a job"):
         ChannelReader(memory(Store({"a": 3})), StructType()).latestOffset(start, ReadAllAvailable())
     with pytest.raises(StateError, match="those of a job"):
