@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.spark import jvm
 from spark_ext.spark.query_events import Hint, hint_of
 
@@ -21,7 +22,7 @@ class End:
     """A Spark query has ended."""
 
     failure: BaseException | None = None
-    """As Spark raised it; None: it ended by itself, or was stopped."""
+    """As Spark raised it, with the stack of its JVM; None: it ended by itself, or was stopped."""
 
 
 class RunnableQuery(Protocol):
@@ -102,7 +103,7 @@ class SparkQuery:
             query.awaitTermination()
             self._end = End()
         except BaseException as failure:
-            self._end = End(failure)
+            self._end = End(SparkFailure.of(failure))
         self._on_end()
 
     def stop(self) -> None:
