@@ -56,6 +56,11 @@ class StagedSource(ChannelSource):
     def last_stage(self) -> bool:
         """Whether no other stage comes once all channels that `discover` gives have finished."""
 
+    @property
+    def ends(self) -> bool:
+        """Whether the last stage has an end; `bounded` is about the stage that is being read."""
+        return self.bounded
+
     @abstractmethod
     def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
         """An epoch is about to read these ranges: what to remember about the stage from now on.

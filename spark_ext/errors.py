@@ -4,11 +4,16 @@ Two branches decide what a supervisor does. A `TerminalError` occurs again howev
 query stops at once; a `TransientError` may go away, so the query is restarted with back-off. Both survive the trip from
 a Python worker through the JVM: Spark returns the worker's traceback as text, and `from_text` rebuilds the error from
 it. (The split into terminal and transient follows dlt.)
+
+Text proves nothing: a user's exception may say what an error of this package says. So in a worker the text of an error
+carries a mark, a random number of the session that only its workers know, and only text with the mark decides anything.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
 from typing import ClassVar, Final
 
 NOTHING_DONE: Final = "nothing was read or written"
@@ -16,6 +21,17 @@ NOTHING_DONE: Final = "nothing was read or written"
 
 NOTHING_VISIBLE: Final = "nothing of this epoch is visible; what was committed before is untouched"
 """What is kept when a sink fails before its commit."""
+
+
+_MARK_VARIABLE: Final = "SPARK_EXT_ERROR_MARK"
+
+_MARK: Final = secrets.token_hex(4)
+"""The mark of this driver's workers."""
+
+
+def for_workers() -> dict[str, str]:
+    """The environment variable by which a worker knows the mark."""
+    return {_MARK_VARIABLE: _MARK}
 
 
 class SparkExtError(Exception):
@@ -31,12 +47,17 @@ class SparkExtError(Exception):
     code: ClassVar[str] = "SPARK_EXT"
     """Stable name of the kind of error, used in tables and by `from_text`."""
 
+    stack: str = ""
+    """Spark's and the worker's stack traces, for an error that came through Spark; not part of the message."""
+
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "") -> None:
-        super().__init__(what)
-        self.what, self.operator, self.kept, self.do = (" ".join(text.split()) for text in (what, operator, kept, do))
+        parts = (" ".join(_without_mark(text).split()) for text in (what, operator, kept, do))
+        self.what, self.operator, self.kept, self.do = parts
+        super().__init__(self.what)
 
     def __str__(self) -> str:
-        lines = [f"[{self.code}] {self.what}"]
+        mark = os.environ.get(_MARK_VARIABLE)
+        lines = [f"[{self.code} {mark}] {self.what}" if mark else f"[{self.code}] {self.what}"]
         lines += [f"  {label} {text}" for label, text in self._details() if text]
         return "\n".join(lines)
 
@@ -150,7 +171,11 @@ class CommitError(TransientError):
 
 
 class JobFailedError(SparkExtError):
-    """A job ended in FAILED; `cause_text` holds the message of Spark or of a worker, with its stack trace."""
+    """A job ended in FAILED.
+
+    `cause_text` holds the message of the query's error and, if the failure came through Spark, the stack traces of
+    Spark and of the worker.
+    """
 
     code = "JOB_FAILED"
     cause_text: str = ""
@@ -173,21 +198,35 @@ def refused(what: str, who: str, do: str, kept: str = NOTHING_DONE) -> Configura
 
 
 _RENDERED = re.compile(
-    r"[\w.]+: \[(?P<code>[A-Z_]+)\] (?P<what>[^\n]*)"
+    r"[\w.]+: \[(?P<code>[A-Z_]+)(?: (?P<mark>[0-9a-f]{8}))?\] (?P<what>[^\n]*)"
     r"(?:\n\s*at: +(?P<operator>[^\n]*))?(?:\n\s*kept: +(?P<kept>[^\n]*))?(?:\n\s*do: +(?P<do>[^\n]*))?"
 )
 
 
-def from_text(text: str) -> SparkExtError | None:
-    """The last error of this package in a stack trace, as an object; None if there is none."""
+def from_text(text: str, *, marked: bool = False) -> SparkExtError | None:
+    """The last error of this package in a stack trace, as an object; None if there is none.
+
+    Args:
+        text: of a worker's failure, as Spark returns it.
+        marked: only what this session's workers have raised. Without it any text in the form of an error counts, such
+            as the message of a user's exception.
+    """
     # A subclass without a code of its own has its parent's, and is rebuilt as its parent.
     kinds = {kind.code: kind for kind in reversed(_all_kinds(SparkExtError))}
     for match in reversed(list(_RENDERED.finditer(text))):
         kind = kinds.get(match["code"])
-        if kind is not None:
+        if kind is not None and (match["mark"] == _known_mark() or not marked):
             details = (match[name] or "" for name in ("operator", "kept", "do"))
             return _rebuild(kind, match["what"], *details)
     return None
+
+
+def _known_mark() -> str:
+    return os.environ.get(_MARK_VARIABLE) or _MARK
+
+
+def _without_mark(text: str) -> str:
+    return text.replace(f" {_known_mark()}]", "]")
 
 
 def _all_kinds(kind: type[SparkExtError]) -> list[type[SparkExtError]]:

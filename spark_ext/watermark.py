@@ -83,7 +83,7 @@ def _check(df: DataFrame, who: str) -> tuple[str, ...]:
     if str(policy).lower() == "max":
         raise max_policy_error(who)
     leaves = jvm.plan_sources(df)
-    if any(leaf.format == FORMAT for leaf in leaves) or jvm.has_watermark(df):
+    if any(leaf.format == FORMAT for leaf in leaves) or jvm.watermarks(df):
         raise refused(
             "there is a watermark below this one already; a source has one watermark",
             f"{who}, above {', '.join(leaf.description for leaf in leaves if leaf.format != FORMAT)}",

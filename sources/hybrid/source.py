@@ -109,6 +109,11 @@ class Hybrid(StagedSource):
         """Whether the last one is being read."""
         return self._at == len(self._stages) - 1
 
+    @property
+    def ends(self) -> bool:
+        """Whether the last stage has an end."""
+        return self._stages[-1].source.bounded
+
     def planned(self, stage: Json, pieces: Sequence[Range]) -> Json:
         """Where this stage would end now: the cutover so far, and what this epoch adds to it."""
         here = self._stage

@@ -197,7 +197,7 @@ class Job:
                 operator=cause.operator or f"job '{self.name}'",
                 kept=cause.kept,
                 do=cause.do,
-                cause_text=str(cause),
+                cause_text=f"{cause}\n\n{cause.stack}" if cause.stack else str(cause),
             ) from cause
         return result
 

@@ -18,8 +18,8 @@ from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.model.lifecycle import FinalStep, State
 from spark_ext.queries.context import JobContext
-from spark_ext.queries.describe_failure import telling_line
 from spark_ext.queries.run import QueryRun
+from spark_ext.queries.stack_traces import telling_line
 from spark_ext.spark import jvm, registry
 from spark_ext.spark.spark_log import local_path
 
@@ -146,7 +146,7 @@ def _restored(ledger: Ledger, spec: QuerySpec, context: JobContext) -> tuple[Que
 
 
 def _refused(job: str, failure: Exception) -> SparkExtError:
-    return from_text(str(failure)) or StateError(
+    return from_text(str(failure), marked=True) or StateError(
         f"the job could not be started: {type(failure).__name__}: {telling_line(str(failure))}",
         operator=f"job '{job}'",
         kept="no epoch ran; the state is as it was",

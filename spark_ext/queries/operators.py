@@ -60,6 +60,12 @@ def sink(name: str, options: Mapping[str, str]) -> TwoPhaseCommitSink:
     return found(options)
 
 
+def has_option(name: str, option: str) -> bool:
+    """Whether the operators of a format declare an option."""
+    found = formats.find(name)
+    return found is not None and issubclass(found, _CONTRACTS) and option in found.options_type.model_fields
+
+
 def requires_finalization(name: str) -> bool:
     """Whether the final checkpoint waits for the operators of a format."""
     found = formats.find(name)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.model.identity import OPTION, Identity
+from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.spark import jvm
 from spark_ext.spark.query_events import Hint, hint_of
 
@@ -22,7 +23,7 @@ class End:
     """A Spark query has ended."""
 
     failure: BaseException | None = None
-    """As Spark raised it; None: it ended by itself, or was stopped."""
+    """As Spark raised it, with the stack of its JVM; None: it ended by itself, or was stopped."""
 
 
 class RunnableQuery(Protocol):
@@ -109,7 +110,7 @@ class SparkQuery:
             query.awaitTermination()
             self._end = End()
         except BaseException as failure:
-            self._end = End(failure)
+            self._end = End(SparkFailure.of(failure))
         self._on_end()
 
     def stop(self) -> None:

@@ -11,12 +11,18 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.options import UID
 from spark_ext.queries import operators
+from spark_ext.queries.writer_checks import (
+    NOTHING_STARTED,
+    check_source,
+    check_target,
+    check_watermarks,
+    check_writer,
+    partition_option,
+)
 from spark_ext.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-NOTHING_STARTED = "nothing was started; the job's state is as it was"
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class QuerySpec:
     ends: tuple[OperatorSpec, ...]
     """The `end_of_input` markers of its watermarks."""
     natives: tuple[str, ...]
-    """Descriptions of leaves that are not ours: Spark's own sources, or a source without a uid."""
+    """Descriptions of leaves that are not ours: Spark's own sources."""
     sink: OperatorSpec | None
     """None for one of Spark's own sinks."""
     sink_format: str
@@ -71,30 +77,28 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
             kept=NOTHING_STARTED,
             do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
         )
+    writer = check_writer(writer, who)
     target = jvm.writer_target(writer)
-    if "checkpointlocation" in target.options:
-        raise ConfigurationError(
-            "the option 'checkpointLocation' is set; a job manages the checkpoints of its queries",
-            operator=who,
-            kept=NOTHING_STARTED,
-            do="remove the option; the checkpoint is kept in the job's state directory",
-        )
-    if "OneTimeTrigger" in target.trigger:
-        raise ConfigurationError(
-            "Trigger.Once runs one epoch and stops before the end of input can be processed",
-            operator=who,
-            kept=NOTHING_STARTED,
-            do="remove the trigger: the job ends by itself when its bounded sources do",
-        )
+    check_target(target, who)
+    partitioned = partition_option(target, who)
+    if partitioned is not None:
+        writer = writer.option("partition_by", partitioned)
+        target = jvm.writer_target(writer)
+    available_now = available_now or "AvailableNow" in target.trigger
+    frame = jvm.writer_frame(writer)
     sources: list[OperatorSpec] = []
     ends: list[OperatorSpec] = []
     natives: list[str] = []
-    for leaf in jvm.plan_sources(jvm.writer_frame(writer)):
-        if leaf.uid is None or (leaf.format != END_OF_INPUT and not operators.is_source(leaf.format)):
+    for leaf in jvm.plan_sources(frame):
+        if leaf.format != END_OF_INPUT and not operators.is_source(leaf.format):
             natives.append(leaf.description)
             continue
+        if leaf.format != END_OF_INPUT:
+            check_source(leaf, who, available_now=available_now)
+        assert leaf.uid is not None
         found = OperatorSpec(leaf.uid, leaf.format, dict(leaf.options))
         (ends if leaf.format == END_OF_INPUT else sources).append(found)
+    check_watermarks(jvm.watermarks(frame), who)
     sink = None
     if operators.is_sink(target.format):
         # Building it checks its options, including the uid, before anything runs.
@@ -109,7 +113,7 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         tuple(natives),
         sink,
         target.format,
-        available_now or "AvailableNow" in target.trigger,
+        available_now,
     )
     refuse_repeated(who, spec.operators)
     return spec
@@ -124,10 +128,14 @@ def refuse_repeated(who: str, found: tuple[OperatorSpec, ...]) -> None:
     counts = Counter(operator.uid for operator in found)
     for uid, count in counts.items():
         if count > 1:
-            formats = sorted({operator.format for operator in found if operator.uid == uid})
+            same = [operator for operator in found if operator.uid == uid]
+            formats = sorted({operator.format for operator in same})
+            twice = all(operators.is_source(operator.format) for operator in same)
             raise ConfigurationError(
                 f"uid '{uid}' stands for {count} operators ({', '.join(formats)}); its state could go to either",
                 operator=who,
                 kept=NOTHING_STARTED,
-                do="load the source once per use, each time with a uid of its own (a self-join too)",
+                do="load the source once per use, each time with a uid of its own (a self-join too)"
+                if twice
+                else f"give each operator a uid of its own, such as '{uid}-in' and '{uid}-out'",
             )

@@ -48,6 +48,8 @@ class WriterTarget:
     """As Spark prints it: `ProcessingTimeTrigger(<ms>)`, `AvailableNowTrigger`, `OneTimeTrigger`."""
     partitioning: tuple[str, ...]
     """Columns passed to `partitionBy`."""
+    clustering: tuple[str, ...] = ()
+    """Columns passed to `clusterBy`."""
 
 
 def java_version(spark: SparkSession) -> str:
@@ -87,16 +89,45 @@ def plan_sources(df: DataFrame) -> tuple[PlanSource, ...]:
     return tuple(_plan_source(leaf) for leaf in found if leaf.isStreaming())
 
 
-def has_watermark(df: DataFrame) -> bool:
-    """Whether an event-time watermark is defined anywhere in a DataFrame's analyzed plan."""
+@dataclass(frozen=True)
+class Watermark:
+    """A watermark operator of a plan."""
+
+    column: str
+    """The event-time column."""
+    sources: tuple[PlanSource, ...]
+    """The streaming leaves directly below: those that no other watermark operator separates from it."""
+
+
+def watermarks(df: DataFrame) -> tuple[Watermark, ...]:
+    """The watermark operators of a DataFrame's analyzed plan, outermost first."""
+    found: list[Watermark] = []
     left = [df._jdf.queryExecution().analyzed()]
     while left:
         node = left.pop()
         if node.nodeName() == "EventTimeWatermark":
-            return True
-        children = node.children()
-        left.extend(children.apply(position) for position in range(children.size()))
-    return False
+            found.append(Watermark(str(node.eventTime().name()), tuple(_leaves_below(node))))
+        left.extend(_children(node))
+    return tuple(found)
+
+
+def _leaves_below(watermark: Any) -> list[PlanSource]:
+    found: list[PlanSource] = []
+    left = _children(watermark)
+    while left:
+        node = left.pop()
+        if node.nodeName() == "EventTimeWatermark":
+            continue
+        children = _children(node)
+        if not children and node.isStreaming():
+            found.append(_plan_source(node))
+        left.extend(children)
+    return found
+
+
+def _children(node: Any) -> list[Any]:
+    children = node.children()
+    return [children.apply(position) for position in range(children.size())]
 
 
 def writer_target(writer: DataStreamWriter) -> WriterTarget:
@@ -111,6 +142,7 @@ def writer_target(writer: DataStreamWriter) -> WriterTarget:
         query_name=options.get("queryname"),
         trigger=str(_field(jwriter, "trigger").toString()),
         partitioning=_scala_option_seq(_field(jwriter, "partitioningColumns")),
+        clustering=_scala_option_seq(_field(jwriter, "clusteringColumns")),
     )
 
 

@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext import failpoints
+from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
 from spark_ext.spark import environment, formats, jvm, registry
 from spark_ext.spark.jars import delta_jars
@@ -84,8 +84,8 @@ def register(
     """Register the sources and sinks of spark-ext, and further ones, with a session. It may be called repeatedly.
 
     The class registered last under a format name wins, in the session and in this process. No thread is started and no
-    file is created. The workers get three environment variables: the directory of the session registry (created by the
-    first job that starts), the driver's process id, and the session's parallelism.
+    file is created. The workers get environment variables: the directory of the session registry (created by the first
+    job that starts), the session's parallelism, and the mark of its workers' errors.
 
     Args:
         spark: any classic session: from `session`, a notebook, spark-submit, Databricks.
@@ -106,6 +106,7 @@ def register(
         {
             registry.VARIABLE: context.environment.get(registry.VARIABLE) or str(registry.new_folder()),
             registry.PARALLELISM: str(context.defaultParallelism),
+            **errors.for_workers(),
             **failpoints.for_workers(),
         }
     )

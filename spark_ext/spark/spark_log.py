@@ -1,7 +1,7 @@
 """Spark's own write-ahead log of a query, read as files: the facts on which the lifecycle is based.
 
 A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then
-one line per source) and `commits/N` (written after epoch N has been committed by the sink). Spark keeps about 100
+one line per source; see `parse_offsets`) and `commits/N` (written after epoch N has been committed by the sink). Spark keeps about 100
 epochs. Listener events are only hints that something has changed here.
 """
 
@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.fs as pafs
 
+from spark_ext.errors import StateError
 from spark_ext.model.logged_offsets import LoggedOffsets
 
 
@@ -92,7 +93,14 @@ class SparkLog:
 
 
 def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
-    """Parse the text of `offsets/N`; None while Spark is still writing it."""
+    """Parse the text of `offsets/N`; None while Spark is still writing it.
+
+    Version 1 of the log has one line per source, in plan order. Version 2 (`spark.sql.streaming.offsetLog.formatVersion`)
+    has lines `id:offset`: the id is the source's position, or its name where source evolution is on.
+
+    Raises:
+        StateError: the log has a version that is not known.
+    """
     lines = text.splitlines()
     if len(lines) < 2 or not lines[0].startswith("v"):
         return None
@@ -100,11 +108,19 @@ def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
         metadata = json.loads(lines[1])
     except ValueError:
         return None
-    return LoggedOffsets(
-        epoch,
-        metadata,
-        tuple(None if line == "-" else _parsed(line) for line in lines[2:]),
-    )
+    if lines[0] not in ("v1", "v2"):
+        raise StateError(
+            f"Spark's offset log has version {lines[0][:20]}; versions v1 and v2 are known",
+            operator=f"epoch {epoch}",
+            kept="the checkpoint is unchanged",
+            do="use the Spark version for which this release of spark-ext was made, and its own log format",
+        )
+    offsets = lines[2:]
+    if lines[0] == "v2":
+        named = [line.partition(":")[::2] for line in offsets]
+        # Spark writes them in the order of a hash map.
+        offsets = [offset for _, offset in sorted(named, key=lambda pair: (len(pair[0]), pair[0]))]
+    return LoggedOffsets(epoch, metadata, tuple(None if line == "-" else _parsed(line) for line in offsets))
 
 
 def _parsed(line: str) -> Any:

@@ -193,7 +193,7 @@ def test_a_source_without_a_uid_gives_sparks_own_watermark(streams: Streams) -> 
     rate = streams.spark.readStream.format("rate").load().selectExpr("timestamp as ts", "'x' as k", "value as n")
     for df in (rate, rate.union(streams.read("a"))):
         marked = with_watermark(df, "ts", "1 hour")
-        assert jvm.has_watermark(marked)
+        assert [mark.column for mark in jvm.watermarks(marked)] == ["ts"]
         assert FORMAT not in [leaf.format for leaf in jvm.plan_sources(marked)]
 
 

@@ -1,0 +1,205 @@
+"""What a query is refused for when it is added, before anything is started: everything on its writer or in its plan that
+a job, or a sink, could only ignore.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
+from spark_ext.queries import operators
+from spark_ext.sources.staged import StagedSource
+from spark_ext.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from spark_ext.sources.contract import ChannelSource
+
+NOTHING_STARTED = "nothing was started; the job's state is as it was"
+
+_AT_ONCE = ("ProcessingTimeTrigger(0)", "AvailableNowTrigger")
+"""The default, and the one that stands for `available_now=True`."""
+
+_PARTITION_BY = "partition_by"
+"""The option by which a sink of ours takes its partition columns."""
+
+
+def check_writer(given: Any, who: str) -> DataStreamWriter:
+    """Refuse what is not a stream's writer.
+
+    Raises:
+        ConfigurationError: says what was given instead, and what to give.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    wanted = 'pass the writer itself: job.add(uid, df.writeStream.format("delta_2pc").option(...))'
+    name, kind = type(given).__name__, type(given)
+    if kind.__module__.startswith("pyspark.sql.connect"):
+        _refuse(
+            f"a {name} of Spark Connect was given",
+            who,
+            "use a classic session, such as that of spark_ext.session(): a job reads Spark's plans in the driver's JVM",
+        )
+    if isinstance(given, DataStreamWriter):
+        if given._spark.sparkContext._jsc is None:
+            _refuse(
+                "the Spark session of the query has been stopped",
+                who,
+                "make a new session, and define the query's DataFrame with it",
+            )
+        return given
+    if isinstance(given, StreamingQuery):
+        _refuse(
+            "a query that runs already was given: start() and toTable() start it outside the job",
+            who,
+            f"stop it with its stop(), and leave start() or toTable() out; {wanted}",
+        )
+    if isinstance(given, DataFrame):
+        _refuse("a DataFrame was given, which does not say where its rows go", who, wanted)
+    if kind.__module__.startswith("pyspark.sql") and "Writer" in name:
+        _refuse(
+            "the writer of a batch was given",
+            who,
+            "read the input with spark.readStream and write it with df.writeStream, not df.write",
+        )
+    _refuse(f"{'None' if given is None else f'an object of type {name}'} was given as the query's writer", who, wanted)
+
+
+def check_target(target: jvm.WriterTarget, who: str) -> None:
+    """Refuse what a job sets itself, and what the sink cannot do.
+
+    Raises:
+        ConfigurationError: names the method of the writer, and the way out.
+    """
+    if "checkpointlocation" in target.options:
+        _refuse(
+            "the option 'checkpointLocation' is set; a job manages the checkpoints of its queries",
+            who,
+            "remove the option; the checkpoint is kept in the job's state directory",
+        )
+    if "OneTimeTrigger" in target.trigger:
+        _refuse(
+            "Trigger.Once runs one epoch and stops before the end of input can be processed",
+            who,
+            "remove the trigger: the job ends by itself when its bounded sources do",
+        )
+    if target.trigger not in _AT_ONCE:
+        _refuse(
+            f"the trigger {target.trigger} is set; a job starts the epochs of its queries itself",
+            who,
+            "remove trigger(...); Job(..., interval='10 s') sets the minimum time between epochs",
+        )
+    if not operators.is_sink(target.format):
+        return
+    if target.output_mode != "Append":
+        _refuse(
+            f"the output mode is {target.output_mode.lower()}; the sink '{target.format}' appends: it would add the "
+            "whole result, or each change of a row, as further rows",
+            who,
+            "remove outputMode(...) and define an event-time watermark with spark_ext.with_watermark, so that each "
+            "result is emitted once, when it is complete",
+        )
+    if target.clustering:
+        _refuse(
+            f"clusterBy({', '.join(target.clustering)}) is set; the sink '{target.format}' does not cluster",
+            who,
+            "remove clusterBy(...)",
+        )
+
+
+def partition_option(target: jvm.WriterTarget, who: str) -> str | None:
+    """The value of the option `partition_by` that stands for the writer's `partitionBy`; None if that was not called.
+
+    Spark hands the columns only to its own sinks.
+
+    Raises:
+        ConfigurationError: the sink has no partitions, or its option names other columns.
+    """
+    if not target.partitioning or not operators.is_sink(target.format):
+        return None
+    shown = f"partitionBy({', '.join(target.partitioning)})"
+    if not operators.has_option(target.format, _PARTITION_BY):
+        _refuse(f"{shown} is set; the sink '{target.format}' has no partitions", who, "remove partitionBy(...)")
+    unusual = [name for name in target.partitioning if "," in name or name != name.strip()]
+    if unusual:
+        _refuse(
+            f"{shown}: the sink '{target.format}' takes no column '{unusual[0]}', whose name has a comma or begins or "
+            "ends with a blank",
+            who,
+            "rename the column",
+        )
+    value = ",".join(target.partitioning)
+    given = target.options.get(_PARTITION_BY)
+    if given is not None and [name.strip() for name in given.split(",")] != list(target.partitioning):
+        _refuse(
+            f"{shown} is set, and the option '{_PARTITION_BY}' is '{given}'",
+            who,
+            "use one of them",
+        )
+    return value
+
+
+def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None:
+    """Refuse a channel source that could not run, or not end.
+
+    Raises:
+        ConfigurationError: an option is unknown or missing, such as the uid; or the input has no end, which
+            `available_now` takes for one.
+    """
+    source = operators.source(leaf.format, leaf.options)
+    if available_now and not _bounded(source):
+        _refuse(
+            f"the query has available_now, and source '{source.options.uid}' ({leaf.format}) has no end: the query "
+            "would count as finished after its first run, and what arrives later would never be read",
+            who,
+            "remove available_now to keep the query running, or remove the option that makes the source unbounded "
+            f"({_UNBOUNDED.get(leaf.format, 'see its page')})",
+        )
+
+
+_UNBOUNDED = {
+    "files": "watch",
+    "kafka_range": "end=none",
+    "postgres": "incremental",
+    "datagen": "give it rows",
+    "hybrid": "that of its last stage",
+}
+
+
+def check_watermarks(found: tuple[jvm.Watermark, ...], who: str) -> None:
+    """Refuse Spark's own watermark over sources that end.
+
+    Nothing advances it past the last row: the last windows would stay in the state, and the query would be finished.
+
+    Raises:
+        ConfigurationError: names the column, the sources and the way out.
+    """
+    for watermark in found:
+        formats = [leaf.format for leaf in watermark.sources]
+        if END_OF_INPUT in formats:
+            continue
+        ours = [leaf for leaf in watermark.sources if leaf.uid is not None and operators.is_source(leaf.format)]
+        # Over one of Spark's own sources both are the same: nobody knows its end.
+        if len(ours) < len(watermark.sources):
+            continue
+        over = ", ".join(f"'{leaf.uid}'" for leaf in ours)
+        below = f"source{'s' if len(ours) > 1 else ''} {over}" if ours else "another watermark"
+        _refuse(
+            f"withWatermark on column '{watermark.column}' over {below} does not pass the last row: when the input "
+            "ends, the last windows would stay in the state and never be emitted",
+            who,
+            f"use spark_ext.with_watermark(df, '{watermark.column}', delay) in place of df.withWatermark, once for "
+            "each source",
+        )
+
+
+def _bounded(source: ChannelSource) -> bool:
+    return source.ends if isinstance(source, StagedSource) else source.bounded
+
+
+def _refuse(what: str, who: str, do: str) -> NoReturn:
+    raise ConfigurationError(what, operator=who, kept=NOTHING_STARTED, do=do)

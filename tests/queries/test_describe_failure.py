@@ -1,0 +1,173 @@
+"""What a failure that came through Spark is taken for: by what Spark and our workers say, never by a user's words."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from spark_ext import errors
+from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError
+from spark_ext.queries.describe_failure import SparkFailure, describe
+from spark_ext.queries.stack_traces import outside_python, python_error, telling_line
+
+WORDS = {
+    "our error": "spark_ext.errors.StateError: [STATE] the checkpoint is gone",
+    "our error in brackets": "[STATE] the checkpoint is gone\n  at:   job 'x'\n  do:   weep",
+    "a full disk": "No space left on device",
+    "Java's full disk": "java.io.IOException: No space left on device",
+    "Java's full disk on a line of its own": "it failed\njava.io.IOException: No space left on device\nCaused by: "
+    "java.io.IOException: No space left on device",
+    "a quota": "Disk quota exceeded",
+    "a read-only disk": "java.io.FileNotFoundException: /x (Read-only file system)",
+    "another schema": "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match",
+}
+
+
+def in_spark(raised: str) -> str:
+    """The text and the stack of a query that failed by a Python error, as Spark 4.2 writes them."""
+    shown = (
+        "[STREAM_FAILED] Query [id = 11-22, runId = 33-44] terminated with exception: Job aborted due to stage "
+        "failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) "
+        f"(host executor driver): org.apache.spark.api.python.PythonException: {raised}\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)\n"
+        "\nDriver stacktrace: SQLSTATE: XXKST"
+    )
+    stack = (
+        f"org.apache.spark.sql.streaming.StreamingQueryException: {shown}\n"
+        "\tat org.apache.spark.sql.execution.streaming.StreamExecution.run(StreamExecution.scala:1)\n"
+        f"Caused by: org.apache.spark.api.python.PythonException: {raised}\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)\n"
+    )
+    return f"{shown}\n\n{stack}"
+
+
+def traced(raise_it: Callable[[], None]) -> str:
+    try:
+        raise_it()
+    except Exception:
+        return traceback.format_exc()
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError, SparkExtError], ids=str)
+@pytest.mark.parametrize("words", WORDS)
+def test_a_users_words_decide_nothing(words: str, kind: type[Exception]) -> None:
+    """Finding 44: a ValueError with our words became a terminal error, one about a full disk an outage."""
+
+    def users() -> None:
+        raise kind(WORDS[words])
+
+    found = describe(RuntimeError(in_spark(traced(users))), "job 'j', query 'q'", 3)
+    assert type(found) is SparkExtError
+    assert found.operator == "job 'j', query 'q', epoch 4"
+
+
+def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 44: what is ours carries a mark that text cannot fake, and which nobody sees."""
+
+    def ours() -> None:
+        try:
+            raise StorageError("it was full", do="free it")
+        except StorageError as inner:
+            raise StateError(f"it is gone: {inner}", operator="sink 'x'", kept="all", do="look") from inner
+
+    with monkeypatch.context() as worker:
+        for name, value in errors.for_workers().items():
+            worker.setenv(name, value)
+        text = traced(ours)
+    found = describe(RuntimeError(in_spark(text)), "job 'j', query 'q'", 3)
+    assert type(found) is StateError
+    assert str(found) == (
+        "[STATE] it is gone: [STORAGE] it was full do: free it\n  at:   sink 'x'\n  kept: all\n  do:   look"
+    )
+    (mark,) = errors.for_workers().values()
+    other = describe(RuntimeError(in_spark(text.replace(mark, "0" * len(mark)))), "job 'j', query 'q'", 3)
+    assert type(other) is SparkExtError
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("Caused by: java.io.IOException: No space left on device", StorageError),
+        ("java.nio.file.FileSystemException: /s/offsets/.3.tmp: No space left on device", StorageError),
+        ("Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: Disk quota exceeded", StorageError),
+        ("Lost task 0.0 in stage 1.0 (TID 1) (h executor 1): java.io.IOException: No space left on device", StorageError),
+        ("Caused by: java.io.FileNotFoundException: /s/offsets/.3.tmp (Read-only file system)", StateError),
+    ],
+)
+def test_a_disk_counts_where_java_says_so(line: str, kind: type[SparkExtError]) -> None:
+    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: it failed\n\n{line}\n\tat x.Y(Z.java:1)"
+    assert type(describe(RuntimeError(text), "job 'j', query 'q'", 3)) is kind
+
+
+def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
+    assert type(describe(OSError(errno.ENOSPC, "no room"), "q", 0)) is StorageError
+    assert type(describe(OSError(errno.EROFS, "no"), "q", 0)) is StateError
+    assert type(describe(OSError(errno.ENOENT, "No space left on device"), "q", 0)) is SparkExtError
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match existing state value schema.",
+        "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match existing state key schema.",
+        "[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] Streaming stateful operator name does not match.",
+        "There are [1] sources in the checkpoint offsets and now there are [2] sources requested by the query.",
+    ],
+)
+def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -> None:
+    """Finding 27: a changed aggregate came with "fix the cause"."""
+    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words} SQLSTATE: XXKST"
+    found = describe(RuntimeError(text), "job 'j', query 'daily'", 3)
+    assert type(found) is StateError
+    assert "job.reset('daily')" in found.do and "earlier output stays" in found.do and "restore" in found.do
+
+
+def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None:
+    """Finding 20: it ended in a raw STREAM_FAILED."""
+    words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
+    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}"
+    found = describe(RuntimeError(text), "job 'j', query 'q'", -1)
+    assert type(found) is ConfigurationError
+    assert "stateStore.providerClass" in found.what and "checkpointFormatVersion" in found.do
+
+
+def test_the_users_line_comes_first() -> None:
+    """Finding 28: neither file nor line of the user's was shown."""
+    text = in_spark(
+        "Traceback (most recent call last):\n"
+        '  File "/opt/lib/python3.11/site-packages/pyspark/worker.py", line 3, in main\n    process()\n'
+        '  File "/home/me/flights.py", line 12, in half\n    return 1 / n\n           ~~^~~\n'
+        '  File "/opt/lib/python3.11/site-packages/pandas/core/frame.py", line 3, in apply\n    f()\n'
+        "ZeroDivisionError: division by zero\n"
+    )
+    found = describe(RuntimeError(text), "job 'j', query 'q'", 3)
+    assert found.what == "/home/me/flights.py, line 12, in half: ZeroDivisionError: division by zero"
+    assert found.stack == text
+
+
+def test_a_failure_of_java_alone_is_told_without_its_frame() -> None:
+    text = in_spark("").replace("org.apache.spark.api.python.PythonException: ", "java.lang.OutOfMemoryError: heap")
+    assert telling_line(text).startswith("Job aborted due to stage failure")
+    assert telling_line(": java.lang.X\n") == "java.lang.X"
+    assert telling_line("") == "the query failed without a message"
+    assert python_error("java.lang.X: y") is None
+
+
+def test_the_stack_of_the_jvm_is_part_of_a_failures_text() -> None:
+    """Finding 28: pyspark leaves it out, so that neither incident nor `cause_text` had it."""
+
+    class Captured(Exception):
+        _stackTrace = "java.lang.X: it failed\n\tat a.B(C.java:1)"
+
+    assert str(SparkFailure.of(Captured("it failed"))) == f"it failed\n\n{Captured._stackTrace}"
+    plain = ValueError("it failed")
+    assert SparkFailure.of(plain) is plain
+
+
+def test_lines_of_python_end_with_a_frame_of_java() -> None:
+    text = "a: Traceback (most recent call last):\n  File x\nE: b\n\tat x.Y(Z.java:1)\nCaused by: c\n\tat x.Y(Z.java:1)"
+    assert outside_python(text) == ["a:", "Caused by: c"]

@@ -1,0 +1,212 @@
+"""What `job.add` refuses: all that would otherwise be ignored, or fail in an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.errors import ConfigurationError
+from spark_ext.queries.writer_checks import check_target, check_writer, partition_option
+from spark_ext.spark.jvm import WriterTarget
+from tests.support.jobs import JobHarness
+
+SINKS = ("delta_2pc", "files_2pc", "kafka_2pc", "http_2pc", "postgres_2pc")
+PLAIN = WriterTarget("delta_2pc", {"uid": "out"}, None, "Append", None, "ProcessingTimeTrigger(0)", ())
+
+
+# -- the writer's settings, without Spark -----------------------------------------------------------------------------
+
+
+def test_a_plain_writer_passes() -> None:
+    check_target(PLAIN, "q")
+    check_target(replace(PLAIN, trigger="AvailableNowTrigger"), "q")
+    assert partition_option(PLAIN, "q") is None
+
+
+@pytest.mark.parametrize("mode", ["Complete", "Update"])
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_mode_that_the_sink_does_not_have_is_refused(sink: str, mode: str) -> None:
+    """Finding 23: with `complete` each epoch appended the whole result; `update` failed in epoch 0."""
+    with pytest.raises(ConfigurationError, match=f"the output mode is {mode.lower()}") as refused:
+        check_target(replace(PLAIN, format=sink, output_mode=mode), "job 'j', query 'q'")
+    assert sink in refused.value.what and "with_watermark" in refused.value.do
+
+
+def test_sparks_own_sinks_keep_their_modes() -> None:
+    check_target(replace(PLAIN, format="foreachBatch", output_mode="Complete", partitioning=("n",)), "q")
+    assert partition_option(replace(PLAIN, format="parquet", partitioning=("n",)), "q") is None
+
+
+@pytest.mark.parametrize("trigger", ["ProcessingTimeTrigger(2000)", "ContinuousTrigger(1000)", "RealTimeTrigger(5000)"])
+def test_a_trigger_is_refused(trigger: str) -> None:
+    """Finding 23: a trigger was overridden in silence."""
+    with pytest.raises(ConfigurationError, match="the trigger") as refused:
+        check_target(replace(PLAIN, trigger=trigger), "q")
+    assert "interval" in refused.value.do
+
+
+def test_cluster_by_is_refused() -> None:
+    """Finding 23, its twin: `clusterBy` reaches Spark's own sinks only."""
+    with pytest.raises(ConfigurationError, match=r"clusterBy\(n\)"):
+        check_target(replace(PLAIN, clustering=("n",)), "q")
+
+
+@pytest.mark.parametrize("sink", ["delta_2pc", "files_2pc"])
+def test_partition_by_is_the_sinks_option(sink: str) -> None:
+    """Finding 23: `partitionBy` was ignored."""
+    target = replace(PLAIN, format=sink, partitioning=("day", "origin"))
+    assert partition_option(target, "q") == "day,origin"
+    same = replace(target, options={"uid": "out", "partition_by": "day, origin"})
+    assert partition_option(same, "q") == "day,origin"
+    with pytest.raises(ConfigurationError, match="'partition_by' is 'origin'"):
+        partition_option(replace(target, options={"partition_by": "origin"}), "q")
+    with pytest.raises(ConfigurationError, match="'a,b'"):
+        partition_option(replace(target, partitioning=("a,b",)), "q")
+
+
+@pytest.mark.parametrize("sink", ["kafka_2pc", "http_2pc", "postgres_2pc"])
+def test_partition_by_is_refused_where_there_are_no_partitions(sink: str) -> None:
+    """Finding 23."""
+    with pytest.raises(ConfigurationError, match=rf"partitionBy\(day\).*'{sink}' has no partitions"):
+        partition_option(replace(PLAIN, format=sink, partitioning=("day",)), "q")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [(None, "None was given"), (1, "type int"), ("delta", "type str"), ([], "type list")]
+)
+def test_what_is_no_writer_is_refused(given: Any, words: str) -> None:
+    """Finding 26: it ended in an AttributeError about `_jwrite`."""
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        check_writer(given, "q")
+    assert "df.writeStream" in refused.value.do
+
+
+def test_a_writer_of_spark_connect_is_refused() -> None:
+    """Finding 26."""
+    from_connect = type("DataStreamWriter", (), {"__module__": "pyspark.sql.connect.streaming.readwriter"})
+    with pytest.raises(ConfigurationError, match="Spark Connect"):
+        check_writer(from_connect(), "q")
+
+
+# -- with Spark -------------------------------------------------------------------------------------------------------
+
+
+def refused(lab: JobHarness, writer: Any, **added: Any) -> ConfigurationError:
+    """The error with which a query is refused, after which nothing has been made."""
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    with pytest.raises(ConfigurationError) as error:
+        job.add("q", writer, **added)
+    assert "query 'q'" in error.value.operator or error.value.what.startswith("the option 'uid'")
+    assert error.value.kept and error.value.do
+    assert not (lab.folder / "state").exists() and not (lab.folder / "out").exists()
+    return error.value
+
+
+def delta(lab: JobHarness, frame: DataFrame) -> Any:
+    return frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(lab.folder / "out"))
+
+
+def test_objects_that_are_no_stream_writers_are_refused(lab: JobHarness) -> None:
+    """Finding 26: a batch writer, a DataFrame and a running query ended in raw errors of py4j."""
+    batch, stream = lab.spark.range(3), lab.source()
+    assert "writer of a batch" in refused(lab, batch.write).what
+    assert "writer of a batch" in refused(lab, batch.writeTo("t")).what
+    assert "a DataFrame" in refused(lab, stream).what
+    running = stream.writeStream.format("noop").option("checkpointLocation", str(lab.folder / "c")).start()
+    error = refused(lab, running)
+    running.stop()
+    assert "runs already" in error.what and "toTable()" in error.what and "stop()" in error.do
+
+
+def test_a_source_without_a_uid_is_refused(lab: JobHarness) -> None:
+    """Finding 26: it was taken for one of Spark's own, and failed in an epoch."""
+    stream = lab.spark.readStream.format("numbers").schema("channel string, n bigint, ts timestamp").load()
+    assert "'uid' is missing" in refused(lab, delta(lab, stream)).what
+
+
+def test_an_unbounded_source_with_available_now_is_refused(lab: JobHarness) -> None:
+    """Finding 26: with `watch` the query was FINISHED after its first run, and later files were never read."""
+    (lab.folder / "in").mkdir()
+    lab.spark.range(3).write.parquet(str(lab.folder / "in"), mode="append")
+    reader = lab.spark.readStream.format("files").option("uid", "in").option("path", str(lab.folder / "in"))
+    error = refused(lab, delta(lab, reader.option("watch", "true").load()), available_now=True)
+    assert "'in' (files) has no end" in error.what and "watch" in error.do
+    assert "has no end" in refused(lab, delta(lab, lab.source(live=True)).trigger(availableNow=True)).what
+
+
+def windows(frame: DataFrame) -> DataFrame:
+    return frame.groupBy(F.window("ts", "1 minute")).count().select("window.start", "count")
+
+
+PLAIN_WATERMARKS: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+    "over one source": lambda a, b: windows(a.withWatermark("ts", "1 second")),
+    "over two": lambda a, b: windows(a.union(b).withWatermark("ts", "1 second")),
+    "on one side": lambda a, b: windows(sx.with_watermark(a, "ts", "1 second")).join(
+        windows(b.withWatermark("ts", "1 second")), ["start"]
+    ),
+    "above ours": lambda a, b: windows(sx.with_watermark(a, "ts", "1 second").withWatermark("ts", "1 second")),
+}
+
+
+@pytest.mark.parametrize("case", PLAIN_WATERMARKS)
+def test_sparks_own_watermark_over_channel_sources_is_refused(lab: JobHarness, case: str) -> None:
+    """Finding 22: 20,000 rows in, none out, FINISHED."""
+    frame = PLAIN_WATERMARKS[case](lab.source("a"), lab.source("b"))
+    error = refused(lab, delta(lab, frame))
+    assert "withWatermark on column 'ts'" in error.what and "spark_ext.with_watermark(df, 'ts', delay)" in error.do
+
+
+def test_sparks_own_watermark_over_its_own_source_is_accepted(lab: JobHarness) -> None:
+    """Nobody knows its end, so that `with_watermark` would be the same."""
+    rate = lab.spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    job.add("plain", delta(lab, windows(rate.withWatermark("ts", "1 second"))))
+    job.add("batch", lab.source("a").writeStream.format("noop"))
+
+
+def test_partition_by_of_the_writer_partitions_the_table(lab: JobHarness) -> None:
+    """Finding 23: `partitionBy` was ignored."""
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    job.add("q", delta(lab, lab.source(counts="3,4")).partitionBy("channel"))
+    assert job.run(progress=False).finished
+    table = DeltaTable(lab.folder / "out")
+    assert table.metadata().partition_columns == ["channel"]
+    assert table.to_pyarrow_table().num_rows == 7
+
+
+def test_settings_of_a_writer_are_found_on_it(lab: JobHarness) -> None:
+    """Finding 23: mode, trigger and clustering as Spark's writer has them."""
+    rows = lab.source()
+    counts = windows(sx.with_watermark(rows, "ts", "1 second"))
+    assert "output mode is complete" in refused(lab, delta(lab, counts).outputMode("complete")).what
+    assert "trigger" in refused(lab, delta(lab, rows).trigger(processingTime="3 seconds")).what
+    assert "trigger" in refused(lab, delta(lab, rows).trigger(continuous="3 seconds")).what
+    assert "trigger" in refused(lab, delta(lab, rows).trigger(realTime="3 seconds")).what
+    assert "Trigger.Once" in refused(lab, delta(lab, rows).trigger(once=True)).what
+    assert "clusterBy" in refused(lab, delta(lab, rows).clusterBy("n")).what
+
+
+def test_a_source_and_a_sink_of_one_uid_get_advice_for_them(lab: JobHarness) -> None:
+    """Finding 30: the advice was for self-joins."""
+    error = refused(lab, delta(lab, lab.source("out")))
+    assert "self-join" not in error.do and "'out-in'" in error.do
+
+
+def test_a_stopped_session_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Finding 26, its twin: a writer of a session that was stopped."""
+
+    class Stopped:
+        _jsc = None
+
+    writer = spark.readStream.format("rate").load().writeStream
+    writer._spark = type("Session", (), {"sparkContext": Stopped()})()
+    with pytest.raises(ConfigurationError, match="has been stopped"):
+        check_writer(writer, "q")
