@@ -61,6 +61,8 @@ class FailPoint(str, Enum):
     # An append to a table of the ledger.
     LEDGER_BEFORE_JOBS = "ledger.jobs.before"
     LEDGER_JOBS = "ledger.jobs.after"
+    LEDGER_BEFORE_DEFINITIONS = "ledger.definitions.before"
+    LEDGER_DEFINITIONS = "ledger.definitions.after"
     LEDGER_BEFORE_CHECKPOINTS = "ledger.checkpoints.before"
     LEDGER_CHECKPOINTS = "ledger.checkpoints.after"
     LEDGER_BEFORE_FINISHED = "ledger.finished.before"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
+    DefinitionRow,
     EpochRow,
     ExecutionStateRow,
     FinishedRow,
@@ -37,8 +38,12 @@ class LedgerFrames:
         self._spark = spark
 
     def jobs(self) -> DataFrame:
-        """Starts, ends and resets of the job."""
+        """Starts, ends and resets of the job, and its queries that were renamed or removed."""
         return self._frame(JobRow)
+
+    def definitions(self) -> DataFrame:
+        """What the queries were made of."""
+        return self._frame(DefinitionRow)
 
     def checkpoints(self) -> DataFrame:
         """Steps of checkpoints."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,8 +12,9 @@ import psutil
 
 from spark_ext.delta.fence import Fence
 from spark_ext.ledger.schema import JobRow
+from spark_ext.model.lineages import FIRST, LineageEvent, Lineages
 
-FIRST_LINEAGE = 1
+FIRST_LINEAGE = FIRST
 """Lineage of a job that was never reset or restored; an operator outside a job has lineage 0."""
 
 
@@ -46,6 +48,7 @@ def job_row(
     reason: str = "",
     jvm_pid: int | None = None,
     application_id: str = "",
+    renamed_from: str | None = None,
 ) -> JobRow:
     """A row of `jobs`, written by this process."""
     return JobRow(
@@ -63,4 +66,17 @@ def job_row(
         jvm_pid=jvm_pid,
         application_id=application_id,
         reason=reason,
+        renamed_from=renamed_from,
+    )
+
+
+def lineages(rows: Iterable[JobRow]) -> Lineages:
+    """The lineages that the rows of `jobs` give a job's queries."""
+    in_order = sorted(rows, key=lambda row: (row.incarnation, row.at))
+    return Lineages(
+        tuple(
+            LineageEvent(row.query, row.lineage, row.incarnation, row.renamed_from, row.parent, dict(row.cut or {}))
+            for row in in_order
+            if row.event in ("reset", "renamed")
+        )
     )

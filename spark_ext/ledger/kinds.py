@@ -20,6 +20,10 @@ class JobEvent(Kind):
     """An incarnation has ended in order, whatever its outcome."""
     RESET = "reset"
     """A query, or all, have a new lineage."""
+    RENAMED = "renamed"
+    """A query has another name, and keeps its lineage and its history."""
+    REMOVED = "removed"
+    """A query that had not finished was abandoned on purpose."""
 
 
 class CheckpointKind(Kind):

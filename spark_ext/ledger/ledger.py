@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
-from spark_ext.ledger.identity import FIRST_LINEAGE
+from spark_ext.ledger.identity import FIRST_LINEAGE, lineages
 from spark_ext.ledger.schema import (
     ROWS,
     CheckpointRow,
     ControlEventRow,
+    DefinitionRow,
     EpochRow,
     FinishedRow,
     JobRow,
@@ -73,11 +74,12 @@ class Ledger:
         return self._greatest(JobRow, "incarnation")
 
     def lineage_of(self, query: str) -> int:
-        """The query's lineage: that of the last reset of the query or of the whole job."""
-        resets = self.table(JobRow).rows(
-            [("event", "=", "reset"), ("query", "in", ["", query])],
-        )
-        return max((row.lineage for row in resets), default=FIRST_LINEAGE)
+        """The query's lineage: that of its last reset or of the whole job's, else the one in which it began."""
+        given = lineages(self.table(JobRow).rows([("event", "in", ["reset", "renamed"])])).of(query)
+        if given is not None:
+            return given
+        begun = self.table(DefinitionRow).read(["lineage"], [("query", "=", query)])["lineage"]
+        return int(pc.min(begun).as_py()) if len(begun) else FIRST_LINEAGE
 
     # -- what has finished --------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow(Row):
-    """One event in the life of the job: an incarnation that has started or ended, or a new lineage."""
+    """One event in the life of the job: a start or an end, a new lineage, or a query renamed or removed."""
 
     table: ClassVar[str] = "jobs"
 
@@ -52,11 +52,12 @@ class JobRow(Row):
     incarnation: int
     """Number of the start, from 1; older ones are fenced off."""
     lineage: int
-    """Newest lineage of the job, from 1; for a reset, the new one."""
+    """Newest lineage of the job, from 1; for a reset, the new one; for a renamed query, the one that it keeps."""
     query: str
-    """For a reset, the query with a new lineage, "" for all; "" otherwise."""
+    """For a reset, the query with a new lineage, "" for all; the new name of a query that was renamed; the query that
+    was removed; "" otherwise."""
     event: Annotated[str, JobEvent]
-    """`started`, `ended` (in order, whatever its outcome) or `reset`."""
+    """`started`, `ended` (in order, whatever its outcome), `reset`, `renamed` or `removed`."""
     at: datetime
     """When."""
     host: str
@@ -74,6 +75,31 @@ class JobRow(Row):
     start_id: int | None = None
     """Drawn at random at the incarnation's start; null in rows of older releases. Two starts from two copies of the
     state have one number and two ids."""
+    renamed_from: str | None = None
+    """For a renamed query, the name that it had; null otherwise."""
+    parent: int | None = None
+    """For a new lineage that continues an older one, that lineage; null if it begins anew."""
+    cut: Json = None
+    """Where it continues the older one: per source, the last finish sequence that counts; null without a parent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefinitionRow(Row):
+    """What a query was made of when it was started. Written at its first start, and when that has changed."""
+
+    table: ClassVar[str] = "definitions"
+
+    query: str
+    """The query's uid."""
+    lineage: int
+    """Of the query."""
+    incarnation: int
+    """The start from which on it is so."""
+    at: datetime
+    """When that was."""
+    definition: Json
+    """Operators with format, options and what they read from or write to, and the columns of the result; versioned.
+    Secrets are masked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +266,7 @@ class IncidentRow(Row):
 
 ROWS: tuple[type[Row], ...] = (
     JobRow,
+    DefinitionRow,
     CheckpointRow,
     FinishedRow,
     EpochRow,

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
 from spark_ext.errors import StateError
+from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.ledger import FOLDER, contiguous
-from spark_ext.ledger.schema import ControlEventRow, FinishedRow, from_json_many
+from spark_ext.ledger.schema import ControlEventRow, FinishedRow, JobRow, from_json_many
 from spark_ext.ledger.tables import LedgerTable
 
 _VOID = frozenset({"rejected", "failed"})
@@ -32,7 +33,8 @@ class SourceView:
         source_uid: the source.
         lineage: its query's; flags of other lineages and control events of older ones do not count.
         min_interval_ms: minimum time between two reads of a table.
-        query: uid of the source's query; if "", as it is unknown, the query's control events are not seen.
+        query: uid of the source's query; flags that the source has earned in another query do not count. If "", as it
+            is unknown, flags of any query count, and the query's control events are not seen.
         storage_options: of the object store, as delta-rs names them.
     """
 
@@ -48,7 +50,10 @@ class SourceView:
     ) -> None:
         self._source = source_uid
         self._lineage = lineage
+        self._query = query
+        self._names: tuple[str, ...] | None = None
         self._targets = ["", source_uid, *([query] if query else [])]
+        self._jobs = LedgerTable(child(uri, FOLDER, JobRow.table), JobRow, storage_options)
         finished = child(uri, FOLDER, FinishedRow.table)
         control = child(uri, FOLDER, ControlEventRow.table)
         self._finished = _Watched(LedgerTable(finished, FinishedRow, storage_options), min_interval_ms)
@@ -122,12 +127,21 @@ class SourceView:
                 ("kind", "=", "channel"),
                 ("lineage", "=", self._lineage),
                 ("sequence", ">", self._confirmed),
+                *self._of_query(),
             ],
         )
         before = self._confirmed
         self._confirmed += contiguous(found["sequence"].to_numpy() - before)
         # Those beyond a gap are read again together with what closes it.
         self._flags.append(found.filter(pc.less_equal(found["sequence"], self._confirmed)))
+
+    def _of_query(self) -> list[tuple[str, str, object]]:
+        """Flags under each name that the query has had; a running query is not renamed, so they are read once."""
+        if not self._query:
+            return []
+        if self._names is None:
+            self._names = lineages(self._jobs.rows([("event", "=", "renamed")])).names(self._query, self._lineage)
+        return [("query", "in", list(self._names))]
 
     def _read_events(self) -> None:
         rows = self._control.table.rows(

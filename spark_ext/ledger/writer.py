@@ -67,6 +67,38 @@ class LedgerWriter:
         self.append(job_row(self.incarnation, "reset", at, lineage=lineage, query=query, reason=reason))
         return lineage
 
+    def renamed(self, query: str, old: str, lineage: int) -> None:
+        """Record that a query has another name: it keeps its history, and the old name has none any more.
+
+        Both facts are one commit.
+
+        Args:
+            query: its new name.
+            old: the name that it had.
+            lineage: its lineage, which it keeps.
+
+        Raises:
+            FencedError, StorageError, StateError: as in `append`.
+        """
+        newest = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE)
+        at = datetime.now(timezone.utc)
+        reason = f"query '{old}' is now '{query}'"
+        self.append(
+            [
+                job_row(self.incarnation, "renamed", at, lineage=lineage, query=query, reason=reason, renamed_from=old),
+                job_row(self.incarnation, "reset", at, lineage=newest + 1, query=old, reason=reason),
+            ]
+        )
+
+    def removed(self, query: str, lineage: int) -> None:
+        """Record that a query is abandoned on purpose.
+
+        Raises:
+            FencedError, StorageError, StateError: as in `append`.
+        """
+        at = datetime.now(timezone.utc)
+        self.append(job_row(self.incarnation, "removed", at, lineage=lineage, query=query, reason="on request"))
+
     def end(self, reason: str) -> None:
         """Record that the incarnation has ended regularly.
 

@@ -121,7 +121,7 @@ def test_what_is_known_is_not_read_again(writer: LedgerWriter, monkeypatch: pyte
         seen.confirmed()
     writer.append(flag(101))
     assert seen.confirmed() == 101
-    assert read == [100, 1]
+    assert read == [0, 100, 1]  # the first looks for a rename
 
 
 def test_a_look_happens_no_more_often_than_asked_for(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,3 +205,23 @@ def test_a_ledger_that_has_gone_is_reported(writer: LedgerWriter) -> None:
         seen.finished_channels(2)
     with pytest.raises(StateError, match="flags were deleted"):
         view(writer).finished_channels(1)
+
+
+def test_a_source_never_takes_flags_that_it_earned_in_another_query(writer: LedgerWriter) -> None:
+    """Finding 31: a uid that moves to another query of the job would not read what the first one had finished."""
+    writer.append([flag(1), flag(2, query="other"), flag(1, query="other")])
+    assert (view(writer).confirmed(), view(writer, query="other").confirmed()) == (1, 2)
+    assert view(writer, query="third").confirmed() == 0
+    with pytest.raises(StateError, match="relies on 2 finished channels of this source, but the ledger has 1"):
+        view(writer).finished_channels(2)
+
+
+def test_a_renamed_query_keeps_its_flags_and_the_next_one_of_that_name_has_none(writer: LedgerWriter) -> None:
+    writer.append([flag(1, query="old"), flag(2, query="old")])
+    writer.renamed("new", "old", 1)
+    writer.append(flag(3, query="new"))
+    assert view(writer, query="new").confirmed() == 3
+    assert sorted(view(writer, query="new").finished_channels(3)) == ["c1", "c2", "c3"]
+    assert writer.ledger.lineage_of("new") == 1
+    assert writer.ledger.lineage_of("old") == 2
+    assert view(writer, lineage=2, query="old").confirmed() == 0

@@ -1,0 +1,124 @@
+"""Which history belongs to a query: its lineage, the names that it had, and what a lineage takes over. Pure.
+
+Rows of the ledger have the name and the lineage that their query had when they were written. A reset gives a query a
+new lineage, so that its rows no longer count. A rename leaves the lineage as it is and gives the *old name* a new one,
+so that rows of the old name and the old lineage are the renamed query's, whoever uses that name afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+FIRST: Final = 1
+"""Lineage of a job that was never reset, and of which no query was renamed."""
+
+
+@dataclass(frozen=True)
+class LineageEvent:
+    """A query, or all, have a new lineage, or a query has a new name."""
+
+    query: str
+    """The query, under its new name if it was renamed; "" for all."""
+    lineage: int
+    """The new lineage; for a renamed query the one that it keeps."""
+    incarnation: int
+    """The start in which it happened."""
+    renamed_from: str | None = None
+    """The former name of a renamed query; None for a new lineage."""
+    parent: int | None = None
+    """The lineage that a new one continues; None: it begins anew."""
+    cut: Mapping[str, int] = field(default_factory=dict)
+    """Per source, the last finish of the parent that counts."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a query's history: rows of this name, written in these incarnations."""
+
+    query: str
+    since: int
+    """The first incarnation."""
+    before: int | None = None
+    """The first incarnation that does not belong to it any more; None: there is none."""
+
+    def holds(self, query: str, incarnation: int) -> bool:
+        """Whether a row belongs to it."""
+        return query == self.query and self.since <= incarnation and (self.before is None or incarnation < self.before)
+
+
+@dataclass(frozen=True)
+class Lineages:
+    """The lineages of a job's queries.
+
+    Args:
+        events: in the order in which they happened.
+    """
+
+    events: tuple[LineageEvent, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """The newest lineage of the job: that in which a query begins that was never started."""
+        return max((event.lineage for event in self.events), default=FIRST)
+
+    def of(self, query: str) -> int | None:
+        """The lineage that the events give a query; None when there is none of it."""
+        event = self._last(query, self.events)
+        return None if event is None else event.lineage
+
+    def names(self, query: str, lineage: int) -> tuple[str, ...]:
+        """The names under which rows of a query's lineage were written, newest first."""
+        names, name = [query], query
+        for event in reversed(self.events):
+            if event.renamed_from is not None and (event.query, event.lineage) == (name, lineage):
+                name = event.renamed_from
+                names.append(name)
+        return tuple(dict.fromkeys(names))
+
+    def spans(self, query: str) -> tuple[Span, ...]:
+        """The parts of a query's history, newest first, for rows that carry no lineage of the query."""
+        spans: list[Span] = []
+        events, before = self.events, None
+        while True:
+            event = self._last(query, events)
+            spans.append(Span(query, 0 if event is None else event.incarnation, before))
+            if event is None or event.renamed_from is None:
+                return tuple(spans)
+            query, before = event.renamed_from, event.incarnation
+            events = events[: events.index(event)]
+
+    def renamed(self, query: str, old: str) -> bool:
+        """Whether a query has had a name, in its present lineage."""
+        lineage = self.of(query)
+        return lineage is not None and old in self.names(query, lineage)[1:]
+
+    @staticmethod
+    def _last(query: str, events: Iterable[LineageEvent]) -> LineageEvent | None:
+        found = None
+        for event in events:
+            if event.query == query or (event.renamed_from is None and event.query == ""):
+                found = event
+        return found
+
+
+def counted(lineage: int, source: str, events: Iterable[LineageEvent]) -> tuple[tuple[int, int | None], ...]:
+    """Which finished flags of a source count in a lineage.
+
+    A lineage that continues an older one keeps its flags up to the cut, and none behind it; that one in turn keeps
+    those of its own parent. A source that the cut does not name had finished nothing.
+
+    Returns:
+        Lineages, newest first, each with the last finish sequence that counts; None: all of them.
+    """
+    parents = {event.lineage: event for event in events if event.renamed_from is None}
+    found: list[tuple[int, int | None]] = [(lineage, None)]
+    limit: int | None = None
+    event = parents.get(lineage)
+    while event is not None and event.parent is not None and event.parent < event.lineage:
+        upto = event.cut.get(source, 0)
+        limit = upto if limit is None else min(limit, upto)
+        found.append((event.parent, limit))
+        event = parents.get(event.parent)
+    return tuple(found)

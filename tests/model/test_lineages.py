@@ -1,0 +1,110 @@
+"""Lineages and names of queries, and what a lineage takes over from its parent."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.model.lineages import FIRST, LineageEvent, Lineages, Span, counted
+
+
+def reset(query: str, lineage: int, incarnation: int = 1) -> LineageEvent:
+    return LineageEvent(query, lineage, incarnation)
+
+
+def renamed(new: str, old: str, lineage: int, newest: int, incarnation: int = 1) -> tuple[LineageEvent, LineageEvent]:
+    """As the ledger has it: the new name keeps the lineage, the old one gets a new one."""
+    return LineageEvent(new, lineage, incarnation, old), reset(old, newest + 1, incarnation)
+
+
+def test_without_events_a_query_has_its_own_name_and_no_lineage() -> None:
+    assert Lineages().of("q") is None
+    assert Lineages().newest == FIRST
+    assert Lineages().names("q", FIRST) == ("q",)
+    assert Lineages().spans("q") == (Span("q", 0),)
+
+
+def test_a_reset_of_the_job_is_one_of_each_query() -> None:
+    lineages = Lineages((reset("q", 2), reset("", 3)))
+    assert (lineages.of("q"), lineages.of("r"), lineages.newest) == (3, 3, 3)
+
+
+def test_a_renamed_query_keeps_its_lineage_and_its_old_name_gets_another() -> None:
+    lineages = Lineages(renamed("new", "old", 1, 1, incarnation=4))
+    assert (lineages.of("new"), lineages.of("old")) == (1, 2)
+    assert lineages.names("new", 1) == ("new", "old")
+    assert lineages.names("old", 2) == ("old",)
+    assert lineages.spans("new") == (Span("new", 4), Span("old", 0, 4))
+    assert lineages.spans("old") == (Span("old", 4),)
+    assert lineages.renamed("new", "old") and not lineages.renamed("old", "new")
+    (now, before) = lineages.spans("new")
+    assert now.holds("new", 4) and not now.holds("new", 3) and not now.holds("old", 5)
+    assert before.holds("old", 3) and not before.holds("old", 4)
+
+
+def test_a_query_can_be_renamed_again_and_back() -> None:
+    lineages = Lineages((*renamed("b", "a", 1, 1, 2), *renamed("c", "b", 1, 2, 3), *renamed("a", "c", 1, 3, 4)))
+    assert lineages.of("a") == 1
+    assert lineages.names("a", 1) == ("a", "c", "b")
+    assert lineages.spans("a") == (Span("a", 4), Span("c", 3, 4), Span("b", 2, 3), Span("a", 0, 2))
+    assert (lineages.of("b"), lineages.of("c")) == (3, 4)
+
+
+def test_a_reset_ends_what_a_renamed_query_has_of_its_old_name() -> None:
+    lineages = Lineages((*renamed("b", "a", 1, 1, 2), reset("b", 3, 3)))
+    assert lineages.names("b", 3) == ("b",)
+    assert lineages.spans("b") == (Span("b", 3),)
+    assert not lineages.renamed("b", "a")
+
+
+names = st.sampled_from("abcd")
+
+
+@given(st.lists(st.one_of(st.tuples(st.just("reset"), names), st.tuples(names, names)), max_size=8))
+def test_no_row_belongs_to_two_queries(steps: list[tuple[str, str]]) -> None:
+    """Whatever is reset and renamed: of any two queries no name in the lineage of one is one of the other's."""
+    events: list[LineageEvent] = []
+    for incarnation, (what, name) in enumerate(steps, 2):
+        lineages = Lineages(tuple(events))
+        if what == "reset":
+            events.append(reset(name, lineages.newest + 1, incarnation))
+        elif what != name:
+            # The new name has no history of its own, or is a former one of this query.
+            lineage = lineages.of(name) or FIRST
+            if what not in lineages.names(name, lineage) and (lineages.of(what) or FIRST) == lineage:
+                continue
+            events += renamed(what, name, lineage, lineages.newest, incarnation)
+    lineages = Lineages(tuple(events))
+    rows = [
+        (name, lineages.of(query) or FIRST)
+        for query in "abcd"
+        for name in lineages.names(query, lineages.of(query) or FIRST)
+    ]
+    assert len(rows) == len(set(rows))
+
+
+def restored(lineage: int, parent: int, **cut: int) -> LineageEvent:
+    return LineageEvent("q", lineage, 1, parent=parent, cut=cut)
+
+
+def test_i10_a_restored_lineage_keeps_flags_of_its_parent_up_to_the_cut_and_none_behind_it() -> None:
+    events = (restored(2, 1, s=5), restored(3, 2, s=8, t=1), reset("q", 4), restored(5, 3, s=3))
+    assert counted(1, "s", events) == ((1, None),)
+    assert counted(2, "s", events) == ((2, None), (1, 5))
+    assert counted(2, "t", events) == ((2, None), (1, 0))
+    assert counted(3, "s", events) == ((3, None), (2, 8), (1, 5))
+    assert counted(3, "t", events) == ((3, None), (2, 1), (1, 0))
+    assert counted(4, "s", events) == ((4, None),), "a reset begins anew"
+    assert counted(5, "s", events) == ((5, None), (3, 3), (2, 3), (1, 3)), "a cut before the parent's own"
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), min_size=1, max_size=6))
+def test_a_lineage_never_counts_more_of_an_ancestor_than_its_parent_does(cuts: list[tuple[int, int]]) -> None:
+    events = [restored(lineage, min(parent, lineage - 1), s=at) for lineage, (parent, at) in enumerate(cuts, 2)]
+    for event in events:
+        assert event.parent is not None
+        mine, parents = dict(counted(event.lineage, "s", events)), dict(counted(event.parent, "s", events))
+        assert mine.keys() == {event.lineage, *parents}
+        for lineage, limit in parents.items():
+            kept = mine[lineage]
+            assert kept is not None and kept <= event.cut["s"] and (limit is None or kept <= limit)
