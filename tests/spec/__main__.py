@@ -1,0 +1,33 @@
+"""Checks the model of the commit protocol, and that each rule of it is needed: `make spec`.
+
+python -m tests.spec [PART OF A NAME]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.spec.checks import CHECKS, MUTANTS, run
+
+
+def main(wanted: str = "") -> int:
+    """Run the checks with this in their name; returns the exit code."""
+    problems = []
+    for check in (*CHECKS, *MUTANTS):
+        if wanted not in check.name:
+            continue
+        answer, problem = run(check)
+        shown = f"{answer.states:>9,} states {answer.seconds:6.1f} s"
+        if problem:
+            problems.append(problem)
+            print(f"{shown}  WRONG    {check.name}", flush=True)
+        elif check.left_out:
+            print(f"{shown}  refuted  {check.name}: {answer.broken} after {len(answer.steps)} steps", flush=True)
+        else:
+            print(f"{shown}  holds    {check.name}: {', '.join((*check.invariants, *check.properties))}", flush=True)
+    print("\n".join(problems) or "the model holds, and each of its rules is needed")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

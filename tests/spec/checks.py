@@ -1,0 +1,167 @@
+"""What is asked of the model of the commit protocol: that it holds, and that each of its rules is needed.
+
+A mutant is the protocol with one of its rules left out. TLC has to refute it: a rule that can be left out is either
+superfluous, or the model is too small to show what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.spec.tlc import Answer, Constant, Question, ask
+
+SAFE: Final = ("AtMostOnce", "FinishedIsComplete", "CommitsAreInTarget")
+OWNER: Final = "OnlyTheOwnerCommits"
+ENDS: Final = "CanFinish"
+
+COPIES: Final[Mapping[str, Constant]] = {
+    "Rows": 2,
+    "Batch": 2,
+    "MaxStarts": 3,
+    "Copies": 1,
+    "Queries": frozenset({"a"}),
+    "Places": frozenset({1}),
+    "MaxChanges": 0,
+    "MaxResets": 0,
+    "LeftOut": frozenset[str](),
+}
+"""Starts, zombies, and a state directory that is copied or restored."""
+
+CHANGES: Final[Mapping[str, Constant]] = {
+    **COPIES,
+    "MaxStarts": 2,
+    "Copies": 0,
+    "Queries": frozenset({"a", "b"}),
+    "Places": frozenset({1, 2}),
+    "MaxChanges": 1,
+    "MaxResets": 1,
+}
+"""A user who edits the script between two starts, and resets."""
+
+SMALL: Final[Mapping[str, Constant]] = {**COPIES, "Rows": 2, "MaxStarts": 2}
+"""For what is asked of whole behaviours, which takes longer."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question, and the answer that it must have."""
+
+    name: str
+    constants: Mapping[str, Constant]
+    left_out: str = ""
+    """The rule that a mutant lacks."""
+    broken: str = ""
+    """What must not hold then; "" when everything has to."""
+    why: str = ""
+    """What happens without the rule."""
+    invariants: tuple[str, ...] = SAFE
+    properties: tuple[str, ...] = (OWNER,)
+
+    @property
+    def question(self) -> Question:
+        """What TLC is asked. Of a mutant only what it must break, so that the answer does not depend on chance."""
+        invariants, properties = self.invariants, self.properties
+        constants = dict(self.constants)
+        if self.left_out:
+            constants["LeftOut"] = frozenset({self.left_out})
+            invariants = (self.broken,) if self.broken in SAFE else ()
+            properties = () if invariants else (self.broken,)
+        return Question(constants, invariants=invariants, properties=properties)
+
+    def problem(self, answer: Answer) -> str:
+        """What is wrong with an answer; "" if nothing is."""
+        if not self.left_out:
+            if answer.verdict == "holds":
+                return ""
+            return f"{self.name}: {answer.verdict} {answer.broken}\n{answer.output[-8000:]}"
+        if answer.verdict == "refuted" and answer.broken == self.broken and answer.steps:
+            return ""
+        return f"{self.name}: without the rule '{self.left_out}' {self.broken} must not hold; TLC says {answer.verdict}"
+
+
+CHECKS: Final = (
+    Check("copies and zombies", COPIES),
+    Check("changes and resets", CHANGES),
+    Check("every job can end", SMALL, invariants=(), properties=(ENDS,)),
+    Check("every job can end, after changes", CHANGES, invariants=(), properties=(ENDS,)),
+)
+"""The protocol itself."""
+
+MUTANTS: Final = (
+    Check(
+        "fence by number alone",
+        COPIES,
+        "start id",
+        "FinishedIsComplete",
+        "two copies of one state take the same number, and neither fences the other off",
+    ),
+    Check(
+        "target ahead of the state",
+        COPIES,
+        "ahead",
+        "FinishedIsComplete",
+        "a restored state plans epochs that the target has with other rows, and takes them for committed",
+    ),
+    Check(
+        "target written by a copy",
+        COPIES,
+        "foreign",
+        "FinishedIsComplete",
+        "a copy has committed the epoch that this state has planned with other rows",
+    ),
+    Check(
+        "flags of any query",
+        CHANGES,
+        "flags by query",
+        "FinishedIsComplete",
+        "a source that moves to another query leaves out what the first one had finished",
+    ),
+    Check(
+        "a writer without identity",
+        COPIES,
+        "identity",
+        "AtMostOnce",
+        "an epoch is committed under no lineage, and again when it is replayed",
+    ),
+    Check(
+        "the owner, without identity",
+        COPIES,
+        "identity",
+        OWNER,
+        "a driver commits after its successor's claim",
+    ),
+    Check(
+        "planned taken for committed",
+        COPIES,
+        "newest planned",
+        "FinishedIsComplete",
+        "all input is planned, the newest epoch is not committed, and the query is FINISHED",
+    ),
+    Check(
+        "another path under the same uid",
+        CHANGES,
+        "place",
+        "FinishedIsComplete",
+        "positions in one input are taken for positions in another",
+    ),
+    Check(
+        "a coordinator that walks",
+        SMALL,
+        "newest commit",
+        ENDS,
+        "it waits for a commits/N that Spark has deleted",
+    ),
+)
+"""The protocol without one of its rules."""
+
+
+def run(check: Check, *, limit: float = 300, workers: int = 2) -> tuple[Answer, str]:
+    """Ask TLC.
+
+    Returns:
+        Its answer, and what is wrong with it; "" if nothing is.
+    """
+    answer = ask(check.question, limit=limit, workers=workers)
+    return answer, check.problem(answer)

