@@ -1,4 +1,4 @@
-# make run | quick | test | test-all | bench | chaos | lint | clean.
+# make run | quick | test | test-all | bench | chaos | histories | lint | clean.
 # Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run quick test test-all bench chaos lint clean python java
+.PHONY: help run quick test test-all bench chaos histories lint clean python java
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run"
 	@echo "make chaos      every sink, and the flights job, killed at random moments and at each named step"
+	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
 	@echo "make lint       ruff, the layers of imports, and mypy --strict"
 	@echo "make clean      removes outputs and caches; .venv stays"
 
@@ -44,6 +45,9 @@ chaos: .venv/.test java
 	@$(BIN)/python -m tests.chaos $(or $(ARGS),--sink all --kills 40)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job history)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos)
+
+histories: .venv/.test java
+	@$(BIN)/python -m tests.histories $(ARGS)
 
 lint: .venv/.dev
 	@$(BIN)/ruff check .

@@ -1,0 +1,348 @@
+"""Plays a history with real drivers, and judges it: the output is exact, or the start was refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.dataset as ds
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.sinks.files_2pc import committed_files
+from tests.histories.definition import FILES, ROWS, Change, Definition, Run, Step, changed
+from tests.support.waiting import until
+
+LIMIT = 180.0
+"""Time within which each run has to end, s."""
+
+FIRST_ID = {"a": 0, "b": 10_000, "c": 20_000}
+
+
+class Driver:
+    """One driver process, kept for any number of runs; it and all that descends from it die at the end of the `with`.
+
+    Args:
+        temporary: the folder for its temporary files.
+        log: file for its standard error.
+    """
+
+    def __init__(self, temporary: Path, log: Path) -> None:
+        temporary.mkdir(parents=True, exist_ok=True)
+        self.temporary = temporary
+        with log.open("ab") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.histories.driver"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=err,
+                env={**os.environ, "TMPDIR": str(temporary)},
+                start_new_session=True,
+                text=True,
+                bufsize=1,
+            )
+        self._said: list[dict[str, Any]] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._taken = 0
+        self._next("the driver's start")
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(json.loads(line))
+
+    def _next(self, what: str) -> dict[str, Any]:
+        until(lambda: len(self._said) > self._taken or not self.alive, what, LIMIT)
+        if len(self._said) <= self._taken:
+            return {"outcome": "KILLED"}
+        self._taken += 1
+        return self._said[self._taken - 1]
+
+    def start(self, definition: Definition, root: Path, state: Path, takeover: bool = False) -> None:
+        """Begin a run."""
+        self._send(do="run", definition=asdict(definition), root=str(root), state=str(state), takeover=takeover)
+
+    def outcome(self) -> dict[str, Any]:
+        """How the run ended, once it has."""
+        return self._next("the end of a run")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended."""
+        return len(self._said) > self._taken or not self.alive
+
+    def stop(self) -> None:
+        """Ask for a stop."""
+        self._send(do="stop")
+
+    def clean(self) -> None:
+        """Delete the project's temporary files, as a cleaner of temporary folders would."""
+        for found in self.temporary.glob("spark-ext-*"):
+            shutil.rmtree(found, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL to the driver; its JVM and workers die with it or after it, and are waited for."""
+        family = [self._process.pid]
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self._process.pid:
+                    family.append(process.pid)
+            except (ProcessLookupError, psutil.NoSuchProcess):
+                continue
+        self._process.kill()
+        self._process.wait()
+        for pid in family[1:]:
+            try:
+                psutil.Process(pid).kill()
+            except psutil.NoSuchProcess:
+                continue
+
+    def _send(self, **what: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+
+class Garage:
+    """Drivers that are reused from history to history, as a start of Spark takes longer than a run."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._idle: list[Driver] = []
+        self._made = 0
+
+    @contextmanager
+    def driver(self) -> Iterator[Driver]:
+        """A driver; it goes back if it is still alive and idle."""
+        driver = self._idle.pop() if self._idle else self._new()
+        try:
+            yield driver
+        except BaseException:
+            driver.kill()
+            raise
+        if driver.alive:
+            self._idle.append(driver)
+
+    def _new(self) -> Driver:
+        self._made += 1
+        return Driver(self._root / f"tmp-{self._made}", self._root / f"driver-{self._made}.log")
+
+    def close(self) -> None:
+        """Kill all that are left."""
+        for driver in self._idle:
+            driver.kill()
+
+
+@dataclass
+class World:
+    """The files of one history, and what is known of them."""
+
+    root: Path
+    definition: Definition
+    garage: Garage
+    log: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    refused: int = 0
+    number: int = 0
+    moves: int = 0
+    lost: str = ""
+    """Why the history ended early: the newest state was lost, and the start was refused for it."""
+
+    def __post_init__(self) -> None:
+        for folder, first in FIRST_ID.items():
+            place = self.root / "input" / folder
+            place.mkdir(parents=True)
+            for index in range(FILES):
+                self._write(place / f"part-{index}.csv", first + index * ROWS)
+        self.good = self.definition
+        """The definition of the last start that was not refused."""
+        self.finished: dict[str, Counter[int]] = {}
+        """What the target of a finished query held when it finished, per target."""
+        self.before_restore: Path | None = None
+        self.checkpoint_aside: tuple[Path, Path] | None = None
+
+    @staticmethod
+    def _write(path: Path, first: int) -> None:
+        path.write_text("".join(f"{first + n},w{n}\n" for n in range(ROWS)))
+
+    @property
+    def state(self) -> Path:
+        return self.root / f"state-{self.moves}"
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def content(self, target: str) -> Counter[int]:
+        """The ids in a target, with how often each is there."""
+        path = self.root / "output" / target
+        if not path.exists():
+            return Counter()
+        if self.definition.format == "delta_2pc":
+            from deltalake import DeltaTable
+
+            if not DeltaTable.is_deltatable(str(path)):
+                return Counter()
+            return Counter(DeltaTable(str(path)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+        try:
+            files = committed_files(path)
+        except ConfigurationError:
+            return Counter()
+        if not files:
+            return Counter()
+        return Counter(ds.dataset([str(file) for file in files]).to_table(columns=["id"])["id"].to_pylist())
+
+    def there(self, folder: str) -> set[int]:
+        """The ids in an input folder."""
+        files = (self.root / "input" / folder).glob("*.csv")
+        return {int(line.split(",")[0]) for file in files for line in file.read_text().splitlines()}
+
+    def epochs(self, state: Path | None = None) -> int:
+        """Epochs that Spark has committed in a state, over all queries."""
+        return sum(
+            max((int(item.name) for item in folder.iterdir() if item.name.isdigit()), default=-1) + 1
+            for folder in (state or self.state).glob("queries/*/checkpoint/commits")
+        )
+
+    def judge(self, outcome: dict[str, Any], now: Definition) -> None:
+        """No row twice, no row of another folder; a finished query has all."""
+        kind = outcome["outcome"]
+        if kind in ("CRASHED", "HUNG") or (kind == "FAILED" and outcome.get("error") != "FencedError"):
+            self.problems.append(f"{kind}: {outcome.get('error')}: {outcome.get('text', '')[:600]}")
+        queries = [(now.query, now.target, now.folder), *([("more", "more", "c")] if now.more else [])]
+        for query, target, folder in queries:
+            content = self.content(target)
+            double = sorted(row for row, count in content.items() if count > 1)
+            if double:
+                self.problems.append(f"{target}: {len(double)} rows twice, such as {double[:3]}")
+            if kind != "FINISHED":
+                continue
+            if outcome["finished_before"].get(query):
+                before = self.finished.get(target)
+                if before is not None and content != before:
+                    self.problems.append(f"{target}: changed after it had finished")
+                continue
+            missing = self.there(folder) - content.keys()
+            foreign = content.keys() - self.there(folder)
+            if missing or foreign:
+                self.problems.append(f"{target}: FINISHED with {len(missing)} rows missing, {len(foreign)} others")
+            self.finished[target] = content
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def play(self, step: Step) -> None:
+        """One step."""
+        self.number += 1
+        if isinstance(step, Change):
+            self.log.append(step.what)
+            self.change(step.what)
+            return
+        self.log.append(f"{step.how} after {step.after}" if step.how != "end" else "run")
+        outcome = self.copies(step) if step.how == "copies" else self.run(step)
+        self.log.append(f"-> {outcome['outcome']} {outcome.get('error', '')}".rstrip())
+        if outcome["outcome"] != "REFUSED":
+            self.good = replace(self.definition, renamed_from=None)
+            self.definition = self.good
+            self.before_restore = self.checkpoint_aside = None
+            return
+        self.refused += 1
+        self.undo(outcome)
+
+    def run(self, step: Run) -> dict[str, Any]:
+        """One start."""
+        before = self.epochs()
+        with self.garage.driver() as driver:
+            driver.start(self.definition, self.root, self.state)
+            if step.how != "end":
+                until(lambda: driver.ended or self.epochs() >= before + step.after, "epochs of a run", LIMIT)
+                if step.how == "kill":
+                    driver.kill()
+                elif step.how == "stop" and not driver.ended:
+                    driver.stop()
+                elif step.how == "clean":
+                    driver.clean()
+            if step.how == "takeover" and not driver.ended:
+                with self.garage.driver() as other:
+                    other.start(self.definition, self.root, self.state, takeover=True)
+                    outcome = other.outcome()
+                self.judge(driver.outcome(), self.definition)
+            else:
+                outcome = driver.outcome()
+        self.judge(outcome, self.definition)
+        return outcome
+
+    def copies(self, step: Run) -> dict[str, Any]:
+        """The job is started from its state and from a copy of it, at the same time; the one that got on stays."""
+        copy = self.root / f"copy-{self.number}"
+        if self.state.exists():
+            shutil.copytree(self.state, copy)
+        with self.garage.driver() as one, self.garage.driver() as other:
+            one.start(self.definition, self.root, self.state)
+            other.start(self.definition, self.root, copy)
+            mine, theirs = one.outcome(), other.outcome()
+        self.log.append(f"(the copy: {theirs['outcome']} {theirs.get('error', '')})")
+        for outcome in (theirs, mine):
+            self.judge(outcome, self.definition)
+        if mine["outcome"] != "FINISHED" and theirs["outcome"] == "FINISHED":
+            shutil.rmtree(self.state, ignore_errors=True)
+            copy.rename(self.state)
+            return theirs
+        return mine
+
+    def change(self, what: str) -> None:
+        """What a user does between runs."""
+        self.definition = changed(self.definition, what, self.number)
+        state, backup = self.state, self.root / "backup"
+        if what == "another file":
+            place = self.root / "input" / self.definition.folder
+            count = len(list(place.glob("*.csv")))
+            self._write(place / f"part-{count}.csv", FIRST_ID[self.definition.folder] + count * ROWS)
+        elif what == "back up the state" and state.exists():
+            shutil.rmtree(backup, ignore_errors=True)
+            shutil.copytree(state, backup)
+        elif what == "restore the state" and backup.exists() and state.exists():
+            if self.before_restore is None:
+                self.before_restore = self.root / f"newest-{self.number}"
+                state.rename(self.before_restore)
+            else:
+                shutil.rmtree(state)
+            shutil.copytree(backup, state)
+        elif what == "delete the checkpoint" and self.checkpoint_aside is None:
+            checkpoint = state / "queries" / self.good.query / "checkpoint"
+            if checkpoint.exists():
+                aside = self.root / f"checkpoint-{self.number}"
+                checkpoint.rename(aside)
+                self.checkpoint_aside = (aside, checkpoint)
+        elif what == "move the state" and state.exists() and self.checkpoint_aside is None:
+            self.moves += 1
+            state.rename(self.state)
+
+    def undo(self, outcome: dict[str, Any]) -> None:
+        """After a refusal the user takes everything back, and the history continues."""
+        self.definition = self.good
+        if self.before_restore is not None:
+            shutil.rmtree(self.state, ignore_errors=True)
+            self.before_restore.rename(self.state)
+            self.before_restore = None
+            # A checkpoint that was deleted in the restored state went with it.
+            if self.checkpoint_aside is not None and self.checkpoint_aside[1].exists():
+                self.checkpoint_aside = None
+        if self.checkpoint_aside is not None:
+            aside, checkpoint = self.checkpoint_aside
+            if checkpoint.exists():
+                shutil.rmtree(checkpoint)
+            aside.rename(checkpoint)
+            self.checkpoint_aside = None
+        self.log.append("(all taken back)")

@@ -1,0 +1,72 @@
+"""The judge of random histories finds what is wrong; and a few histories are played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tests.histories.definition import CHANGES, RUNS, Change, Definition, Run, changed, history
+from tests.histories.play import Garage, World
+
+FINISHED = {"outcome": "FINISHED", "finished_before": {}}
+
+
+def test_histories_are_as_random_as_their_seed() -> None:
+    assert history(3) == history(3)
+    steps = [step for seed in range(200) for step in history(seed)[1]]
+    assert {step.what for step in steps if isinstance(step, Change)} == set(CHANGES)
+    assert {step.how for step in steps if isinstance(step, Run)} == set(RUNS)
+    assert all(history(seed)[1][-1] == Run("end") for seed in range(200))
+
+
+def test_each_change_of_the_definition_is_one() -> None:
+    files = {what for what in CHANGES if changed(Definition(more=True), what, 7) == Definition(more=True)}
+    assert files == {
+        "add a query",
+        "another file",
+        "back up the state",
+        "restore the state",
+        "delete the checkpoint",
+        "move the state",
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (list(range(200)), None),
+        ([*range(200), 7], "1 rows twice"),
+        (list(range(199)), "1 rows missing, 0 others"),
+        ([*range(200), 10_000], "0 rows missing, 1 others"),
+    ],
+)
+def test_the_judge_counts_rows_by_content(tmp_path: Path, rows: list[int], problem: str | None) -> None:
+    world = World(tmp_path, Definition(), Garage(tmp_path))
+    write_deltalake(str(tmp_path / "output" / "out"), pa.table({"id": rows}))
+    world.judge(FINISHED, world.definition)
+    assert [problem in found for found in world.problems] == ([True] if problem else [])
+
+
+def test_a_finished_target_stays_as_it_is(tmp_path: Path) -> None:
+    world = World(tmp_path, Definition(), Garage(tmp_path))
+    write_deltalake(str(tmp_path / "output" / "out"), pa.table({"id": list(range(200))}))
+    world.judge(FINISHED, world.definition)
+    write_deltalake(str(tmp_path / "output" / "out"), pa.table({"id": [777]}), mode="append")
+    world.judge({"outcome": "FINISHED", "finished_before": {"copy": True}}, world.definition)
+    assert world.problems == ["out: changed after it had finished"]
+
+
+@pytest.mark.extended
+def test_three_histories(tmp_path: Path) -> None:
+    garage = Garage(tmp_path)
+    try:
+        for seed in (1, 2, 3):
+            world = World(tmp_path / str(seed), history(seed)[0], garage)
+            for step in history(seed)[1]:
+                world.play(step)
+            assert not world.problems, world.log
+    finally:
+        garage.close()
