@@ -12,7 +12,8 @@ EXTENDS Naturals, Sequences, FiniteSets
 CONSTANTS
     Rows,         \* the input is the rows 1..Rows
     Batch,        \* an epoch takes 1..Batch of them, as the planner likes
-    MaxStarts,    \* how often the job is started, over all copies of its state; the last start is not disturbed
+    MaxStarts,    \* how often the job is started, over all copies of its state
+    Calm,         \* whether the last of these starts is not disturbed any more
     Copies,       \* how many copies of the state directory there may be
     Queries,      \* names that the query may have; the source keeps its uid
     Places,       \* what the source may read from: paths, tables
@@ -22,8 +23,8 @@ CONSTANTS
 
 Starts      == 1..MaxStarts       \* a start; its index is also its random start id
 Directories == 1..(1 + Copies)
-Last        == MaxStarts
-Lineages    == 0..(Cardinality(Queries) + MaxResets + 1)
+Last        == IF Calm THEN MaxStarts ELSE 0   \* 0: each start may be disturbed
+Lineages    == 0..((1 + Copies) * Cardinality(Queries) + MaxResets + 1)
                                   \* (lineage, Spark's query id) of a query; 0: none
 Content     == Places \X (1..Rows)
 
@@ -282,14 +283,14 @@ Fail(d) ==
 \* A copy of the state directory, or a backup that is put to use later.
 Copy(s) ==
     /\ ~state[s].exists
-    /\ used.starts < Last
+    /\ used.starts < MaxStarts
     /\ \E from \in Directories : state[from].exists /\ state' = [state EXCEPT ![s] = state[from]]
     /\ UNCHANGED <<target, driver, defined, used>>
 
 \* The user edits the script: another name for the query, another path for the source.
 Change ==
     /\ used.changes < MaxChanges
-    /\ used.starts < Last
+    /\ used.starts < MaxStarts
     /\ \E q \in Queries, p \in Places :
         /\ <<q, p>> # <<defined.query, defined.place>>
         /\ defined' = [query |-> q, place |-> p]
@@ -327,7 +328,10 @@ Disturb ==
 
 Next == Disturb \/ \E d \in Starts : Step(d)
 
-Spec == Init /\ [][Next]_vars /\ WF_vars(Step(Last))
+Spec == Init /\ [][Next]_vars
+
+\* The last start does its steps.
+FairSpec == Spec /\ WF_vars(Step(Last))
 
 -----------------------------------------------------------------------------
 (* What must hold. *)

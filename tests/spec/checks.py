@@ -20,6 +20,7 @@ COPIES: Final[Mapping[str, Constant]] = {
     "Rows": 2,
     "Batch": 2,
     "MaxStarts": 3,
+    "Calm": False,
     "Copies": 1,
     "Queries": frozenset({"a"}),
     "Places": frozenset({1}),
@@ -40,8 +41,8 @@ CHANGES: Final[Mapping[str, Constant]] = {
 }
 """A user who edits the script between two starts, and resets."""
 
-SMALL: Final[Mapping[str, Constant]] = {**COPIES, "Rows": 2, "MaxStarts": 2}
-"""For what is asked of whole behaviours, which takes longer."""
+CALM: Final[Mapping[str, Constant]] = {**COPIES, "Calm": True}
+"""Whatever came before, the last start is left alone, and the user resets what it refuses."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,13 @@ class Check:
             constants["LeftOut"] = frozenset({self.left_out})
             invariants = (self.broken,) if self.broken in SAFE else ()
             properties = () if invariants else (self.broken,)
-        return Question(constants, invariants=invariants, properties=properties)
+        fair = ENDS in properties
+        return Question(
+            constants,
+            specification="FairSpec" if fair else "Spec",
+            invariants=invariants,
+            properties=properties,
+        )
 
     def problem(self, answer: Answer) -> str:
         """What is wrong with an answer; "" if nothing is."""
@@ -84,10 +91,17 @@ class Check:
 CHECKS: Final = (
     Check("copies and zombies", COPIES),
     Check("changes and resets", CHANGES),
-    Check("every job can end", SMALL, invariants=(), properties=(ENDS,)),
-    Check("every job can end, after changes", CHANGES, invariants=(), properties=(ENDS,)),
+    Check("every job can end", CALM, properties=(OWNER, ENDS)),
+    Check("every job can end, after changes", {**CHANGES, "Calm": True}, properties=(OWNER, ENDS)),
 )
 """The protocol itself."""
+
+DEEP: Final = (
+    Check("four starts", {**COPIES, "MaxStarts": 4}),
+    Check("three rows", {**COPIES, "Rows": 3}),
+    Check("two copies and changes", {**CHANGES, "MaxStarts": 3, "Copies": 1, "Places": frozenset({1})}),
+)
+"""The same with more of everything, which takes minutes."""
 
 MUTANTS: Final = (
     Check(
@@ -106,7 +120,7 @@ MUTANTS: Final = (
     ),
     Check(
         "target written by a copy",
-        COPIES,
+        CALM,
         "foreign",
         "FinishedIsComplete",
         "a copy has committed the epoch that this state has planned with other rows",
@@ -148,7 +162,7 @@ MUTANTS: Final = (
     ),
     Check(
         "a coordinator that walks",
-        SMALL,
+        {**CALM, "MaxStarts": 2},
         "newest commit",
         ENDS,
         "it waits for a commits/N that Spark has deleted",

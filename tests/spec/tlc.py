@@ -77,6 +77,8 @@ class Answer:
 def _value(value: Constant) -> str:
     if isinstance(value, frozenset):
         return "{" + ", ".join(_value(item) for item in sorted(value, key=str)) + "}"
+    if isinstance(value, bool):
+        return str(value).upper()
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
