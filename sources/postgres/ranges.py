@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.errors import NOTHING_DONE, DataError, refused
+from spark_ext.errors import NOTHING_DONE, DataError, ReplayError, refused
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.postgres.increments import digest, rows_of
 from spark_ext.sources.postgres.relation import INTEGERS, Relation
@@ -22,6 +22,8 @@ from spark_ext.sources.postgres.snapshot import View
 
 if TYPE_CHECKING:
     import psycopg
+
+NOTHING_READ = "everything that was committed; nothing of this epoch was read"
 
 MOST = 1000
 """Maximum number of ranges of a table."""
@@ -66,28 +68,58 @@ def top(connection: psycopg.Connection[Any], relation: Relation) -> str | None:
 def cut(
     connection: psycopg.Connection[Any], relation: Relation, rows_per_range: int, done: Iterable[KeyRange] = ()
 ) -> list[KeyRange]:
-    """The keys that `done` does not cover, in ranges of about that many rows, in the key's order."""
-    covered = {taken.low: taken for taken in done}
-    closing = next((taken for taken in covered.values() if taken.last), None)
+    """The keys that `done` does not cover, in ranges of about that many rows, in the key's order.
+
+    Raises:
+        ReplayError: the ranges in `done` overlap in the order that keys have now.
+    """
+    done = list(done)
+    closing = next((taken for taken in done if taken.last), None)
     end = closing.high if closing is not None else top(connection, relation)
     if end is None:
         return []
-    own = {bound for taken in covered.values() for bound in (taken.low, taken.high) if bound is not None}
-    bounds = _in_order(connection, relation, [*own, end])
-    if bounds[-1] != end:
-        # The rows above it have been deleted since, and their range is covered.
-        bounds = [bound for bound in bounds if bound in own]
+    own = {bound for taken in done for bound in (taken.low, taken.high) if bound is not None}
     fresh = _bounds(connection, relation, rows_per_range, end)
+    ranks = _ranks(connection, relation, {*fresh, end, *own})
+    # Equal keys can have several texts, such as 1.0 and 1.00: a bound is its rank, and keeps the text that it had.
+    texts = {ranks[bound]: bound for bound in (*fresh, end, *own)}
+    covered = _covered(done, ranks, relation)
+    edges = sorted({ranks[bound] for bound in (*own, end)})
+    if edges[-1] != ranks[end]:
+        # The rows above it have been deleted since, and their range is covered.
+        edges = sorted({ranks[bound] for bound in own})
+    inside = sorted({ranks[bound] for bound in fresh})
     out: list[KeyRange] = []
-    for low, high in zip([None, *bounds], bounds, strict=False):
+    for low, high in pairwise([_LEAST, *edges]):
         # Bounds from the statistics are used only where nothing is covered yet.
-        if low not in covered or covered[low].high != high:
-            out += _pieces(connection, relation, low, high, fresh)
-    if closing is not None or bounds[-1] != end:
+        if covered.get(low) != high:
+            steps = [low, *(rank for rank in inside if low < rank < high), high]
+            out += [KeyRange(texts.get(one), texts[other]) for one, other in pairwise(steps)]
+    if closing is not None or edges[-1] != ranks[end]:
         return out
-    if out and out[-1].high == end:
-        return [*out[:-1], KeyRange(out[-1].low, end, last=True)]
-    return [*out, KeyRange(end, end, last=True)]
+    if out and ranks[out[-1].high] == ranks[end]:
+        return [*out[:-1], KeyRange(out[-1].low, out[-1].high, last=True)]
+    return [*out, KeyRange(texts[ranks[end]], texts[ranks[end]], last=True)]
+
+
+_LEAST = 0
+"""The rank of the lower end of a range without one; those of keys begin at 1."""
+
+
+def _covered(done: Iterable[KeyRange], ranks: Mapping[str, int], relation: Relation) -> dict[int, int]:
+    """The upper ends of covered ranges by their lower ends, as ranks."""
+    found = sorted((_LEAST if one.low is None else ranks[one.low], ranks[one.high], one.last) for one in done)
+    for (low, high, last), (following, _, _) in pairwise([*found, (math.inf, math.inf, False)]):
+        if not low <= high <= following or (last and following != math.inf):
+            raise ReplayError(
+                f"the ranges of '{relation.key}' that were read overlap: its values no longer have the order that they "
+                "had then",
+                operator=relation.source,
+                kept=NOTHING_READ,
+                do="undo the change of the column's type or collation, or start the job with a new state to read "
+                "everything again",
+            )
+    return {low: high for low, high, _ in found}
 
 
 def refuse_nulls(view: View, relation: Relation) -> None:
@@ -110,39 +142,21 @@ def refuse_nulls(view: View, relation: Relation) -> None:
         )
 
 
-def _pieces(
-    connection: psycopg.Connection[Any], relation: Relation, low: str | None, high: str, fresh: Sequence[str]
-) -> list[KeyRange]:
-    inside = _between(connection, relation, low, high, fresh)
-    lows, highs = [low, *inside], [*inside, high]
-    return [KeyRange(one, other) for one, other in zip(lows, highs, strict=True)]
+def _ranks(connection: psycopg.Connection[Any], relation: Relation, bounds: Collection[str]) -> dict[str, int]:
+    """The ranks of keys given as text, from 1 on, in the column's own order; equal keys have the same one."""
+    from psycopg import sql
 
-
-def _between(
-    connection: psycopg.Connection[Any], relation: Relation, low: str | None, high: str, bounds: Sequence[str]
-) -> list[str]:
-    if relation.key_kind in INTEGERS:
-        return [one for one in bounds if (low is None or int(low) < int(one)) and int(one) < int(high)]
-    condition = f"k < {relation.bound(high)}" + (f" AND k > {relation.bound(low)}" if low is not None else "")
-    return _sorted(connection, relation, bounds, condition)
-
-
-def _in_order(connection: psycopg.Connection[Any], relation: Relation, bounds: Sequence[str]) -> list[str]:
-    """In the key's own order, which for text is the server's collation."""
-    if relation.key_kind in INTEGERS:
-        return [str(number) for number in sorted({int(bound) for bound in bounds})]
-    return _sorted(connection, relation, bounds, "true")
-
-
-def _sorted(
-    connection: psycopg.Connection[Any], relation: Relation, bounds: Sequence[str], condition: str
-) -> list[str]:
-    # The union has the collation of the column itself.
-    query = (
-        f"SELECT k::text FROM (SELECT t.{relation.quoted_key} AS k FROM {relation.source} t WHERE false "
-        f"UNION SELECT b::{relation.key_type} FROM unnest(%s::text[]) b) u WHERE {condition} ORDER BY k"
+    # The union has the collation of the column itself. Without parameters, as a query may contain a `%`.
+    query = sql.SQL(
+        "SELECT u.b, dense_rank() OVER (ORDER BY u.k) FROM (SELECT t.{key} AS k, NULL::text AS b FROM {source} t "
+        "WHERE false UNION ALL SELECT b::{type}, b FROM unnest({bounds}::text[]) b) u"
+    ).format(
+        key=sql.Identifier(relation.key),
+        source=sql.SQL(relation.source),  # type: ignore[arg-type]
+        type=sql.SQL(relation.key_type),  # type: ignore[arg-type]
+        bounds=sql.Literal(list(bounds)),
     )
-    return [row[0] for row in connection.execute(query, (list(bounds),)).fetchall()]
+    return dict(connection.execute(query).fetchall())
 
 
 def _bounds(connection: psycopg.Connection[Any], relation: Relation, rows_per_range: int, end: str) -> list[str]:

@@ -18,6 +18,7 @@ from pyarrow import types
 from spark_ext.clients.postgres.arrow import arrow_session, execute
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import DataError, ReplayError
+from spark_ext.sources.postgres.settings import settings_of
 from spark_ext.sources.postgres.snapshot import APPLICATION
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ class Plan:
     snapshot: str
 
 
-def read(server: Server, statement: str, wanted: pa.Schema, plan: Plan, who: str) -> Iterator[pa.RecordBatch]:
+def read(
+    server: Server, statement: str, wanted: pa.Schema, plan: Plan, who: str, lock_timeout: int
+) -> Iterator[pa.RecordBatch]:
     """The rows of a range, in the declared types.
 
     Args:
@@ -49,6 +52,7 @@ def read(server: Server, statement: str, wanted: pa.Schema, plan: Plan, who: str
         wanted: the declared columns in Spark's types.
         plan: what the rows must be.
         who: source and channel, for errors.
+        lock_timeout: how long to wait for a lock, ms.
 
     Raises:
         ReplayError: the rows are no longer those that were planned.
@@ -58,6 +62,7 @@ def read(server: Server, statement: str, wanted: pa.Schema, plan: Plan, who: str
     rows = digest = 0
     with arrow_session(server, f"{APPLICATION} reader", who, KEPT) as connection:
         held = _begin(connection, plan.snapshot)
+        execute(connection, settings_of(lock_timeout), fetch=True)
         with connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
             cursor.execute(statement)

@@ -182,7 +182,9 @@ def _columns(connection: psycopg.Connection[Any], source: str) -> dict[str, tupl
         info = connection.adapters.types.get(found.type_code)
         is_array = info is not None and info.array_oid == found.type_code
         column = _column(found.name, info.name if info else "", is_array, found.precision, found.scale)
-        out[found.name] = (column, info.name if info and not is_array else "text")
+        # With its schema and in quotes: bit, char and bpchar alone mean other types, which cut values off.
+        simple = info is not None and not is_array
+        out[found.name] = (column, "pg_catalog." + quoted(column.kind.strip('"')) if simple else "text")
     return out
 
 

@@ -16,6 +16,7 @@ from spark_ext.clients.postgres.connection import Server
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_DONE, StorageError
 from spark_ext.sources.postgres.relation import Relation, quoted
+from spark_ext.sources.postgres.settings import settings_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -47,10 +48,16 @@ class Seen:
 
 
 class View:
-    """The planner's connection. Each `look` takes a new snapshot and releases the previous one."""
+    """The planner's connection. Each `look` takes a new snapshot and releases the previous one.
 
-    def __init__(self, server: Server, who: str) -> None:
-        self._server, self.who = server, who
+    Args:
+        server: the database.
+        who: source and table, for errors.
+        lock_timeout: how long to wait for a lock, ms.
+    """
+
+    def __init__(self, server: Server, who: str, lock_timeout: int) -> None:
+        self._server, self.who, self._lock_timeout = server, who, lock_timeout
         self._connection: psycopg.Connection[Any] | None = None
         self._seen: Seen | None = None
         self._candidate: tuple[str, frozenset[str]] | None = None
@@ -68,7 +75,7 @@ class View:
         """
         self.release()
         connection = self._open()
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " + settings_of(self._lock_timeout))
         found = connection.execute(
             "SELECT pg_export_snapshot(), pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint "
             "FROM pg_current_snapshot() s"
@@ -93,11 +100,6 @@ class View:
         if self._connection is None or self._connection.closed:
             with translated(self.who, NOTHING_DONE):
                 self._connection = self._server.connect(f"{APPLICATION} planner")
-            # Keys are exchanged as text, in a form that is the same in every session.
-            self._connection.execute(
-                "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET IntervalStyle = 'iso_8601'; "
-                "SET extra_float_digits = 3; SET idle_in_transaction_session_timeout = 0; SET bytea_output = 'hex'"
-            )
         return self._connection
 
     @property

@@ -66,6 +66,9 @@ class PostgresOptions(SourceOptions, ConnectionOptions):
     settle_timeout: Milliseconds = 60_000
     """For `incremental=column`: how long the start waits for transactions that were open before it, ms."""
 
+    lock_timeout: Milliseconds = Field(default=30_000, gt=0)
+    """How long to wait for a lock on the table, which a statement such as ALTER TABLE holds or waits for, ms."""
+
     @field_validator("table")
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:
@@ -126,7 +129,7 @@ class Postgres(ChannelSource):
     @cached_property
     def _view(self) -> View:
         load("adbc_driver_postgresql", "postgres", self._who)
-        return View(self._server, self._who)
+        return View(self._server, self._who, self.options.lock_timeout)
 
     @property
     def _from(self) -> str:
@@ -302,4 +305,5 @@ class Postgres(ChannelSource):
         declared = self.declared if self.declared is not None else self.schema()
         statement = self._slice(channel, start, end).statement(declared)
         plan = Plan(end["rows"], end["hash"], end["snapshot"])
-        yield from read(self._server, statement, arrow_schema(declared), plan, f"{self._who}, channel '{channel.id}'")
+        who = f"{self._who}, channel '{channel.id}'"
+        yield from read(self._server, statement, arrow_schema(declared), plan, who, self.options.lock_timeout)

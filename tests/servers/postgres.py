@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import psycopg
@@ -33,6 +33,17 @@ from tests.support.waiting import until
 
 ADMIN, USER, PASSWORD = "postgres", "tester", "s3cret-Passw0rd"
 """The superuser, and the plain role that tests connect as; both have this password."""
+
+
+GERMAN: Final = {
+    "TimeZone": "Europe/Berlin",
+    "DateStyle": "SQL, DMY",
+    "IntervalStyle": "sql_standard",
+    "extra_float_digits": "0",
+    "bytea_output": "escape",
+    "lc_monetary": "de_DE.utf8",
+}
+"""Settings of a German database: each changes how values are shown, or how texts are read."""
 
 
 def binaries() -> Path:
@@ -190,6 +201,7 @@ class PostgresServer:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    env={**os.environ, "LOCPATH": str(self.folder / "locales")},
                     **self._as,
                 )
             self._watched.add(self._process.pid)
@@ -269,6 +281,29 @@ class PostgresServer:
             )
         return Database(self, name)
 
+    def german(self) -> Database:
+        """A new database as a German administrator would have it: its time zone, formats and order of texts.
+
+        Without `localedef` its texts are ordered as in all others.
+        """
+        locales = self.folder / "locales"
+        if not locales.exists() and shutil.which("localedef"):
+            locales.mkdir()
+            command: list[str | Path] = ["localedef", "-i", "de_DE", "-f", "UTF-8", locales / "de_DE.utf8"]
+            subprocess.run(command, check=False, capture_output=True)
+        name = f"test_{next(self._numbers)}"
+        order = "de_DE.utf8" if (locales / "de_DE.utf8").exists() else "C"
+        created = sql.SQL("CREATE DATABASE {} OWNER {} TEMPLATE template0 LC_COLLATE {} LC_CTYPE {}")
+        with self.admin() as connection:
+            connection.execute(created.format(sql.Identifier(name), sql.Identifier(USER), order, order))
+            for setting, value in GERMAN.items():
+                changed = sql.SQL("ALTER DATABASE {} SET {} = {}")
+                if setting != "lc_monetary" or order != "C":
+                    connection.execute(
+                        changed.format(sql.Identifier(name), sql.Identifier(setting), sql.Literal(value))
+                    )
+        return Database(self, name)
+
     def drop(self, database: Database) -> None:
         """Drop a database with all that is in it."""
         with self.admin(database.name) as connection:
@@ -317,5 +352,13 @@ def postgres() -> Iterator[PostgresServer]:
 def database(postgres: PostgresServer) -> Iterator[Database]:
     """A fresh database on it."""
     made = postgres.database()
+    yield made
+    postgres.drop(made)
+
+
+@pytest.fixture
+def german_database(postgres: PostgresServer) -> Iterator[Database]:
+    """A fresh database on it, with other settings and another order of texts."""
+    made = postgres.german()
     yield made
     postgres.drop(made)
