@@ -6,7 +6,6 @@ size.
 
 from __future__ import annotations
 
-import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -17,20 +16,16 @@ import pyarrow as pa
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.schemas.columns import conform
 from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
 
 BLOCK = 8 * 1024 * 1024
 """Bytes parsed at a time; a longer line makes a longer block."""
-
-SCAN = 1024 * 1024
-"""Bytes scanned at a time to count lines or to find the end of a line."""
 
 LEAST_PART = 1024 * 1024
 """Minimum size of the parts of a split range, bytes."""
 
 BATCH_ROWS = 65_536
 """Maximum number of rows of a batch."""
-
-BOM = b"\xef\xbb\xbf"
 
 
 class LinesFormat(ABC):
@@ -53,7 +48,7 @@ class LinesFormat(ABC):
     # -- per format ------------------------------------------------------------------------------------------
 
     def head(self, file: InputFile) -> int:
-        """Number of lines at the beginning of the file that are not rows."""
+        """The byte after what is at the beginning of the file and not a row: a header."""
         return 0
 
     def check(self, file: InputFile) -> None:  # noqa: B027 - a format without a header has nothing to check
@@ -89,9 +84,8 @@ class LinesFormat(ABC):
             if limit.bytes is not None and start + limit.bytes < end:
                 end = line_end(raw, start + max(0, limit.bytes - 1), end)
             if limit.rows is not None:
-                head = self.head(file) if start == 0 else 0
-                end, lines = after_lines(raw, start, end, limit.rows + head)
-                rows = max(0, lines - head)
+                first = max(start, self.head(file)) if start == 0 else start
+                end, rows = after_lines(raw, first, end, limit.rows) if first < end else (end, 0)
         return Advance(end, end == file.size, rows=rows, bytes=end - start)
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
@@ -115,31 +109,32 @@ class LinesFormat(ABC):
         Raises:
             DataError: the file has changed, or a line does not fit; names file, byte and line.
         """
-        file.verify()
-        end = file.size if end is None else min(end, file.size)
-        if start >= end:
-            return
-        if self.whole(file):
-            with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
-                for batch in self.stream(file, raw):
-                    yield from self._pieces(file, pa.Table.from_batches([batch]))
-            return
+        with file.unchanged():
+            end = file.size if end is None else min(end, file.size)
+            if start < end:
+                yield from self._whole_rows(file) if self.whole(file) else self._rows(file, start, end)
+
+    def _whole_rows(self, file: InputFile) -> Iterator[pa.RecordBatch]:
+        with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+            for batch in self.stream(file, raw):
+                yield from self._pieces(file, pa.Table.from_batches([batch]))
+
+    def _rows(self, file: InputFile, start: int, end: int) -> Iterator[pa.RecordBatch]:
         with file.open() as raw:
             for at, block in self._blocks(file, raw, start, end):
                 try:
-                    # Convert the rows here as well: a null or a timestamp may be what does not fit.
-                    pieces = list(self._pieces(file, self.parse(file, block)))
+                    pieces = self._parsed(file, block)
                 except pa.ArrowException as problem:
                     raise self._at_line(file, block, at, problem) from problem
                 yield from pieces
 
     def _blocks(self, file: InputFile, raw: pa.NativeFile, start: int, end: int) -> Iterator[tuple[int, pa.Buffer]]:
-        at = start
+        at = start or self._first(file, raw)
         while at < end:
             with file.faults():
                 raw.seek(at)
                 data = raw.read(min(BLOCK, end - at))
-                cut = len(data) if at + len(data) == end else data.rfind(b"\n") + 1
+                cut = len(data) if at + len(data) == end else last_end(data)
                 if not cut:
                     stop = line_end(raw, at + len(data), end)
                     raw.seek(at)
@@ -147,17 +142,19 @@ class LinesFormat(ABC):
                     cut = len(data)
             if not data:
                 raise file.refusal(f"it ends before byte {end}, up to which it was planned", "restore the file")
-            skip = self._skip(file, data) if at == 0 else 0
-            block = memoryview(data)[skip:cut]
-            if bytes(block).strip(self.blank):
-                yield at + skip, pa.py_buffer(block)
+            yield at, pa.py_buffer(memoryview(data)[:cut])
             at += cut
 
-    def _skip(self, file: InputFile, data: bytes) -> int:
-        at = len(BOM) if data.startswith(BOM) else 0
-        for _ in range(self.head(file)):
-            at = data.find(b"\n", at) + 1 or len(data)
-        return at
+    def _first(self, file: InputFile, raw: pa.NativeFile) -> int:
+        with file.faults():
+            raw.seek(0)
+            return max(len(BOM) if raw.read(len(BOM)) == BOM else 0, self.head(file))
+
+    def _parsed(self, file: InputFile, block: pa.Buffer) -> list[pa.RecordBatch]:
+        if not bytes(block).strip(self.blank):
+            return []
+        # Convert the rows here as well: a null or a timestamp may be what does not fit.
+        return list(self._pieces(file, self.parse(file, block)))
 
     def _pieces(self, file: InputFile, table: pa.Table) -> Iterator[pa.RecordBatch]:
         for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
@@ -166,14 +163,14 @@ class LinesFormat(ABC):
 
     def _at_line(self, file: InputFile, block: pa.Buffer, at: int, problem: Exception) -> Exception:
         """Find the first line that does not fit, by binary search."""
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + 1
+        ends = ends_of(block)
         ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
         low, high = 0, len(ends) - 1
         while low < high:
             middle = (low + high) // 2
             first = int(ends[low - 1]) if low else 0
             try:
-                list(self._pieces(file, self.parse(file, block.slice(first, int(ends[middle]) - first))))
+                self._parsed(file, block.slice(first, int(ends[middle]) - first))
                 low = middle + 1
             except pa.ArrowException as nearer:
                 problem, high = nearer, middle
@@ -185,61 +182,3 @@ class LinesFormat(ABC):
             "correct the line, or the schema or the format options, and start again with the option "
             "changed_files=accept if the file was changed",
         )
-
-
-def line_end(raw: pa.NativeFile, at: int, end: int) -> int:
-    """The beginning of the first line that begins after byte `at`; at most `end`."""
-    raw.seek(at)
-    while at < end:
-        data = raw.read(min(SCAN, end - at))
-        found = data.find(b"\n")
-        if found >= 0:
-            return int(at + found + 1)
-        if not data:
-            break
-        at += len(data)
-    return end
-
-
-def after_lines(raw: pa.NativeFile, at: int, end: int, lines: int) -> tuple[int, int]:
-    """The end of `lines` lines from `at`, at most `end`, and how many there were."""
-    raw.seek(at)
-    seen, last = 0, b"\n"
-    while at < end:
-        data = raw.read(min(SCAN, end - at))
-        if not data:
-            break
-        here = data.count(b"\n")
-        if seen + here >= lines:
-            nth = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)[lines - seen - 1]
-            return at + int(nth) + 1, lines
-        seen, at, last = seen + here, at + len(data), data[-1:]
-    return end, seen + (last != b"\n")
-
-
-def count_lines(raw: pa.NativeFile, upto: int) -> int:
-    """The number of lines that end before a byte."""
-    raw.seek(0)
-    return sum(data.count(b"\n") for data in iter(lambda: raw.read(min(SCAN, upto - raw.tell())), b""))
-
-
-def filled_lines(block: pa.Buffer) -> int:
-    """The number of lines of a block that are not blank."""
-    data = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(data == 10)
-    lengths = np.diff(ends, prepend=-1) - 1
-    blank = (lengths == 0) | ((lengths == 1) & (data[ends - 1] == 13))
-    rest = len(data) - (int(ends[-1]) + 1 if len(ends) else 0)
-    return len(ends) - int(np.count_nonzero(blank)) + (rest > 0)
-
-
-def first_line(file: InputFile) -> bytes:
-    """The file's first line without its end, decompressed."""
-    with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
-        line = io.BytesIO()
-        while data := raw.read(64 * 1024):
-            head, end, _ = data.partition(b"\n")
-            line.write(head)
-            if end:
-                break
-    return line.getvalue().removeprefix(BOM).rstrip(b"\r")

@@ -211,9 +211,11 @@ class ParquetFormat:
         Raises:
             DataError: the file has changed, is damaged, or has other columns than declared; names it.
         """
-        file.verify()
-        if not file.size:
-            return
+        with file.unchanged():
+            if file.size:
+                yield from self._rows(file, start, end, keep)
+
+    def _rows(self, file: InputFile, start: int, end: int | None, keep: pa.Array | None) -> Iterator[pa.RecordBatch]:
         with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
             found = _schema(parquet)
             absent = [name for name in self._wanted.names if self._grown and match(name, found.names) is None]
@@ -237,6 +239,11 @@ class ParquetFormat:
                         row += batch.num_rows
                         if end is not None and row >= end:
                             break
+                    if row < first + group.num_rows and (end is None or row < end):
+                        raise file.refusal(
+                            f"it is damaged: row group {index} has {row - first} of {group.num_rows} rows",
+                            "replace it with an undamaged copy, and start again with changed_files=accept",
+                        )
                 first += group.num_rows
 
     def _check(self, file: InputFile, footer: Footer) -> None:

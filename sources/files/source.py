@@ -220,6 +220,8 @@ class Files(ChannelSource):
 
     def _advance_file(self, file: InputFile, start: int, limit: Limit) -> Advance:
         if not file.size or (start >= file.size and self._format_name(file.name) != "parquet"):
+            # A file that was empty when it was discovered may have been filled since.
+            file.verify()
             return Advance(start, True, rows=0, bytes=0)
         return self._format(file.name).advance(file, start, limit)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv, json, types
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import refused
 from spark_ext.schemas.columns import instants, match
-from spark_ext.sources.files.lines import BLOCK, LinesFormat, filled_lines, first_line
+from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line
+from spark_ext.sources.files.lines import BLOCK, LinesFormat
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,25 @@ class Dialect:
     timestamp_format: str | None = None
 
 
+_FIRST = b"{}\n"
+"""An object to begin with."""
+
+_LARGEST = 2**31 - 16
+"""Most bytes that Arrow takes as a block of JSON."""
+
+
+class Header(NamedTuple):
+    """The first line of a CSV file."""
+
+    names: list[str]
+    end: int
+    """The byte after it."""
+
+
+InputKey = tuple[str, int, int | None]
+"""Path, size and modification time of a file."""
+
+
 class CsvFormat(LinesFormat):
     """CSV: columns by name if there is a header, else by position."""
 
@@ -33,22 +55,20 @@ class CsvFormat(LinesFormat):
         super().__init__(wanted, whole=multiline)
         self._dialect = dialect
         self._multiline = multiline
-        self._names: dict[str, list[str]] = {}
+        self._headers: dict[InputKey, Header] = {}
         _refuse_types(wanted, operator, "csv", lambda kind: types.is_nested(kind) or types.is_duration(kind))
 
     def head(self, file: InputFile) -> int:
-        """1 with a header, else 0."""
-        return int(self._dialect.header)
+        """The byte after the header; 0 without one."""
+        return self._header(file).end
 
     def check(self, file: InputFile) -> None:
         """Refuse a file with a header in which a declared column is missing."""
-        if self._dialect.header:
-            self._file_names(file)
-            self._names.pop(file.path, None)
+        self._header(file)
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
         """Parse lines into columns."""
-        names = self._file_names(file)
+        names = self._header(file).names
         table = csv.read_csv(
             pa.BufferReader(block),
             read_options=csv.ReadOptions(use_threads=False, block_size=block.size + 1, column_names=names),
@@ -65,27 +85,37 @@ class CsvFormat(LinesFormat):
         """
         if self._dialect.quote is None or self._dialect.quote.encode() not in bytes(block):
             return
-        last = bytes(block).rstrip(b"\r\n").rpartition(b"\n")[2]
-        twice = (last + b"\n") * 2
-        again = csv.read_csv(
-            pa.BufferReader(twice),
-            read_options=csv.ReadOptions(autogenerate_column_names=True, block_size=len(twice) + 1),
-            parse_options=self._parse_options(),
-            convert_options=csv.ConvertOptions(check_utf8=False),
-        )
-        if again.num_rows != 2 or rows != filled_lines(block):
+        text = bytes(block).rstrip(b"\r\n")
+        ends = ends_of(text)
+        if not self._closed(text[ends[-1] if len(ends) else 0 :]) or rows != filled_lines(block, b"\r\n"):
             raise pa.ArrowInvalid("a quoted value continues after the end of a line; set the option 'multiline'")
+
+    def _closed(self, line: bytes) -> bool:
+        """Whether no quote is open at the end of a line: twice the line is then two rows."""
+        if self._dialect.quote is None or self._dialect.quote.encode() not in line:
+            return True
+        twice = (line + b"\n") * 2
+        try:
+            again = csv.read_csv(
+                pa.BufferReader(twice),
+                read_options=csv.ReadOptions(autogenerate_column_names=True, block_size=len(twice) + 1),
+                parse_options=self._parse_options(),
+                convert_options=csv.ConvertOptions(check_utf8=False),
+            )
+        except pa.ArrowInvalid:
+            return False
+        return bool(again.num_rows == 2)
 
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         """Parse a file in which quoted values may contain line breaks."""
-        names = self._file_names(file)
+        names, end = self._header(file)
+        raw.read(end)
         try:
             reader = csv.open_csv(
                 raw,
-                read_options=csv.ReadOptions(
-                    use_threads=False, block_size=BLOCK, column_names=names, skip_rows=self.head(file)
-                ),
-                parse_options=self._parse_options(),
+                read_options=csv.ReadOptions(use_threads=False, block_size=BLOCK, column_names=names),
+                # A block of a compressed file may end in a quoted value too.
+                parse_options=self._parse_options(multiline=True),
                 convert_options=self._convert_options(file, names),
             )
         except pa.ArrowInvalid as problem:
@@ -98,41 +128,55 @@ class CsvFormat(LinesFormat):
     def _held(self, file: InputFile) -> pa.Schema:
         return pa.schema([field for field in self._wanted if field.name not in file.constants])
 
-    def _file_names(self, file: InputFile) -> list[str]:
-        """The names of the file's columns, with the declared spelling of declared columns."""
+    def _header(self, file: InputFile) -> Header:
+        """The names of the file's columns, with the declared spelling of declared columns, and where they end."""
         wanted = self._held(file).names
         if not self._dialect.header:
-            return list(wanted)
-        if file.path not in self._names:
-            line = first_line(file)
-            with file.faults():
-                row = csv.read_csv(
-                    pa.BufferReader(line + b"\n"),
-                    read_options=csv.ReadOptions(autogenerate_column_names=True, block_size=len(line) + 2),
-                    parse_options=self._parse_options(),
-                    convert_options=csv.ConvertOptions(null_values=[]),
+            return Header(list(wanted), 0)
+        key = (file.path, file.size, file.modified)
+        if key not in self._headers:
+            with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+                line, end = first_line(raw, self._closed if self._multiline else lambda _: True)
+            if not self._closed(line):
+                raise file.refusal(
+                    "a quoted value of its header continues after the end of a line", "set the option 'multiline'"
                 )
-            found = [str(column[0].as_py()) for column in row.columns]
-            for name in wanted:
-                theirs = match(name, found)
-                if theirs is None or found.count(theirs) > 1:
-                    how = f"has the column '{name}' twice" if theirs else f"does not have the column '{name}'"
-                    raise file.refusal(
-                        f"its header {how}; it has: {', '.join(found)}",
-                        "declare the columns that all files have, or read this file with a source of its own",
-                    )
-                found[found.index(theirs)] = name
-            self._names = {file.path: found}
-        return self._names[file.path]
+            # A file of empty lines has no rows, and needs no header.
+            names = self._matched(file, self._split(file, line), wanted) if line else list(wanted)
+            self._headers = {key: Header(names, end)}
+        return self._headers[key]
 
-    def _parse_options(self) -> csv.ParseOptions:
+    def _split(self, file: InputFile, line: bytes) -> list[str]:
+        with file.faults():
+            row = csv.read_csv(
+                pa.BufferReader(line + b"\n"),
+                read_options=csv.ReadOptions(autogenerate_column_names=True, block_size=len(line) + 2),
+                parse_options=self._parse_options(),
+                convert_options=csv.ConvertOptions(null_values=[]),
+            )
+        return [str(column[0].as_py()) for column in row.columns]
+
+    @staticmethod
+    def _matched(file: InputFile, found: list[str], wanted: list[str]) -> list[str]:
+        for name in wanted:
+            theirs = match(name, found)
+            if theirs is None or found.count(theirs) > 1:
+                how = f"has the column '{name}' twice" if theirs else f"does not have the column '{name}'"
+                raise file.refusal(
+                    f"its header {how}; it has: {', '.join(found)}",
+                    "declare the columns that all files have, or read this file with a source of its own",
+                )
+            found[found.index(theirs)] = name
+        return found
+
+    def _parse_options(self, *, multiline: bool = False) -> csv.ParseOptions:
         dialect = self._dialect
         return csv.ParseOptions(
             delimiter=dialect.sep,
             quote_char=dialect.quote or False,
             double_quote=dialect.escape is None,
             escape_char=dialect.escape or False,
-            newlines_in_values=self._multiline,
+            newlines_in_values=multiline or self._multiline,
         )
 
     def _convert_options(self, file: InputFile, names: list[str]) -> csv.ConvertOptions:
@@ -166,16 +210,42 @@ class JsonFormat(LinesFormat):
         )
 
     def parse(self, file: InputFile, block: pa.Buffer) -> pa.Table:
-        """Parse lines into columns; a missing key is null, an undeclared key is ignored."""
+        """Parse lines into columns; a missing key is null, an undeclared key is ignored.
+
+        A line `null` is a row of nulls.
+        """
+        table = self._objects(file, block)
+        lines = len(ends_of(block)) + (bytes(block[-1:]) not in (b"\n", b"\r"))
+        if table.num_rows not in (lines, filled_lines(block, self.blank)):
+            raise pa.ArrowInvalid(
+                "a line is not one object: it has several, or an object continues after its end; set the option "
+                "'multiline'"
+            )
+        return _as_declared(table, self._held(file), self._timestamp_format)
+
+    def _objects(self, file: InputFile, block: pa.Buffer) -> pa.Table:
+        """All objects of a block.
+
+        Arrow takes bytes of strings as they are, and ends the process if the first value of a block is null.
+        """
+        _check_utf8(block)
+        data = _FIRST + bytes(block)
         table = json.read_json(
-            pa.BufferReader(block),
-            read_options=json.ReadOptions(use_threads=False, block_size=block.size + 1),
+            pa.BufferReader(data),
+            read_options=json.ReadOptions(use_threads=False, block_size=len(data) + 1),
             parse_options=self._parse_options(file),
         )
-        return _as_declared(table, self._held(file), self._timestamp_format)
+        return table.slice(1)
 
     def stream(self, file: InputFile, raw: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         """Parse a file in which an object may span lines."""
+        if _may_have_null(file):
+            data = raw.read().removeprefix(BOM)
+            if len(data) >= _LARGEST:
+                raise pa.ArrowInvalid("it has a null between its objects, and 2 GiB or more: remove the null")
+            table = _as_declared(self._objects(file, pa.py_buffer(data)), self._held(file), self._timestamp_format)
+            yield from table.combine_chunks().to_batches()
+            return
         try:
             reader = json.open_json(
                 raw,
@@ -187,6 +257,7 @@ class JsonFormat(LinesFormat):
                 return
             raise
         for batch in reader:
+            batch.validate(full=True)  # UTF-8
             table = _as_declared(pa.Table.from_batches([batch]), self._held(file), self._timestamp_format)
             yield from table.combine_chunks().to_batches()
 
@@ -200,6 +271,25 @@ class JsonFormat(LinesFormat):
             unexpected_field_behavior="ignore",
             newlines_in_values=self._multiline,
         )
+
+
+def _check_utf8(block: pa.Buffer) -> None:
+    try:
+        pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, block.size], np.int32)), block).validate(full=True)
+    except pa.ArrowInvalid:
+        raise pa.ArrowInvalid("it is not valid UTF-8") from None
+
+
+def _may_have_null(file: InputFile) -> bool:
+    """Whether a file may have a null between its objects: `null` at its beginning or after a brace."""
+    with pa.input_stream(file.open(), file.compression) as raw:
+        before = b"}"
+        while data := raw.read(SCAN):
+            text = before + data.translate(None, JsonFormat.blank).removeprefix(BOM)
+            if b"}null" in text:
+                return True
+            before = text[-4:]
+    return False
 
 
 def _as_text(kind: pa.DataType) -> bool:

@@ -67,6 +67,8 @@ class InputFile:
     """Columns that are not in the file: one value, as text, for all its rows."""
     if_gone: str = "restore the file, or restore the job from a checkpoint before the file was discovered"
     """What to do if it no longer exists."""
+    accepted: bool = False
+    """Whether it is read as it was when this object was made, not as it was discovered."""
 
     @property
     def local(self) -> bool:
@@ -78,11 +80,32 @@ class InputFile:
         """The codec of a compressed text file, by its suffix."""
         return COMPRESSED.get(Path(self.path).suffix.lower())
 
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Read the file, and check before and after it that the file is as it was discovered.
+
+        Raises:
+            DataError: it has changed; what was read is not to be used.
+        """
+        self.verify()
+        try:
+            yield
+        except DataError:
+            self.verify()  # a file that is being rewritten is not damaged
+            raise
+        self.verify()
+
     def as_it_is(self) -> InputFile:
-        """The file as it is now, whatever has changed since its discovery."""
+        """The file as it is now, whatever has changed since its discovery; it may not change while it is read.
+
+        Raises:
+            DataError: it no longer exists.
+        """
         with self.faults():
             found = self.filesystem.get_file_info(self.path)
-        return replace(self, size=found.size or 0, modified=None)
+        if found.type != fs.FileType.File:
+            raise self._gone()
+        return replace(self, size=found.size, modified=found.mtime_ns, accepted=True)
 
     def refusal(self, what: str, do: str) -> DataError:
         """An error that names this file."""
@@ -105,18 +128,24 @@ class InputFile:
         if found.type != fs.FileType.File:
             raise self._gone()
         if found.size != self.size:
-            raise self._changed(f"it had {self.size} bytes when it was discovered and has {found.size} now")
+            since = "when reading it began" if self.accepted else "when it was discovered"
+            raise self._changed(f"it had {self.size} bytes {since} and has {found.size} now")
         if self.modified is not None and found.mtime_ns != self.modified:
-            raise self._changed("it was modified after it was discovered")
+            since = "while it was read" if self.accepted else "after it was discovered"
+            raise self._changed(f"it was modified {since}")
 
     def _gone(self) -> DataError:
         return self.refusal("it no longer exists", self.if_gone)
 
     def _changed(self, how: str) -> DataError:
+        writer = (
+            "A writer should fill a file under a name that begins with '_' or '.', and rename it when it is complete"
+        )
         return self.refusal(
             f"{how}; its rows may differ from those that were planned",
-            "restore the file with its modification time, or load with changed_files=accept. A writer should fill a "
-            "file under a name that begins with '_' or '.', and rename it when it is complete",
+            f"start again when the file is complete. {writer}"
+            if self.accepted
+            else f"restore the file with its modification time, or load with changed_files=accept. {writer}",
         )
 
     def open(self) -> pa.NativeFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
@@ -12,27 +12,12 @@ from typing import Literal
 import pyarrow as pa
 from pyarrow import fs
 
+from spark_ext.datafiles.entry import Entry, hidden
 from spark_ext.datafiles.input_file import KEPT
+from spark_ext.datafiles.local_tree import TwiceError, once, walk
 from spark_ext.errors import ConfigurationError, StorageError, refused
 
 _MAGIC = re.compile(r"[*?\[{]")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file that a listing found."""
-
-    name: str
-    """Relative to the listing's root."""
-    size: int
-    """Bytes."""
-    modified: int
-    """Nanoseconds since 1970 UTC; 0 if the storage does not report it."""
-
-    @property
-    def folder(self) -> str:
-        """The file's folder, relative to the root; `.` for the root itself."""
-        return self.name.rpartition("/")[0] or "."
 
 
 @dataclass(frozen=True)
@@ -86,8 +71,10 @@ class Listing:
     def entries(self) -> list[Entry]:
         """All current files, in order. Names that begin with `_` or `.` are skipped.
 
+        A local file that is reached by its own path and by a symbolic link is listed once, by its own path.
+
         Raises:
-            ConfigurationError: there is no such file or folder.
+            ConfigurationError: there is no such file or folder, or two links lead to one file.
             StorageError: the storage could not be listed.
         """
         self.check()
@@ -97,7 +84,9 @@ class Listing:
                 return [Entry(info.base_name, info.size, _modified(info))]
             raise self._absent()
         key = _by_name if self.order == "name" else _by_time
-        return sorted(self._matching(self._listed()), key=key)
+        if self.filesystem.type_name == "local":
+            return sorted(self._local(), key=key)
+        return sorted((entry for entry in self._listed() if self._matches(entry.name)), key=key)
 
     def check(self) -> None:
         """Check the path, without a listing.
@@ -116,10 +105,27 @@ class Listing:
             "correct the option 'path'; executors must have access to it too",
         )
 
-    def _listed(self) -> Iterator[Entry]:
-        deep = self.recursive or (self._kind != fs.FileType.Directory and "/" in self._glob)
+    @property
+    def _deep(self) -> bool:
+        return self.recursive or (self._kind != fs.FileType.Directory and "/" in self._glob)
+
+    def _local(self) -> list[Entry]:
         try:
-            found = self.filesystem.get_file_info(fs.FileSelector(self.root, recursive=deep))
+            return once([found for found in walk(self.root, deep=self._deep) if self._matches(found.entry.name)])
+        except FileNotFoundError as problem:
+            raise self._absent() from problem
+        except OSError as problem:
+            raise self._unreachable(problem) from problem
+        except TwiceError as problem:
+            raise refused(
+                f"in '{self.root}' {problem}",
+                self.operator,
+                "remove one of them, or select files with the options 'path' and 'pattern'; a file is read once",
+            ) from None
+
+    def _listed(self) -> Iterator[Entry]:
+        try:
+            found = self.filesystem.get_file_info(fs.FileSelector(self.root, recursive=self._deep))
         except FileNotFoundError as problem:
             raise self._absent() from problem
         except (OSError, pa.ArrowException) as problem:
@@ -133,17 +139,20 @@ class Listing:
     def _glob(self) -> str:
         return self.path[len(self.root.rstrip("/")) + 1 :]
 
-    def _matching(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def _matches(self, name: str) -> bool:
+        names, paths = self._patterns
+        return (
+            not hidden(name)
+            and (names is None or names.match(name.rpartition("/")[2]) is not None)
+            and (paths is None or paths.fullmatch(name) is not None)
+        )
+
+    @cached_property
+    def _patterns(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
         names = re.compile(translate(self.pattern)) if self.pattern else None
         tail = "(/.*)?" if self.recursive else "(/[^/]*)?"
         paths = None if self._kind == fs.FileType.Directory else re.compile(glob_regex(self._glob) + tail)
-        for entry in entries:
-            if (
-                not hidden(entry.name)
-                and (names is None or names.match(entry.name.rpartition("/")[2]))
-                and (paths is None or paths.fullmatch(entry.name))
-            ):
-                yield entry
+        return names, paths
 
 
 def _modified(info: fs.FileInfo) -> int:
@@ -156,11 +165,6 @@ def _by_name(entry: Entry) -> tuple[str, ...]:
 
 def _by_time(entry: Entry) -> tuple[int, str]:
     return entry.modified, entry.name
-
-
-def hidden(name: str) -> bool:
-    """Whether Spark ignores a file: a part of its path begins with `.` or `_`, unless it is `_key=value`."""
-    return any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in name.split("/"))
 
 
 def glob_regex(pattern: str) -> str:

@@ -1,0 +1,173 @@
+"""`files` on CSV and JSON as other programs write it: line ends, bytes that are not UTF-8, nulls, quotes, headers."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_ext.errors import DataError
+from spark_ext.sources.contract import Limit
+from spark_ext.sources.files import line_ends
+from spark_ext.sources.files.source import Files
+from spark_ext.testing.source_kit import drive
+from tests.sources.files.files_kit import options, read_all, source
+
+DDL = "id int, w string"
+
+ENDS = {
+    "cr": b"id,w\r1,a\r2,b\r",
+    "cr, no end": b"id,w\r1,a\r2,b",
+    "cr header": b"id,w\r1,a\n2,b\n",
+    "lf header": b"id,w\n1,a\r2,b\r",
+    "mixed": b"id,w\r\n1,a\r2,b\n",
+    "empty lines": b"\n\r\r\nid,w\r\r1,a\n\r\n2,b\r",
+}
+
+
+@pytest.mark.parametrize("text", ENDS.values(), ids=ENDS.keys())
+def test_csv_lines_end_at_cr_too(tmp_path: Path, text: bytes) -> None:
+    """Finding 2: a CSV file with CR line ends and a header had no rows, one with a CR header lost its first row."""
+    (tmp_path / "x.csv").write_bytes(text)
+    wanted = [{"id": 1, "w": "a"}, {"id": 2, "w": "b"}]
+    for multiline in ("false", "true"):
+        assert read_all(source(tmp_path, DDL, header="true", multiline=multiline)) == wanted
+    trace = drive(
+        Files,
+        options(tmp_path, header="true"),
+        schema=source(tmp_path, DDL).declared,
+        limits=[{"max_rows_per_epoch": "1"}],
+    )
+    assert trace.rows("x.csv").to_pylist() == wanted
+
+
+def test_lines_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    """Finding 2: the same rows as Spark's readers, whatever ends the lines; a JSON line `null` as well."""
+    for index, text in enumerate(ENDS.values()):
+        (tmp_path / f"{index}.csv").write_bytes(text)
+    found = spark.read.schema(DDL).option("header", "true").csv(str(tmp_path)).collect()
+    ours = read_all(source(tmp_path, DDL, header="true"))
+    assert sorted(map(tuple, found)) == sorted((row["id"], row["w"]) for row in ours)
+    text = b'{"id":1}\r{"id":2}\r\nnull\n{"id":3}'
+    (tmp_path / "x.json").write_bytes(text)
+    theirs = [row.id for row in spark.read.schema(DDL).json(str(tmp_path / "x.json")).collect()]
+    assert [row["id"] for row in read_all(source(tmp_path / "x.json", DDL))] == theirs == [1, 2, None, 3]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_row_limits_are_exact_with_cr(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 50: a file with CR line ends was one line to row limits, however many rows it has."""
+    monkeypatch.setattr(line_ends, "SCAN", 7)
+    row = {"csv": "{0},w{0}", "json": '{{"id": {0}}}'}[kind]
+    ends = ["\r", "\n", "\r\n"]
+    (tmp_path / f"x.{kind}").write_bytes("".join(row.format(n) + ends[n % 3] for n in range(20)).encode())
+    made = source(tmp_path, DDL)
+    (channel,) = made.discover()
+    at, seen = 0, []
+    while True:
+        step = made.advance(channel, at, Limit(rows=3))
+        ids = [id_ for batch in made.read(channel, at, step.end) for id_ in batch["id"].to_pylist()]
+        assert step.rows == len(ids)
+        seen.append(ids)
+        at = step.end
+        if step.finished:
+            break
+    assert seen == [list(range(n, min(20, n + 3))) for n in range(0, 20, 3)]
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"id":1}{"id":2}\n', b'{"id":1,\r"w":"x"}\n', b'{"id":0}\n{"id":1}null\n', b'{"id":1,\n"w":"x"}\n']
+)
+def test_a_json_line_is_one_object(tmp_path: Path, text: bytes) -> None:
+    """Finding 50: two JSON objects on a line were two rows, whatever the row limit."""
+    (tmp_path / "x.json").write_bytes(text)
+    with pytest.raises(DataError, match=r"x\.json.*line"):
+        read_all(source(tmp_path, DDL))
+    assert len(read_all(source(tmp_path, DDL, multiline="true"))) == 1 + (text.count(b"}") > 1) + (b"null" in text)
+
+
+@pytest.mark.parametrize("multiline", ["false", "true"])
+@pytest.mark.parametrize("bad", [b'{"id":2,"w":"a\xffb"}', b'{"id":2,"w":"\xc3"}', b'{"id":2,"w":"\xed\xa0\x80"}'])
+def test_json_that_is_not_utf8_is_refused(tmp_path: Path, bad: bytes, multiline: str) -> None:
+    """Finding 45: bytes that are not UTF-8 became a string; CSV refuses them."""
+    (tmp_path / "x.json").write_bytes(b'{"id":1}\n' + bad + b'\n{"id":3}\n')
+    line = "line 2 .*UTF-8" if multiline == "false" else "UTF8"
+    with pytest.raises(DataError, match=rf"x\.json.*{line}"):
+        read_all(source(tmp_path, DDL, multiline=multiline))
+    (tmp_path / "x.json").unlink()
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b'{"id":1}\n' + bad))
+    with pytest.raises(DataError, match=r"x\.json\.gz.*UTF8"):
+        read_all(source(tmp_path, DDL, multiline=multiline))
+    (tmp_path / "x.json.gz").unlink()
+    (tmp_path / "x.csv").write_bytes(b"1,a\n2,\xff\n")
+    with pytest.raises(DataError, match=r"x\.csv.*line 2|x\.csv.*UTF8"):
+        read_all(source(tmp_path, DDL, multiline=multiline))
+
+
+NULLS = """
+import sys
+from tests.sources.files.files_kit import read_all, source
+for name, multiline in (("a.json", "false"), ("a.json", "true"), ("b.json", "true"), ("c.json.gz", "false")):
+    rows = read_all(source(sys.argv[1] + "/" + name, "id int", multiline=multiline))
+    print(name, [row["id"] for row in rows[:2] + rows[-2:]])
+"""
+
+
+def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
+    """Finding 10: a file whose first line is `null` ended the process that read it (in a process of its own here)."""
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbfnull\n{"id":1}\nnull')
+    # The null is the first value of the second block.
+    filled = b'{"id":1}' + b" " * (8 * 1024 * 1024 - 8)
+    (tmp_path / "b.json").write_bytes(filled + b'null\n{"id":2}')
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(b'null\n{"id":1}\n'))
+    ran = subprocess.run([sys.executable, "-c", NULLS, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran
+    assert ran.stdout.splitlines() == [
+        "a.json [None, 1, 1, None]",
+        "a.json [None, 1, 1, None]",
+        "b.json [1, None, None, 2]",
+        "c.json.gz [None, 1, None, 1]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (b"id,w", []),
+        (b'"id",w', []),
+        (b"\n\r\n", []),
+        (b'"id\nx",id,w\n0,1,a\n', [{"id": 1, "w": "a"}]),
+        (b'id,w\n1,"a\rb"\n', [{"id": 1, "w": "a\rb"}]),
+    ],
+)
+def test_odd_headers_of_files_with_several_lines_per_row(
+    tmp_path: Path, text: bytes, rows: list[dict[str, object]]
+) -> None:
+    """Finding 50: a header without a line end, with a line break in quotes, or after an empty line was refused."""
+    (tmp_path / "x.csv").write_bytes(text)
+    assert read_all(source(tmp_path, DDL, header="true", multiline="true")) == rows
+    if b'"' not in text or not rows:
+        assert read_all(source(tmp_path, DDL, header="true")) == rows
+    else:
+        with pytest.raises(DataError, match="a quoted value") as refused:
+            read_all(source(tmp_path, DDL, header="true"))
+        assert "multiline" in str(refused.value)
+
+
+def test_a_header_whose_quote_is_never_closed_is_refused_by_name(tmp_path: Path) -> None:
+    """Finding 49: such a file raised Arrow's own error."""
+    (tmp_path / "x.csv").write_bytes(b'"id","w\n' + b"1,a\n" * 50_000)
+    for multiline in ("false", "true"):
+        with pytest.raises(DataError, match=r"x\.csv"):
+            read_all(source(tmp_path, DDL, header="true", multiline=multiline))
+
+
+def test_a_compressed_file_has_quoted_line_breaks_at_any_byte(tmp_path: Path) -> None:
+    """Finding 50: a line break in quotes at the end of a block of a compressed file cut the value."""
+    words = [f"a\n{n}" for n in range(1_500_000)]
+    (tmp_path / "x.csv.gz").write_bytes(gzip.compress("".join(f'"{word}"\n' for word in words).encode(), 1))
+    assert [row["w"] for row in read_all(source(tmp_path, "w string"))] == words
