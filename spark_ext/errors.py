@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final
 
+from spark_ext.masking import mask
+
 NOTHING_DONE: Final = "nothing was read or written"
 """What is kept when something is refused before any data moved."""
 
@@ -20,6 +22,8 @@ NOTHING_VISIBLE: Final = "nothing of this epoch is visible; what was committed b
 
 class SparkExtError(Exception):
     """Base of every error that spark-ext raises on purpose.
+
+    Secrets that the process knows are masked in all texts (see `masking`).
 
     Args:
         what: what happened, one sentence.
@@ -32,8 +36,9 @@ class SparkExtError(Exception):
     """Stable name of the kind of error, used in tables and by `from_text`."""
 
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "") -> None:
-        super().__init__(what)
-        self.what, self.operator, self.kept, self.do = (" ".join(text.split()) for text in (what, operator, kept, do))
+        given = tuple(" ".join(mask(text).split()) for text in (what, operator, kept, do))
+        super().__init__(given[0])
+        self.what, self.operator, self.kept, self.do = given
 
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.what}"]
@@ -147,6 +152,8 @@ class CommitError(TransientError):
     """A sink could not commit an epoch within its retries; the next attempt finds out whether it took effect."""
 
     code = "COMMIT"
+    retry_now: bool = True
+    """False if the target itself has asked not to be called again soon: no further attempt is made in this epoch."""
 
 
 class JobFailedError(SparkExtError):
@@ -157,7 +164,7 @@ class JobFailedError(SparkExtError):
 
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "", cause_text: str = "") -> None:
         super().__init__(what, operator=operator, kept=kept, do=do)
-        self.cause_text = cause_text
+        self.cause_text = mask(cause_text)
 
 
 def refused(what: str, who: str, do: str, kept: str = NOTHING_DONE) -> ConfigurationError:
