@@ -7,12 +7,12 @@ makes the coordinator look at the facts now rather than a moment later.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from spark_ext.masking import logger
 from spark_ext.spark import jvm
 from spark_ext.spark.query_events import Hint, hint_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-log = logging.getLogger("spark_ext.listeners")
+log = logger("spark_ext.listeners")
 
 
 class JobListener(StreamingQueryListener):

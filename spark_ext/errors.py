@@ -16,6 +16,8 @@ import re
 import secrets
 from typing import ClassVar, Final
 
+from spark_ext.masking import mask
+
 NOTHING_DONE: Final = "nothing was read or written"
 """What is kept when something is refused before any data moved."""
 
@@ -37,6 +39,8 @@ def for_workers() -> dict[str, str]:
 class SparkExtError(Exception):
     """Base of every error that spark-ext raises on purpose.
 
+    Secrets that the process knows are masked in all texts (see `masking`).
+
     Args:
         what: what happened, one sentence.
         operator: where: the uid of a job, source, query or sink, with channel and epoch if they are known.
@@ -51,7 +55,7 @@ class SparkExtError(Exception):
     """Spark's and the worker's stack traces, for an error that came through Spark; not part of the message."""
 
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "") -> None:
-        parts = (" ".join(_without_mark(text).split()) for text in (what, operator, kept, do))
+        parts = (" ".join(mask(_without_mark(text)).split()) for text in (what, operator, kept, do))
         self.what, self.operator, self.kept, self.do = parts
         super().__init__(self.what)
 
@@ -168,6 +172,8 @@ class CommitError(TransientError):
     """A sink could not commit an epoch within its retries; the next attempt finds out whether it took effect."""
 
     code = "COMMIT"
+    retry_now: bool = True
+    """False if the target itself has asked not to be called again soon: no further attempt is made in this epoch."""
 
 
 class JobFailedError(SparkExtError):
@@ -182,7 +188,7 @@ class JobFailedError(SparkExtError):
 
     def __init__(self, what: str, *, operator: str = "", kept: str = "", do: str = "", cause_text: str = "") -> None:
         super().__init__(what, operator=operator, kept=kept, do=do)
-        self.cause_text = cause_text
+        self.cause_text = mask(cause_text)
 
 
 def refused(what: str, who: str, do: str, kept: str = NOTHING_DONE) -> ConfigurationError:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from spark_ext import masking
 from spark_ext.errors import refused
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 JOBS_OWN = "spark_ext."
 """How the names of options begin that a job adds; connectors do not see them."""
 
-_PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)\S+@")
+_PASSWORD_IN_ADDRESS = re.compile(r"(://[^/@:]*:)(\S+)@")
 """Up to the last `@`: a password may contain one, or a slash, that should have been encoded."""
 
 _SECRET = re.compile(
@@ -38,6 +39,17 @@ _SECRET = re.compile(
 )
 
 _PARAMETER_OF_ADDRESS = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
+
+_PASSWORD_OF_CONNECTION = re.compile(
+    r"""\b\w*(?:password|secret|token)\s*=\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s&;]+)""", re.IGNORECASE
+)
+"""In libpq's `key=value` form and in JAAS settings."""
+
+_SETTING = re.compile(
+    r"(^|[._-])(region|endpoint|protocol|mechanisms?|bucket|timeout|interval|ms|location|type|level|algorithm)([._-]|$)",
+    re.IGNORECASE,
+)
+"""Names inside a secret mapping, such as `security.protocol`, whose values are in many messages and are not secret."""
 
 Self = TypeVar("Self", bound="Options")
 
@@ -140,6 +152,7 @@ class Options(BaseModel):
             ConfigurationError: an option is unknown, missing or invalid; names the operator and the option.
         """
         given = {name.lower(): value for name, value in raw.items() if not name.lower().startswith(JOBS_OWN)}
+        cls.keep_secret(given)
         for name in SPARKS_OWN - cls.model_fields.keys():
             given.pop(name, None)
         who = f"{connector} {given.get('uid') or '(no uid)'}"
@@ -181,9 +194,55 @@ class Options(BaseModel):
             return value
         return _PARAMETER_OF_ADDRESS.sub(_without_secret, _PASSWORD_IN_ADDRESS.sub(r"\1***@", value))
 
+    @classmethod
+    def keep_secret(cls, given: Mapping[str, Any]) -> None:
+        """Have all secrets among these options masked in errors, in the log and in the ledger.
+
+        Args:
+            given: options by name, in lower case.
+        """
+        masking.remember(*(text for name, value in given.items() for text in cls._secrets(name, value)))
+
+    @classmethod
+    def _secrets(cls, name: str, value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield from _secrets_of_address(value)
+        if not cls.is_secret(name):
+            return
+        if isinstance(value, str):
+            try:
+                found = json.loads(value)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                yield value
+                yield from (_unquoted(match[1]) for match in _PASSWORD_OF_CONNECTION.finditer(value))
+                return
+            value = found
+        if isinstance(value, Mapping):
+            for inner, one in value.items():
+                if "header" in name or not _SETTING.search(str(inner)):
+                    yield from cls._secrets(name, one)
+
+    def __setstate__(self, state: Any) -> None:
+        """In another process of the job, which has to keep the secrets as well."""
+        super().__setstate__(state)
+        self.keep_secret(self.model_dump())
+
     def public(self) -> dict[str, Any]:
         """The options as plain values, secrets replaced by `***`: what may be stored in a table and shown."""
         return {name: self.shown(name, value) for name, value in self.model_dump(mode="json").items()}
+
+
+def _secrets_of_address(text: str) -> Iterator[str]:
+    if "://" not in text:
+        return
+    yield from (match[2] for match in _PASSWORD_IN_ADDRESS.finditer(text))
+    yield from (match[3] for match in _PARAMETER_OF_ADDRESS.finditer(text) if is_secret_parameter(match[2]))
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text[:1] in ("'", '"') else text
 
 
 def _without_secret(parameter: re.Match[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from spark_ext import masking
 from spark_ext.errors import refused
 from spark_ext.model.restarts import RestartPolicy
 from spark_ext.options import Milliseconds
@@ -50,6 +51,7 @@ class JobSettings(BaseModel):
         Raises:
             ConfigurationError: a setting is unknown or invalid.
         """
+        masking.remember(*map(str, dict(given.get("storage_options") or {}).values()))
         shipped = yaml.safe_load(files("spark_ext.conf").joinpath("job.yaml").read_text()) or {}
         try:
             return cls.model_validate({**shipped, **given})

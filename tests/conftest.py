@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 import spark_ext as sx
+from spark_ext import masking
 from spark_ext.errors import EnvironmentProblem
 from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_one_test() -> Iterator[None]:
+    """The secrets of one test are words of another one's messages."""
+    yield
+    masking.forget()
 
 
 @pytest.fixture(scope="session")

@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from spark_ext.clients.library import load
-from spark_ext.errors import ConfigurationError, DataError, FencedError, TransientError, refused
+from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
 
 if TYPE_CHECKING:
-    import httpx
+    import httpcore
 
     from spark_ext.sinks.http_2pc.chunks import Chunk
+    from spark_ext.sinks.http_2pc.exchange import Answer
+    from spark_ext.sinks.http_2pc.proxy import Proxy
 
 SHOWN = 300
 """Maximum number of characters of an answer that an error shows."""
-
-MOST_READ = 64 * 1024
-"""Maximum number of bytes of an answer that are read; after a longer one the connection is closed."""
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 """Statuses after which the same request may succeed."""
@@ -96,26 +95,27 @@ class Wire:
     secrets: tuple[str, ...]
     """Texts that no message may contain."""
     timeout: float
-    """Limit for connecting and for each wait for the receiver, seconds."""
+    """Limit for a request and its whole answer, seconds."""
     patience: float
     """Limit for the delay of one request by `Retry-After`, seconds."""
     conflict: str
     compress: bool
     ca_file: str | None
+    proxy: Proxy | None
     redact: bool
 
 
-_clients: dict[tuple[float, str | None], httpx.Client] = {}
+_pools: dict[tuple[str | None, Proxy | None], httpcore.ConnectionPool] = {}
 """Open connections of this process: sink objects are created again for each epoch."""
 
 
 def library(who: str) -> Any:
-    """The module `httpx`.
+    """The module `httpcore`.
 
     Raises:
         EnvironmentProblem: it is not installed.
     """
-    return load("httpx", "http", who)
+    return load("httpcore", "http", who)
 
 
 class Sender:
@@ -128,13 +128,14 @@ class Sender:
 
     def __init__(self, wire: Wire, who: str) -> None:
         self._wire, self._who = wire, who
-        self._httpx = library(who)
+        self._httpcore = library(who)
 
     def send(self, chunk: Chunk, headers: Mapping[str, str]) -> None:
         """Send a chunk until the receiver has taken it, waiting as long as the receiver asks for.
 
         Raises:
             TransientError: no answer, or one after which the same request may succeed.
+            CommitError: the receiver asks for a longer wait than is allowed.
             FencedError: the receiver has seen a newer incarnation.
             DataError: the receiver refused the rows.
             ConfigurationError: the receiver refused the address or the credentials.
@@ -144,42 +145,41 @@ class Sender:
         body = gzip.compress(chunk.body, mtime=0) if self._wire.compress else chunk.body
         given_up = time.monotonic() + self._wire.patience
         while True:
-            status, text, wait = self._request(body, {**self._wire.headers, **headers}, chunk)
-            meaning = verdict(status, self._wire.conflict)
+            answer = self._request(body, {**self._wire.headers, **headers}, chunk)
+            meaning = verdict(answer.status, self._wire.conflict)
+            wait = retry_after(answer.headers.get("retry-after"), datetime.now(timezone.utc))
             if meaning is Verdict.TAKEN:
                 return
             if meaning is Verdict.AGAIN and wait is not None and time.monotonic() + wait <= given_up:
                 tenacity.nap.sleep(wait)
                 continue
-            raise self._error(meaning, status, text, wait, chunk)
+            raise self._error(meaning, answer.status, answer.text, wait, chunk)
 
-    def _request(self, body: bytes, headers: Mapping[str, str], chunk: Chunk) -> tuple[int, str, float | None]:
+    def _request(self, body: bytes, headers: Mapping[str, str], chunk: Chunk) -> Answer:
+        from spark_ext.sinks.http_2pc.exchange import exchange
+
+        wire, client = self._wire, self._httpcore
         reach(FailPoint.HTTP_BEFORE_REQUEST)
+        failures = (client.TimeoutException, client.NetworkError, client.ProtocolError, client.ProxyError)
         try:
-            with self._client().stream(
-                self._wire.method, self._wire.url, content=body, headers=dict(headers)
-            ) as answer:
-                status = int(answer.status_code)
-                wait = retry_after(answer.headers.get("Retry-After"), datetime.now(timezone.utc))
-                try:
-                    text = _beginning(answer)
-                except self._httpx.DecodingError:
-                    # Only the status matters; the body is for messages.
-                    text = ""
-        except self._httpx.TransportError as problem:
-            raise self._no_answer(problem, chunk) from problem
+            answer = exchange(self._pool(), wire.method, wire.url, headers, body, wire.timeout)
+        except failures as problem:
+            # Not chained: the library quotes what it was given, headers included.
+            raise self._no_answer(problem, chunk) from None
         reach(FailPoint.HTTP_ANSWERED)
-        return status, text, wait
+        return answer
 
-    def _client(self) -> httpx.Client:
-        key = (self._wire.timeout, self._wire.ca_file)
-        if key not in _clients:
-            verify: Any = True
+    def _pool(self) -> httpcore.ConnectionPool:
+        from spark_ext.sinks.http_2pc.exchange import connections
+
+        key = (self._wire.ca_file, self._wire.proxy)
+        if key not in _pools:
+            trust = None
             if self._wire.ca_file is not None:
                 import ssl
 
                 try:
-                    verify = ssl.create_default_context(cafile=self._wire.ca_file)
+                    trust = ssl.create_default_context(cafile=self._wire.ca_file)
                 except OSError as problem:
                     raise refused(
                         f"the certificates of 'ca_file' could not be read: {problem}",
@@ -187,11 +187,18 @@ class Sender:
                         "use a readable file of PEM certificates",
                         kept="nothing was sent",
                     ) from problem
-            _clients[key] = self._httpx.Client(timeout=self._wire.timeout, verify=verify)
-        return _clients[key]
+            _pools[key] = connections(trust, self._wire.proxy)
+        return _pools[key]
 
     def _no_answer(self, problem: Exception, chunk: Chunk) -> ConfigurationError | TransientError:
         reason = self._clean(f"{type(problem).__name__}: {problem}")
+        if isinstance(problem, self._httpcore.ProxyError) and str(problem).startswith("407"):
+            return refused(
+                f"the proxy did not accept the credentials: {reason}",
+                self._operator(chunk),
+                "correct the user and password in HTTPS_PROXY or ALL_PROXY, with special characters percent-encoded",
+                kept="the epoch is recorded in the outbox; nothing was sent",
+            )
         if "CERTIFICATE_VERIFY_FAILED" in str(problem):
             return refused(
                 f"the receiver's certificate was not accepted: {reason}",
@@ -220,10 +227,20 @@ class Sender:
                 kept=kept,
                 do="nothing: the newer start of the job continues; make sure that only one is started",
             )
+        if meaning is Verdict.AGAIN and wait is not None:
+            late = CommitError(
+                f"the receiver did not take the request: {answer}; it asks to wait {wait:.0f} s, more than the option "
+                "'patience' allows",
+                operator=who,
+                kept=kept,
+                do="check the receiver, or raise 'patience'; the same request will be sent again when the query runs "
+                "again",
+            )
+            late.retry_now = False
+            return late
         if meaning is Verdict.AGAIN:
-            asked = "" if wait is None else f"; it asks to wait {wait:.0f} s, more than the option 'patience' allows"
             return TransientError(
-                f"the receiver did not take the request: {answer}{asked}",
+                f"the receiver did not take the request: {answer}",
                 operator=who,
                 kept=kept,
                 do="check the receiver; the same request will be sent again",
@@ -265,12 +282,3 @@ def shown(url: str) -> str:
     """An address without the parts that may be secret: query and user."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _beginning(answer: httpx.Response) -> str:
-    taken = b""
-    for part in answer.iter_bytes():
-        taken += part
-        if len(taken) >= MOST_READ:
-            break
-    return taken.decode(errors="replace")

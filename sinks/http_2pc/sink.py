@@ -18,19 +18,26 @@ from urllib.parse import unquote_plus, urlsplit
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext import masking
 from spark_ext.errors import ConfigurationError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import logger
 from spark_ext.options import Bytes, Milliseconds, Pairs, is_secret_parameter
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.chunks import Chunk, Cut
 from spark_ext.sinks.http_2pc.client import Sender, Wire, library, shown
+from spark_ext.sinks.http_2pc.headers import check_value, checked, credentials_in_clear
 from spark_ext.sinks.http_2pc.outbox import Outbox, placed, stage
+from spark_ext.sinks.http_2pc.proxy import proxy_for
 from spark_ext.sinks.http_2pc.rows import check_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_ext.datafiles.writer import DataFile
+
+
+log = logger("spark_ext.http")
 
 
 class HttpOptions(SinkOptions):
@@ -78,16 +85,17 @@ class HttpOptions(SinkOptions):
     """Name of the driver's environment variable that contains further headers as a JSON object."""
 
     timeout: Milliseconds = Field(default=30_000, gt=0)
-    """Maximum wait for a connection and for each part of an answer, ms."""
+    """Maximum duration of a request: connecting, sending, and the whole answer, ms."""
 
     patience: Milliseconds = 600_000
-    """How long `Retry-After` may delay one request in total before that counts as a failed attempt, ms."""
+    """How long `Retry-After` may delay one request in total before the query fails, ms."""
 
     compression: Literal["none", "gzip"] = "none"
     """Compression of the bodies."""
 
     ca_file: str | None = None
-    """PEM certificates of the authority that signed the receiver's certificate; default: those of the system."""
+    """PEM certificates of the authority that signed the receiver's certificate; default: those of the system, as
+    OpenSSL finds them (`SSL_CERT_FILE`, `SSL_CERT_DIR`)."""
 
     redact: bool = False
     """Whether errors omit the receiver's answer, which may repeat rows."""
@@ -103,6 +111,8 @@ class HttpOptions(SinkOptions):
             raise ValueError("this is not an address such as https://host/path")
         if parts.username is not None or parts.password is not None:
             raise ValueError("credentials do not belong in an address; use 'token' or 'headers'")
+        if not value.isprintable() or " " in value:
+            raise ValueError("an address has no blanks and no control characters; encode them, as in %20")
         if parts.fragment:
             raise ValueError("an address of requests has no fragment ('#')")
         return value
@@ -111,7 +121,18 @@ class HttpOptions(SinkOptions):
     def _one_of_each(self) -> HttpOptions:
         if self.token is not None and self.token_env is not None:
             raise ValueError("token and token_env exclude each other")
+        if self.token is not None:
+            check_value("token", self.token)
+        self.all_headers(self.headers, self.token is not None or self.token_env is not None)
         return self
+
+    def all_headers(self, given: Mapping[str, str], with_token: bool) -> dict[str, str]:
+        """The user's headers.
+
+        Raises:
+            ValueError: one of them is malformed or is the sink's own; its value is not shown.
+        """
+        return checked(given, self.key_header, with_token=with_token)
 
 
 class HttpTwoPhaseCommit(TwoPhaseCommitSink):
@@ -148,12 +169,16 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
 
         Raises:
             ConfigurationError: a type has no JSON form, the outbox is another table, or a variable is not set.
-            EnvironmentProblem: `httpx` is not installed.
+            EnvironmentProblem: `httpcore` is not installed.
             StorageError: the outbox cannot be read.
         """
         library(self._who)
         check_types(schema, self._who)
-        self._wire()
+        exposed = credentials_in_clear(self.options.url, self._wire().headers)
+        if exposed:
+            log.warning(
+                "%s sends credentials (%s) without encryption: the address is not https", self._who, ", ".join(exposed)
+            )
         self._outbox.check()
 
     def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> tuple[DataFile, ...] | None:
@@ -208,8 +233,8 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
                         sender.send(chunk, self._names(epoch, chunk))
                         self._acknowledged = (epoch, chunk.number + 1)
                 return
-            except TransientError:
-                if self._acknowledged[1] == before:
+            except TransientError as failure:
+                if not getattr(failure, "retry_now", True) or self._acknowledged[1] == before:
                     raise
                 tenacity.nap.sleep(self.options.commit_backoff / 1000)
 
@@ -240,6 +265,14 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         if options.headers_env is not None:
             given |= self._json(options.headers_env)
         token = options.token if options.token_env is None else self._variable(options.token_env)
+        # First of all, as nothing may be said about them before.
+        masking.remember(*given.values(), token or "")
+        try:
+            given = options.all_headers(given, token is not None)
+            if token is not None:
+                check_value("token", token)
+        except ValueError as problem:
+            raise self._refusal(str(problem)) from None
         # The part after a scheme (`Bearer ...`) is a secret by itself.
         secrets = [part for value in given.values() for part in (value, value.partition(" ")[2])]
         secrets += [token] if token else []
@@ -248,9 +281,6 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             secrets += [value, unquote_plus(value)] if is_secret_parameter(name) else []
         if token is not None:
             given["Authorization"] = f"Bearer {token}"
-        for name, value in given.items():
-            if not name.isascii() or not value.isascii() or not (name + value).isprintable():
-                raise self._refusal(f"the header '{name}' contains characters that are not allowed in headers")
         if options.compression == "gzip":
             given["Content-Encoding"] = "gzip"
         return Wire(
@@ -263,6 +293,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             conflict=options.conflict,
             compress=options.compression == "gzip",
             ca_file=options.ca_file,
+            proxy=proxy_for(options.url, self._who),
             redact=options.redact,
         )
 

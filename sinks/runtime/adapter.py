@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
+from spark_ext.masking import guarded
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.runtime.writer import EpochWriter
 
@@ -30,7 +31,8 @@ class SinkAdapter(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         # The options stay with the sink, which knows how to keep secrets.
         super().__init__({})
-        self.sink = self.contract(options)
+        with guarded():
+            self.sink = self.contract(options)
 
     @classmethod
     def name(cls) -> str:

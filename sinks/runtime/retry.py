@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import TransientError
+from spark_ext.masking import logger
 
 if TYPE_CHECKING:
     import tenacity
 
     from spark_ext.sinks.contract import SinkOptions
 
-log = logging.getLogger("spark_ext.sink")
+log = logger("spark_ext.sink")
 
 
 def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenacity.Retrying:
     """Attempts with back-off, as the sink's options say; errors that are not transient are raised at once.
+
+    So is a `CommitError` without `retry_now`: the target has asked not to be called again soon.
 
     Args:
         options: `commit_attempts`, `commit_backoff` and `commit_patience` of the sink.
@@ -31,7 +33,7 @@ def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenac
         log.warning("%s failed, next attempt in %.1f s: %s", what, wait, failure)
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type((TransientError, OSError)),
+        retry=tenacity.retry_if_exception(_passing),
         stop=_Enough(options.commit_attempts, options.commit_patience / 1000),
         wait=tenacity.wait_exponential_jitter(
             multiplier=options.commit_backoff / 1000, max=10, jitter=options.commit_backoff / 1000
@@ -39,6 +41,10 @@ def attempts(options: SinkOptions, what: str, *, reraise: bool = False) -> tenac
         before_sleep=warn,
         reraise=reraise,
     )
+
+
+def _passing(failure: BaseException) -> bool:
+    return isinstance(failure, (TransientError, OSError)) and getattr(failure, "retry_now", True)
 
 
 class _Enough:

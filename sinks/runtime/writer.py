@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.errors import CommitError, StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import guarded
 from spark_ext.model.query_offsets import final_epochs
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.identity import identity_of
@@ -48,6 +49,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
     def _uid(self) -> str:
         return self._sink.options.uid
 
+    @guarded()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Phase one, in a task."""
         from pyspark import TaskContext
@@ -74,6 +76,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         tune()
         return Written(query_id, int(epoch), counted.rows, prepared)
 
+    @guarded()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Phase two, retried with back-off; after the last attempt the query fails and says what is in doubt."""
         written = [message for message in messages if isinstance(message, Written)]

@@ -58,6 +58,7 @@ class HybridOptions(SourceOptions):
             ConfigurationError: an option is refused, an option's stage does not exist, or a stage has no format.
         """
         own = {name: value for name, value in raw.items() if "." not in name}
+        cls.keep_secret({name.lower(): value for name, value in raw.items()})
         made = super().parse(connector, own)
         given: dict[str, dict[str, str]] = {name: {} for name in made.stages}
         who = f"{connector} {made.uid}"

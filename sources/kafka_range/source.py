@@ -8,7 +8,6 @@ first and last offset of each partition are decided once and stored in the first
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from spark_ext.clients.kafka import (
     unanswered,
 )
 from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, refused
+from spark_ext.masking import logger
 from spark_ext.model.offsets import Position
 from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
@@ -54,7 +54,7 @@ from spark_ext.sources.staged import Cutover
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-log = logging.getLogger("spark_ext.kafka")
+log = logger("spark_ext.kafka")
 
 _FRESH_S: Final = 0.02
 """How long the ends of partitions are cached, s: Spark asks every 10 ms."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_ext.masking import guarded
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.sources.runtime.reader import ChannelReader
 
@@ -31,7 +32,8 @@ class SourceAdapter(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         # The options stay with the source, which knows how to keep secrets.
         super().__init__({})
-        self.source = self.contract(options)
+        with guarded():
+            self.source = self.contract(options)
 
     @classmethod
     def name(cls) -> str:
@@ -40,7 +42,8 @@ class SourceAdapter(DataSource):
 
     def schema(self) -> StructType | str:
         """The source's schema."""
-        return self.source.schema()
+        with guarded():
+            return self.source.schema()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The source's planner and reader."""

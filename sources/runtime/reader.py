@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.errors import DataError, StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import guarded
 from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
@@ -83,10 +84,12 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(options.max_bytes_per_epoch)
         return ReadAllAvailable()
 
+    @guarded()
     def prepareForTriggerAvailableNow(self) -> None:
         """Plan only what is available now."""
         self._planning().prepare_available_now()
 
+    @guarded()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next epoch; `start` when there is nothing to read, which makes no epoch."""
         offset = SourceOffset.from_json(start, self._uid)
@@ -100,6 +103,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How many channels wait to be started, for Spark's progress events."""
         return {"uid": self._uid, "waiting": self._planner.waiting} if self._planner is not None else None
 
+    @guarded()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of an epoch, which may have been planned by an earlier run."""
         begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
@@ -115,8 +119,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for piece in partition.ranges:
             channel = Channel(piece.channel, None, piece.data)
-            for batch in self._source.read(channel, piece.start, piece.end):
-                yield self._conform(batch, schema, piece)
+            with guarded():
+                for batch in self._source.read(channel, piece.start, piece.end):
+                    yield self._conform(batch, schema, piece)
         tune()
 
     def _conform(self, batch: pa.RecordBatch, schema: pa.Schema, piece: Range) -> pa.RecordBatch:
@@ -136,6 +141,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 do=f"declare the schema that the data has, or repair the data; declared: {schema_text(schema)}",
             ) from problem
 
+    @guarded()
     def commit(self, end: dict[str, Any]) -> None:
         """Spark reports that an epoch is safe; it never does so for the last one of a run."""
         self._source.on_epoch_committed(Committed.of(SourceOffset.from_json(end, self._uid), final=False))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
+from spark_ext import masking
 from spark_ext.clients.library import load
 from spark_ext.errors import NOTHING_DONE, ConfigurationError, DataError, SparkExtError, StorageError, refused
 from spark_ext.options import Milliseconds
@@ -133,6 +134,7 @@ class KafkaOptions(BaseModel):
                     who,
                     f"set {match[1]} for the driver and the executors (spark.executorEnv.{match[1]})",
                 )
+            masking.remember(os.environ[match[1]])
             return os.environ[match[1]]
 
         given = {

@@ -8,16 +8,17 @@ the next commit finds it still due, because what counts is the newest checkpoint
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
+from spark_ext.masking import logger
+
 if TYPE_CHECKING:
     from spark_ext.datafiles.location import Location
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _newest: dict[str, int] = {}
 """Version of the newest checkpoint that this process knows of, by the table's path."""

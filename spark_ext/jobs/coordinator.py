@@ -6,7 +6,6 @@ never correctness. Queries run by themselves: nothing here is on the critical pa
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger import maintain
 from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.masking import logger
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import State, job_state
 from spark_ext.spark.query_events import Hint
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 
-log = logging.getLogger("spark_ext.job")
+log = logger("spark_ext.job")
 
 LOOK_EVERY = 0.02
 """Pause between two looks at Spark's commit logs, s: a few `stat` calls."""

@@ -7,7 +7,6 @@ result = job.run()
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
@@ -25,6 +24,7 @@ from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.listeners.job_listener import JobListener
+from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 from spark_ext.options import UID
 from spark_ext.queries.context import JobContext
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-log = logging.getLogger("spark_ext.job")
+log = logger("spark_ext.job")
 
 
 class Job:

@@ -5,7 +5,6 @@ Everything that can be refused is refused before an epoch runs; a start that is 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,7 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
+from spark_ext.masking import logger
 from spark_ext.model.lifecycle import FinalStep, State
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.settings import JobSettings
 
-log = logging.getLogger("spark_ext.job")
+log = logger("spark_ext.job")
 
 
 class Started(NamedTuple):

@@ -9,7 +9,6 @@ A call does what is due until its time is used up; the next call continues. All 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,11 +33,12 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.ledger.tables import LedgerTable
+from spark_ext.masking import logger
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger
 
-log = logging.getLogger("spark_ext.ledger")
+log = logger("spark_ext.ledger")
 
 SETTLED = ("acknowledged", "rejected", "failed")
 """Statuses after which a control event is over."""

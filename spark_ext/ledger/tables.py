@@ -7,7 +7,6 @@ On a local file system only one engine may write a table: delta-rs creates a com
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -23,8 +22,9 @@ from spark_ext.delta.where import Where, sql
 from spark_ext.errors import SparkExtError
 from spark_ext.failpoints import reach
 from spark_ext.ledger.schema import R, arrow_schema, columns, from_arrow, to_arrow
+from spark_ext.masking import logger
 
-log = logging.getLogger("spark_ext.ledger")
+log = logger("spark_ext.ledger")
 
 CHECKPOINT_EVERY = 64
 """Commits between two checkpoints of a table's log, and the most that a reader's handle takes one by one."""

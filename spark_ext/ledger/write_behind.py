@@ -5,7 +5,6 @@ Safe for several threads. A collected row that is lost costs history, never corr
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import StorageError
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.masking import logger
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
 
-log = logging.getLogger("spark_ext.job")
+log = logger("spark_ext.job")
 
 SOON = 0.25
 """How long finished flags may wait to be written together, s; until then they travel in the offsets."""

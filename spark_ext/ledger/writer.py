@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import Row
+from spark_ext.masking import mask
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 class LedgerWriter:
     """Adds rows for one incarnation; each commit is fenced. Safe for several threads.
+
+    Secrets are masked in all texts.
 
     Args:
         ledger: the job's.
@@ -49,7 +53,7 @@ class LedgerWriter:
                     groups.setdefault(type(row), []).append(row)
             last = {type(row): number for number, row in enumerate(given)}
             for row_type, group in sorted(groups.items(), key=lambda it: last[it[0]]):
-                self.ledger.table(row_type).append(group, self.incarnation.fence)
+                self.ledger.table(row_type).append([_masked(row) for row in group], self.incarnation.fence)
                 self._written.extend(group)
             self._written.clear()
 
@@ -111,3 +115,23 @@ class LedgerWriter:
             self.append(job_row(self.incarnation, "ended", at, lineage=lineage, reason=reason))
         finally:
             forget(self.ledger.uri, self.incarnation.number)
+
+
+_FREE_TEXT = ("what", "action", "reason", "evidence")
+"""Fields that may quote servers, libraries and users: no secret of this process may be in them."""
+
+
+def _masked(row: Row) -> Row:
+    texts = {name: getattr(row, name) for name in _FREE_TEXT if getattr(row, name, None)}
+    changed = {name: hidden for name, text in texts.items() if (hidden := _without_secrets(text)) != text}
+    return replace(row, **changed) if changed else row
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {name: _without_secrets(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_secrets(one) for one in value]
+    return value

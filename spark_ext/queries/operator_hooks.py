@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import guarded
 from spark_ext.model import query_offsets
 from spark_ext.model.commits import Claim, Epoch
 from spark_ext.model.logged_offsets import LoggedOffsets
@@ -46,6 +47,7 @@ class OperatorHooks:
         sink = self._spec.sink
         return None if sink is None else operators.sink(sink.format, sink.options)
 
+    @guarded()
     def claim(self) -> None:
         """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`.
 
@@ -71,6 +73,7 @@ class OperatorHooks:
         tries(sink.claim, claim)
         reach(FailPoint.SINK_CLAIMED)
 
+    @guarded()
     def open(self, ended: Collection[str]) -> None:
         """The query is about to start.
 
@@ -84,6 +87,7 @@ class OperatorHooks:
         if sink is not None:
             sink.open()
 
+    @guarded()
     def end_of_input(self) -> None:
         """All input of the query, and all its state, has been committed."""
         for _, source in self._sources():
@@ -92,6 +96,7 @@ class OperatorHooks:
         if sink is not None:
             sink.end_of_input()
 
+    @guarded()
     def not_finalized(self, query_id: str, epoch: int) -> str | None:
         """The first operator that is not finalized yet, for a message; None when all are.
 
@@ -112,6 +117,7 @@ class OperatorHooks:
                 return f"sink '{sink.uid}'"
         return None
 
+    @guarded()
     def final_checkpoint(self, offsets: LoggedOffsets, query_id: str, epoch: int) -> None:
         """The final checkpoint is recorded: acknowledge the last epoch to the sources, and the end to the sink.
 

@@ -74,9 +74,18 @@ def requires_finalization(name: str) -> bool:
 
 def public_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
     """Options of a format with the values of secrets replaced by `***`; the format says which are secret."""
-    found = formats.find(name)
-    declared = found.options_type if found is not None and issubclass(found, _CONTRACTS) else Options
+    declared = _declared(name)
     return {key: declared.shown(key.lower(), value) for key, value in options.items()}
+
+
+def keep_secret(name: str, options: Mapping[str, str]) -> None:
+    """Have the secrets among the options of a format masked in whatever this process writes or raises."""
+    _declared(name).keep_secret({key.lower(): value for key, value in options.items()})
+
+
+def _declared(name: str) -> type[Options]:
+    found = formats.find(name)
+    return found.options_type if found is not None and issubclass(found, _CONTRACTS) else Options
 
 
 def _source_type(name: str) -> type[ChannelSource] | None:

@@ -89,7 +89,9 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
     sources: list[OperatorSpec] = []
     ends: list[OperatorSpec] = []
     natives: list[str] = []
+    operators.keep_secret(target.format, target.options)
     for leaf in jvm.plan_sources(frame):
+        operators.keep_secret(leaf.format, leaf.options)
         if leaf.format != END_OF_INPUT and not operators.is_source(leaf.format):
             natives.append(leaf.description)
             continue

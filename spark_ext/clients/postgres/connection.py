@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from spark_ext import masking
 from spark_ext.clients.library import load
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import refused
@@ -97,6 +98,7 @@ class Server:
                 "use 'postgresql://user@host:5432/database' or 'host=... dbname=...', with special characters "
                 "percent-encoded in the first and quoted in the second",
             ) from None
+        masking.remember(str(settings.get("password", "")), os.environ.get("PGPASSWORD", ""))
         return cls(conninfo, _shown({**parsed, **given}))
 
     @property

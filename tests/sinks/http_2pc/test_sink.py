@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import socket
+import threading
 import types
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +27,7 @@ from spark_ext.testing.children import frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import NUMBERS, Driver, numbered, run_epoch
 from tests.conformance.test_commit_http import TOKEN, HttpTarget
 from tests.servers.receiver import Receiver
+from tests.sinks.http_2pc.hostile import playing
 
 QUICK = {"commit_attempts": "3", "commit_backoff": "1 ms"}
 
@@ -91,6 +95,11 @@ def test_credentials_come_from_the_environment(
     options = {"url": receiver.url, "outbox": str(target.outbox), "token_env": "T_O", "headers_env": "H_D", **QUICK}
     with pytest.raises(ConfigurationError, match="variable 'H_D' is not set"):
         HttpTwoPhaseCommit({"uid": "out", **options}).validate(NUMBERS)
+    monkeypatch.setenv("T_O", "from-the-environment")
+    monkeypatch.setenv("H_D", '{"idempotency-key": "mine-and-secret"}')
+    with pytest.raises(ConfigurationError, match="header 'idempotency-key' is the idempotency key") as refused:
+        HttpTwoPhaseCommit({"uid": "out", **options}).validate(NUMBERS)
+    assert "mine-and-secret" not in str(refused.value)
     monkeypatch.setenv("T_O", "from-the-environment")
     monkeypatch.setenv("H_D", '{"X-Other": "also"}')
     target.sink = lambda uid="out", **given: HttpTwoPhaseCommit({"uid": uid, **options})  # type: ignore[method-assign]
@@ -166,11 +175,12 @@ def test_the_receiver_is_waited_for_as_long_as_it_asks(
 
 
 def test_patience_has_a_limit(target: HttpTarget, receiver: Receiver, waits: list[float]) -> None:
-    driver = started(target, patience="1 min")
-    receiver.behave({"status": 429, "headers": {"Retry-After": "3600"}, "always": True})
+    """Finding 18: attempts that would not wait as long as the receiver asks for are not made."""
+    driver = started(target, patience="1 min", batch_rows="1")
+    receiver.behave({}, {"status": 429, "headers": {"Retry-After": "3600"}, "always": True})
     with pytest.raises(CommitError, match="asks to wait 3600 s, more than the option 'patience' allows"):
         driver.run(0, numbered(0, 2))
-    assert all(wait < 60 for wait in waits)
+    assert waits == [] and [request["status"] for request in receiver.requests()] == [201, 429]
 
 
 def test_only_failures_without_progress_count(target: HttpTarget, receiver: Receiver) -> None:
@@ -216,7 +226,7 @@ def test_a_secret_is_hidden_wherever_the_answer_repeats_it(
 ) -> None:
     """Also where the shown part of the answer would end in the middle of it, and without the word before it."""
     token = "tok-5Ecr3t-and-l0ng"
-    driver = started(target, headers=json.dumps({"Authorization": f"Bearer {token}"}))
+    driver = started(target, headers=json.dumps({"X-Authorization": f"Bearer {token}"}))
     receiver.behave({"status": 400, "text": "x" * (before - said.index("{")) + said.format(token)})
     with pytest.raises(DataError) as refused:
         driver.run(0, numbered(0, 2))
@@ -343,9 +353,25 @@ def test_an_epoch_that_the_outbox_has_lost_is_reported(target: HttpTarget, recei
         ({"token": "a-secret", "token_env": "B"}, "exclude each other"),
         ({"headers": "a-secret"}, "JSON object of strings"),
         ({"batch_rows": "0"}, "greater than 0"),
+        ({"token": "a-secret "}, "the token begins or ends with a blank"),
+        ({"token": "a-secret\n"}, "the token contains characters"),
+        ({"token": "a-s\u00e9cret"}, "the token contains characters"),
+        ({"headers": '{"X-Key": "a-secret "}'}, "the header 'X-Key' begins or ends with a blank"),
+        ({"headers": '{"X-Key": "a-secret\\r\\nX: y"}'}, "the header 'X-Key' contains characters"),
+        ({"headers": '{"X Key": "a-secret"}'}, "not the name of a header"),
+        ({"headers": '{"X-Key": "a-secret", "x-key": "b"}'}, "given twice"),
+        ({"headers": '{"IDEMPOTENCY-key": "a-secret"}'}, "'IDEMPOTENCY-key' is the idempotency key"),
+        ({"headers": '{"x-OWN": "a-secret"}', "key_header": "X-Own"}, "'x-OWN' is the idempotency key"),
+        ({"headers": '{"spark-ext-epoch": "7"}'}, "'spark-ext-epoch' is set by the sink"),
+        ({"headers": '{"content-LENGTH": "7"}'}, "'content-LENGTH' is set by the sink"),
+        ({"key_header": "Content-Type"}, "cannot be the header of the idempotency key"),
+        ({"token": "a-secret", "headers": '{"authorization": "b"}'}, "exclude each other"),
+        ({"token_env": "A", "headers": '{"authorization": "b"}'}, "exclude each other"),
+        ({"url": "https://host/x y"}, "no blanks"),
     ],
 )
 def test_bad_options_are_refused_without_showing_secrets(options: dict[str, str], message: str) -> None:
+    """Finding 14: values that are no header are refused where they are given. Finding 16: so is the key's header."""
     with pytest.raises(ConfigurationError, match=message) as refused:
         HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": "out", **options})
     assert "a-secret" not in str(refused.value) and "pass-word" not in str(refused.value)
@@ -372,3 +398,43 @@ def test_a_failed_attempt_says_what_is_in_doubt(target: HttpTarget, receiver: Re
     cause: Any = failure.value.__cause__
     assert isinstance(cause, TransientError)
     assert "request 0" in cause.operator and "epoch 0" in cause.operator and "recorded in the outbox" in cause.kept
+
+
+@pytest.mark.parametrize("variable", ["ALL_PROXY", "https_proxy"])
+def test_a_proxy_that_is_not_http_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Finding 18: a SOCKS proxy ended in a raw ImportError."""
+    sink = HttpTwoPhaseCommit({"uid": "a", "url": "https://shop.example/x", "outbox": str(tmp_path / "outbox")})
+    monkeypatch.setenv(variable, "socks5://me:pass-word@127.0.0.1:1080")
+    with pytest.raises(
+        ConfigurationError, match=f"variable {variable.upper()} names a proxy that is not an HTTP proxy"
+    ) as error:
+        sink.validate(NUMBERS)
+    assert "pass-word" not in str(error.value)
+    monkeypatch.setenv("NO_PROXY", "shop.example")
+    sink.validate(NUMBERS)
+
+
+def test_requests_go_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the credentials of its address, which no request to the receiver contains."""
+
+    def play(connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    with playing(play) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://me:pass%20word@").removesuffix("/rows"))
+        driver = Driver(HttpTarget("http://shop.example/rows?a=\u00e4", tmp_path, tmp_path / "outbox"))
+        driver.claim()
+        driver.run(0, numbered(0, 2))
+    assert proxy.requests[0].startswith(b"POST http://shop.example/rows?a=%C3%A4 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:pass word") in proxy.requests[0]
+
+
+def test_credentials_without_encryption_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Finding 18: a token over plain http, except to this machine."""
+    for host in ("shop.example", "127.0.0.1", "localhost"):
+        url, place = f"http://{host}/x?api_key=k-e-y", str(tmp_path / "outbox")
+        HttpTwoPhaseCommit({"uid": "a", "url": url, "outbox": place, "token": "t-0-k"}).validate(NUMBERS)
+    (said,) = [record.getMessage() for record in caplog.records if "without encryption" in record.getMessage()]
+    assert "shop.example" in said and "(Authorization, api_key)" in said and "t-0-k" not in said

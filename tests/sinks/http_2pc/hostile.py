@@ -1,0 +1,89 @@
+"""A server of raw sockets that plays an answer byte by byte, whatever HTTP says; and a sink's client for it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from spark_ext.sinks.http_2pc.chunks import Chunk
+from spark_ext.sinks.http_2pc.client import Sender, Wire
+
+CHUNK = Chunk(0, 1, b'{"n":1}\n', True)
+
+Play = Callable[[socket.socket, threading.Event], None]
+"""Answers one request; is to end once the event is set."""
+
+
+@dataclass
+class Seen:
+    """What a server has received."""
+
+    url: str
+    requests: list[bytes] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def playing(play: Play) -> Iterator[Seen]:
+    """A server that plays for every request; its threads end with the block."""
+    over = threading.Event()
+    listening = socket.create_server(("127.0.0.1", 0))
+    seen = Seen(f"http://127.0.0.1:{listening.getsockname()[1]}/rows")
+    threads: list[threading.Thread] = []
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(30)
+            while request := _request(connection):
+                seen.requests.append(request)
+                play(connection, over)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threads.append(threading.Thread(target=answer, args=(listening.accept()[0],)))
+                threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        accepting.join()
+        close_connections()
+        for thread in threads:
+            thread.join()
+
+
+def _request(connection: socket.socket) -> bytes:
+    """Headers and body of a request; empty when the client has closed the connection."""
+    held = b""
+    while b"\r\n\r\n" not in held:
+        part = connection.recv(65536)
+        if not part:
+            return b""
+        held += part
+    head, _, body = held.partition(b"\r\n\r\n")
+    lengths = [line.partition(b":")[2] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    while lengths and len(body) < int(lengths[0]):
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+def close_connections() -> None:
+    """Close those that this process keeps for the next request."""
+    from spark_ext.sinks.http_2pc import client
+
+    while client._pools:
+        client._pools.popitem()[1].close()
+
+
+def sender(url: str, timeout: float = 0.5, **headers: str) -> Sender:
+    """A client with a time limit in seconds."""
+    wire = Wire(url, "POST", headers, (), timeout, 60.0, "retry", False, None, None, False)
+    return Sender(wire, "sink 'out'")
