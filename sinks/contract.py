@@ -18,7 +18,7 @@ has been committed before changes nothing and says so.
 
         def commit(self, schema, epoch, prepared):
             with self._transaction() as target:
-                target.refuse_older_than(epoch.incarnation)      # raises FencedError
+                epoch.mark.check(target.mark, "sink 'out'")      # raises FencedError
                 if target.last_epoch(epoch.application) >= epoch.number:
                     return CommitOutcome.ALREADY_COMMITTED
                 target.publish(prepared, epoch.application, epoch.number)
@@ -26,7 +26,8 @@ has been committed before changes nothing and says so.
 
         def claim(self, claim):
             with self._transaction() as target:
-                target.fence(claim.sink, claim.job_id, claim.incarnation)
+                claim.mark.check(target.mark, "sink 'out'")
+                target.fence(claim.sink, claim.job_id, claim.mark)
             self._discard_what_older_incarnations_prepared(claim)
 
     spark_ext.register(spark, Archive)
@@ -52,7 +53,8 @@ Guaranteed:
 - That anything is undone: Spark's `abort` may follow a commit that took effect, so it is ignored.
 - That an older incarnation has ended when a newer one starts: it may try to commit at any later moment. After
   `claim(newer)` the target itself has to refuse it (`FencedError`); looking first and committing afterwards is not
-  enough.
+  enough. The same holds for two starts of one number, from two copies of the job's state: the target has to keep
+  `claim.mark`, which is the number and the start's random id, and to refuse what `FenceMark.check` refuses.
 - That a call comes once: `claim`, `is_finalized` and the life-cycle hooks come at least once, and may be repeated after
   a crash.
 - That one instance sees all calls: tasks, commits, claims and hooks each have instances of their own, except that
@@ -74,6 +76,7 @@ from pydantic import Field
 from spark_ext.model.commits import Claim as Claim
 from spark_ext.model.commits import CommitOutcome as CommitOutcome
 from spark_ext.model.commits import Epoch as Epoch
+from spark_ext.model.commits import FenceMark as FenceMark
 from spark_ext.model.commits import Task as Task
 from spark_ext.options import Milliseconds, Options
 from spark_ext.spark.connector import Connector

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from spark_ext.errors import CommitError, StateError
+from spark_ext.model.commits import FenceMark
 
 VERSION: Final = 1
 SPAN: Final = 100
@@ -44,16 +45,25 @@ class LogState:
     """The newest entry; -1: none."""
     incarnation: int = 0
     """The newest incarnation that has claimed the target."""
+    start: int = 0
+    """The random number of the start that has claimed it; 0 in entries of older releases."""
     owner: str | None = None
     """The job's id."""
     epochs: Mapping[str, int] = field(default_factory=dict)
     """The last committed epoch by application id (see `Epoch.application`)."""
 
+    @property
+    def mark(self) -> FenceMark:
+        """The newest claim's."""
+        return FenceMark(self.incarnation, self.start)
+
     def after(self, entry: Entry) -> LogState:
         """The state with one more entry."""
         state = replace(self, last=self.last + 1)
         if entry["kind"] == "claim":
-            return replace(state, incarnation=max(self.incarnation, entry["incarnation"]), owner=entry["job_id"])
+            claimed = FenceMark(entry["incarnation"], entry.get("start", 0))
+            newest = self.mark if self.incarnation > claimed.incarnation else claimed
+            return replace(state, incarnation=newest.incarnation, start=newest.start, owner=entry["job_id"])
         if entry["kind"] == "epoch":
             return replace(state, epochs={**self.epochs, entry["application"]: entry["epoch"]})
         return state

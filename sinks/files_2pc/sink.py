@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
-from spark_ext.errors import NOTHING_VISIBLE, DataError, FencedError, StorageError, refused
+from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
@@ -187,7 +187,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         files = [file for of_task in prepared for file in of_task]
 
         def decide(state: LogState) -> Entry | None:
-            self._refuse_newer(state, epoch.incarnation)
+            epoch.mark.check(state.mark, self._who)
             if state.epochs.get(epoch.application, -1) >= epoch.number:
                 return None
             reach(FailPoint.FILES_BEFORE_COMMIT)
@@ -238,7 +238,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         """
 
         def decide(state: LogState) -> Entry | None:
-            self._refuse_newer(state, claim.incarnation)
+            claim.mark.check(state.mark, self._who)
             if state.owner not in (None, claim.job_id):
                 raise refused(
                     f"the folder holds epochs that another job wrote under the sink uid '{claim.sink}', "
@@ -248,10 +248,16 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                     f"or delete the output at {self._path} to write it again",
                     kept="the folder is unchanged; nothing was started",
                 )
-            if state.incarnation == claim.incarnation:
+            if state.mark.covers(claim.mark):
                 return None
             reach(FailPoint.FILES_BEFORE_CLAIM)
-            return {"kind": "claim", "incarnation": claim.incarnation, "job": claim.job, "job_id": claim.job_id}
+            return {
+                "kind": "claim",
+                "incarnation": claim.incarnation,
+                "start": claim.start,
+                "job": claim.job,
+                "job_id": claim.job_id,
+            }
 
         try:
             if self._schema is not None:
@@ -262,10 +268,6 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             reach(FailPoint.FILES_CLEANED)
         except OSError as problem:
             raise self._storage("could not be written", problem) from problem
-
-    def _refuse_newer(self, state: LogState, incarnation: int) -> None:
-        if incarnation and state.incarnation > incarnation:
-            raise FencedError.by(state.incarnation, incarnation, "the folder", self._who)
 
     def _storage(self, what: str, problem: OSError, who: str | None = None, kept: str | None = None) -> StorageError:
         return StorageError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.clients.kafka import KafkaOptions, admin, answered, library, offsets, partitions, to_error, unanswered
 from spark_ext.errors import ConfigurationError, StorageError, refused
+from spark_ext.model.commits import FenceMark
 from spark_ext.sinks.contract import Claim, Epoch
 
 if TYPE_CHECKING:
@@ -40,10 +41,17 @@ class EpochRecord:
     """What a sink has committed, and for which job."""
 
     incarnation: int = 0
+    start: int = 0
+    """Random number of the start that has claimed the sink; 0 in records of older releases."""
     job: str = ""
     job_id: str = ""
     epochs: Mapping[str, int] = field(default_factory=dict)
     """The last epoch by `Epoch.application`, the most recent one last."""
+
+    @property
+    def mark(self) -> FenceMark:
+        """The start that may write."""
+        return FenceMark(self.incarnation, self.start)
 
     def holds(self, epoch: Epoch) -> bool:
         """Whether the epoch, or a later one of its query, is committed."""
@@ -53,15 +61,16 @@ class EpochRecord:
         """The record with this epoch as the last one."""
         others = {name: number for name, number in self.epochs.items() if name != epoch.application}
         kept = dict(list(others.items())[-(APPLICATIONS - 1) :])
-        return replace(self, incarnation=epoch.incarnation, epochs={**kept, epoch.application: epoch.number})
+        epochs = {**kept, epoch.application: epoch.number}
+        return replace(self, incarnation=epoch.incarnation, start=epoch.start, epochs=epochs)
 
     def claimed(self, claim: Claim) -> EpochRecord:
         """The record with a new owner."""
-        return replace(self, incarnation=claim.incarnation, job=claim.job, job_id=claim.job_id)
+        return replace(self, incarnation=claim.incarnation, start=claim.start, job=claim.job, job_id=claim.job_id)
 
     def to_bytes(self) -> bytes:
         """The value of the message."""
-        names = ("incarnation", "job", "job_id", "epochs")
+        names = ("incarnation", "start", "job", "job_id", "epochs")
         return json.dumps({"version": _VERSION, **{name: getattr(self, name) for name in names}}).encode()
 
     @classmethod
@@ -74,7 +83,13 @@ class EpochRecord:
         try:
             found = json.loads(raw)
             if found["version"] == _VERSION:
-                return cls(found["incarnation"], found["job"], found["job_id"], found["epochs"])
+                return cls(
+                    incarnation=found["incarnation"],
+                    start=found.get("start", 0),
+                    job=found["job"],
+                    job_id=found["job_id"],
+                    epochs=found["epochs"],
+                )
         except (ValueError, KeyError, TypeError):
             pass
         raise refused(

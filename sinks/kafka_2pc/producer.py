@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from spark_ext.clients.kafka import KafkaOptions, admin, library, partitions, refused_settings, to_error
 from spark_ext.errors import NOTHING_VISIBLE, SparkExtError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.commits import FenceMark
 from spark_ext.sinks.kafka_2pc.epochs import EpochRecord, EpochsTopic
 from spark_ext.sinks.kafka_2pc.staging import Staged
 
@@ -261,23 +262,23 @@ def _pairs(headers: list[Mapping[str, Any] | None] | None) -> list[tuple[str, by
 
 # -- sessions of this process -----------------------------------------------------------------------------------------
 
-_open: dict[tuple[str, str], tuple[int, Session]] = {}
-"""By brokers and transactional id, with its incarnation: sink objects are created again for each epoch."""
+_open: dict[tuple[str, str], tuple[FenceMark, Session]] = {}
+"""By brokers and transactional id, with the start that it serves: sink objects are created again for each epoch."""
 
 
-def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, incarnation: int, check: Check) -> Session:
-    """The session that this process keeps for an incarnation, or a new one.
+def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, mark: FenceMark, check: Check) -> Session:
+    """The session that this process keeps for a start of the job, or a new one.
 
     Args:
         options: how to reach the brokers.
         epochs: the topic with the sink's record.
         limits: of transactions and messages.
-        incarnation: of the caller.
-        check: raises if a record forbids this incarnation to continue; called before any other producer is fenced off,
+        mark: of the caller.
+        check: raises if a record forbids this start to continue; called before any other producer is fenced off,
             and again when no other producer can commit any more.
     """
     key = (options.bootstrap_servers, epochs.key)
-    if key in _open and _open[key][0] == incarnation:
+    if key in _open and _open[key][0] == mark:
         return _open[key][1]
     forget(options, epochs)
     epochs.ensure()
@@ -288,7 +289,7 @@ def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, incarnat
     except BaseException:
         fresh.close()
         raise
-    _open[key] = (incarnation, fresh)
+    _open[key] = (mark, fresh)
     return fresh
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions
 from spark_ext.errors import NOTHING_DONE, FencedError, refused
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.commits import FenceMark
 from spark_ext.model.identity import Identity
 from spark_ext.options import Bytes, Milliseconds
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
@@ -163,8 +164,8 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 options,
                 self._epochs,
                 self._limits,
-                epoch.incarnation,
-                lambda record: self._refuse_newer(record, epoch.incarnation),
+                epoch.mark,
+                lambda record: self._refuse_newer(record, epoch.mark),
             )
             if held.record.holds(epoch):
                 outcome = CommitOutcome.ALREADY_COMMITTED
@@ -198,7 +199,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 options,
                 self._epochs,
                 self._limits,
-                claim.incarnation,
+                claim.mark,
                 lambda record: self._refuse_other(record, claim),
             )
             held.publish((), options.topic, held.record.claimed(claim))
@@ -209,11 +210,14 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         self._staging.clean(claim.incarnation)
         reach(FailPoint.KAFKA_CLEANED)
 
-    def _refuse_newer(self, record: EpochRecord, incarnation: int) -> None:
-        if record.incarnation > incarnation:
+    def _refuse_newer(self, record: EpochRecord, mark: FenceMark) -> None:
+        who = f"{self._who}, transactional id '{self._epochs.key}'"
+        mark.check(record.mark, who)
+        if record.incarnation > mark.incarnation:
             raise FencedError(
-                f"incarnation {record.incarnation} of job '{record.job}' has taken this sink; this is {incarnation}",
-                operator=f"{self._who}, transactional id '{self._epochs.key}'",
+                f"incarnation {record.incarnation} of job '{record.job}' has taken this sink; this writer is outside "
+                "any job",
+                operator=who,
                 kept="all committed epochs; the newer incarnation continues from them",
                 do="nothing: the newer incarnation continues; make sure that only one is started",
             )
@@ -227,4 +231,4 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 "give the sink another uid or another 'transactional_id', which adds to the existing messages",
                 kept="the target is unchanged",
             )
-        self._refuse_newer(record, claim.incarnation)
+        self._refuse_newer(record, claim.mark)

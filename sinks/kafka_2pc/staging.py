@@ -7,6 +7,7 @@ incarnations can be found.
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -116,7 +117,9 @@ class Staging:
             DataError: a message has no topic or is too large.
             StorageError: the file cannot be written.
         """
-        name = f"i{task.incarnation}-{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}.arrow"
+        # Attempt numbers start again with each Spark application, and two copies of a state share all the others.
+        place = f"{task.query_id}-{task.lineage}-{task.epoch}-{task.partition}-{task.attempt}"
+        name = f"i{task.incarnation}-{place}-{secrets.token_hex(8)}.arrow"
         filesystem, folder = place_of(self._folder)
         path, topics, rows = f"{folder}/{name}", dict[str, int](), 0
         stream: pa.NativeFile | None = None

@@ -40,9 +40,9 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
         StorageError: the sink's row stays locked.
     """
     connection, identity, who = committer.connection, committer.identity, committer.errors.who
-    held, _, owner = _lock(committer, claim.incarnation, mark)
-    record.refuse_older(held, claim.incarnation, who)
-    record.refuse_other_owner(owner, claim, who)
+    held = _lock(committer, claim.incarnation, mark)
+    record.refuse_older(held.mark, claim.mark, who)
+    record.refuse_other_owner(held.job_id, claim, who)
     record.claimed(connection, identity, claim)
     connection.execute("COMMIT")
     reach(FailPoint.POSTGRES_FENCED)
@@ -57,7 +57,7 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
     reach(FailPoint.POSTGRES_CLEANED)
 
 
-def _lock(committer: Committer, incarnation: int, mark: str) -> tuple[int, str | None, str | None]:
+def _lock(committer: Committer, incarnation: int, mark: str) -> record.Held:
     """Lock the sink's row, even if a committer that is frozen in its transaction holds it."""
     import psycopg
 

@@ -56,8 +56,8 @@ class Committer:
             psycopg.Error: the server failed.
         """
         begin(self.connection, self.lock_timeout)
-        held, _, _ = record.lock(self.connection, self.identity)
-        record.refuse_older(held, epoch.incarnation, self.errors.who)
+        held = record.lock(self.connection, self.identity)
+        record.refuse_older(held.mark, epoch.mark, self.errors.who)
         if epoch.number <= record.last(self.connection, self.identity, epoch):
             self.connection.execute("ROLLBACK")
             self.finish()

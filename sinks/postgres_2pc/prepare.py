@@ -22,6 +22,7 @@ from spark_ext.sinks.postgres_2pc.table import Table, names
 if TYPE_CHECKING:
     import psycopg
 
+    from spark_ext.model.commits import FenceMark
     from spark_ext.sinks.contract import Task
 
 
@@ -142,6 +143,7 @@ def prepare(
     columns: Sequence[str],
     batches: Iterator[pa.RecordBatch],
     origin: Origin,
+    mark: FenceMark,
     errors: RowErrors,
 ) -> InDoubt:
     """Copy rows into the target and prepare the transaction, which survives this connection and the server.
@@ -156,7 +158,7 @@ def prepare(
     # Visible once the transaction is committed, by any process.
     connection.execute("INSERT INTO spark_ext.parts (gid) VALUES (%s)", (gid,))
     reach(FailPoint.POSTGRES_BEFORE_PREPARE)
-    refuse_fenced(connection, identity, origin.incarnation, errors.who)
+    refuse_fenced(connection, identity, mark, errors.who)
     connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(gid)))
     reach(FailPoint.POSTGRES_PREPARED)
     return InDoubt(rows, gid)

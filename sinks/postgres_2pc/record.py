@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import FencedError, refused
+from spark_ext.model.commits import FenceMark
 from spark_ext.sinks.postgres_2pc.table import LOCK
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ CREATE SCHEMA IF NOT EXISTS spark_ext;
 CREATE TABLE IF NOT EXISTS spark_ext.sinks (
   sink text, target text, job text, job_id text, incarnation bigint NOT NULL DEFAULT 0,
   claimed_at timestamptz, PRIMARY KEY (sink, target));
+ALTER TABLE spark_ext.sinks ADD COLUMN IF NOT EXISTS start_id bigint;
 COMMENT ON TABLE spark_ext.sinks IS 'spark-ext: who may commit to a target under a sink uid';
 CREATE TABLE IF NOT EXISTS spark_ext.epochs (
   sink text, target text, application text, epoch bigint NOT NULL, incarnation bigint NOT NULL,
@@ -57,52 +59,66 @@ class Identity:
         return hashlib.sha256(f"{self.sink}\0{self.target}".encode()).hexdigest()[:12]
 
 
+_COMPLETE = """
+SELECT to_regclass('spark_ext.parts') IS NOT NULL AND EXISTS (SELECT FROM pg_attribute
+  WHERE attrelid = to_regclass('spark_ext.sinks') AND attname = 'start_id' AND NOT attisdropped)
+"""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The sink's row: who may commit."""
+
+    mark: FenceMark
+    """The newest start that has claimed the target."""
+    job_id: str | None
+    """The job that owns the uid in this target."""
+
+
 def ensure(connection: psycopg.Connection[Any]) -> None:
-    """Create the schema and its tables if they do not exist."""
-    if connection.execute("SELECT to_regclass('spark_ext.parts')").fetchone() != (None,):
+    """Create the schema and its tables if they do not exist, and the columns that an older release lacked."""
+    if connection.execute(_COMPLETE).fetchone() == (True,):
         return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         connection.execute(_TABLES)
 
 
-def lock(connection: psycopg.Connection[Any], identity: Identity) -> tuple[int, str | None, str | None]:
-    """Lock the sink's row until the transaction ends; it is created if it does not exist.
-
-    Returns:
-        The newest incarnation, and the job and job id that own the uid in this target.
-    """
-    query = "SELECT incarnation, job, job_id FROM spark_ext.sinks WHERE sink = %s AND target = %s FOR UPDATE"
+def lock(connection: psycopg.Connection[Any], identity: Identity) -> Held:
+    """Lock the sink's row until the transaction ends, and read it; it is created if it does not exist."""
+    query = "SELECT incarnation, start_id, job_id FROM spark_ext.sinks WHERE sink = %s AND target = %s FOR UPDATE"
     key = (identity.sink, identity.target)
     found = connection.execute(query, key).fetchone()
     if found is None:
         connection.execute("INSERT INTO spark_ext.sinks (sink, target) VALUES (%s, %s) ON CONFLICT DO NOTHING", key)
         found = connection.execute(query, key).fetchone()
         assert found is not None
-    return int(found[0]), found[1], found[2]
+    return Held(FenceMark(int(found[0]), int(found[1] or 0)), found[2])
 
 
-def refuse_older(held: int, incarnation: int, who: str) -> None:
+def refuse_older(held: FenceMark, mark: FenceMark, who: str) -> None:
     """Check the fence.
 
     Raises:
-        FencedError: a newer incarnation has claimed the target.
+        FencedError: a newer start has claimed the target, or a job has and this writer is in none.
     """
-    if held > incarnation:
-        raise FencedError.by(held, incarnation, "the table", who)
+    mark.check(held, who)
+    if held.incarnation > mark.incarnation:
+        raise FencedError.by(held.incarnation, mark.incarnation, "the table", who)
 
 
-def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, incarnation: int, who: str) -> None:
+def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark: FenceMark, who: str) -> None:
     """Check the fence without a lock: enough for what is not visible yet.
 
     Raises:
-        FencedError: a newer incarnation has claimed the target.
+        FencedError: a newer start has claimed the target.
     """
     held = connection.execute(
-        "SELECT incarnation FROM spark_ext.sinks WHERE sink = %s AND target = %s", (identity.sink, identity.target)
+        "SELECT incarnation, coalesce(start_id, 0) FROM spark_ext.sinks WHERE sink = %s AND target = %s",
+        (identity.sink, identity.target),
     ).fetchone()
     if held is not None:
-        refuse_older(int(held[0]), incarnation, who)
+        refuse_older(FenceMark(int(held[0]), int(held[1])), mark, who)
 
 
 def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
@@ -123,11 +139,11 @@ def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
 
 
 def claimed(connection: psycopg.Connection[Any], identity: Identity, claim: Claim) -> None:
-    """Record the incarnation that may commit from now on; the row is locked."""
+    """Record the start that may commit from now on; the row is locked."""
     connection.execute(
-        "UPDATE spark_ext.sinks SET job = %s, job_id = %s, incarnation = %s, claimed_at = clock_timestamp() "
-        "WHERE sink = %s AND target = %s",
-        (claim.job, claim.job_id, claim.incarnation, identity.sink, identity.target),
+        "UPDATE spark_ext.sinks SET job = %s, job_id = %s, incarnation = %s, start_id = %s, "
+        "claimed_at = clock_timestamp() WHERE sink = %s AND target = %s",
+        (claim.job, claim.job_id, claim.incarnation, claim.start or None, identity.sink, identity.target),
     )
 
 

@@ -22,6 +22,7 @@ from spark_ext.clients.postgres.connection import ConnectionOptions, Server, ses
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_VISIBLE, refused
+from spark_ext.model.commits import FenceMark
 from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
@@ -177,7 +178,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
                 table = look_up(connection, self._table, self._who)
             if table is None:
                 raise missing(self._table, self._who)
-            take(self._committer(connection, table, (), self._who, claim.incarnation), claim, self._mark)
+            take(self._committer(connection, table, (), self._who, claim.mark), claim, self._mark)
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
@@ -208,10 +209,10 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             if not self.options.prepared:
                 return stage(connection, table, schema.names, every, origin, errors, self.options.lock_timeout)
             self._refuse_prepared_without_copy(table, who)
-            make_way(connection, identity, origin, partial(self._fence, identity, task.incarnation))
+            make_way(connection, identity, origin, partial(self._fence, identity, task.mark, who))
             begin(connection, self.options.lock_timeout)
-            refuse_fenced(connection, identity, task.incarnation, who)
-            return prepare(connection, identity, table, schema.names, every, origin, errors)
+            refuse_fenced(connection, identity, task.mark, who)
+            return prepare(connection, identity, table, schema.names, every, origin, task.mark, errors)
 
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Part]) -> CommitOutcome:
         """Commit all rows of the epoch and its record in one transaction; see `commit`.
@@ -225,7 +226,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         who = f"{self._who}, epoch {epoch.number}"
         with self._session(epoch.incarnation, who) as connection:
             table = self._usable(connection, schema, who)
-            committer = self._committer(connection, table, tuple(schema.names), who, epoch.incarnation)
+            committer = self._committer(connection, table, tuple(schema.names), who, epoch.mark)
             return committer.commit(epoch, prepared)
 
     # -- shared --------------------------------------------------------------------------------------------------------
@@ -245,15 +246,19 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             yield connection
 
     @contextmanager
-    def _fence(self, identity: Identity, incarnation: int) -> Iterator[psycopg.Connection[Any]]:
-        """Another connection that holds the sink's row until the end of the block."""
+    def _fence(self, identity: Identity, mark: FenceMark, who: str) -> Iterator[psycopg.Connection[Any]]:
+        """Another connection that holds the sink's row until the end of the block.
+
+        Raises:
+            FencedError: a newer start has claimed the table, so this one must not roll anything back.
+        """
         from spark_ext.sinks.postgres_2pc.claim import application
         from spark_ext.sinks.postgres_2pc.commit import begin
-        from spark_ext.sinks.postgres_2pc.record import lock
+        from spark_ext.sinks.postgres_2pc.record import lock, refuse_older
 
-        with self._server.connect(application(self._mark, incarnation)) as connection:
+        with self._server.connect(application(self._mark, mark.incarnation)) as connection:
             begin(connection, self.options.lock_timeout)
-            lock(connection, identity)
+            refuse_older(lock(connection, identity).mark, mark, who)
             yield connection
             connection.execute("ROLLBACK")
 
@@ -267,7 +272,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         return usable(connection, self._table, schema, options.key, who, make=options.create_table)
 
     def _committer(
-        self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, incarnation: int
+        self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, mark: FenceMark
     ) -> Committer:
         from spark_ext.sinks.postgres_2pc.commit import Committer, Upsert
 
@@ -281,5 +286,5 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             Upsert(options.key, options.latest_by) if options.mode == "upsert" else None,
             RowErrors(who, options.redact),
             options.lock_timeout,
-            partial(self._fence, identity, incarnation),
+            partial(self._fence, identity, mark, who),
         )

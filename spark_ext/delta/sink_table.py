@@ -40,7 +40,7 @@ class _Kept(threading.local):
     """Logs of this thread by (path, sink uid), with whose they are: sinks are built anew for each epoch.
 
     One per thread and not one per process, so that threads with sinks of one uid do not wait for each other's storage.
-    Another query, lineage or incarnation begins with a handle of its own.
+    Another query, lineage or start begins with a handle of its own.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Target:
         return FencedLog(self.location.uri, TargetErrors(self.who), self.location.storage_options, required=False)
 
     def _kept_log(self, epoch: Epoch) -> FencedLog:
-        key, whose = (self.location.uri, self.uid), (epoch.query_id, epoch.lineage, epoch.incarnation)
+        key, whose = (self.location.uri, self.uid), (epoch.query_id, epoch.lineage, epoch.mark)
         owner, log = _kept.logs.get(key, (None, None))
         if log is None or owner != whose:
             log = self._log()

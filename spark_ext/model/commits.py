@@ -19,6 +19,10 @@ class FenceMark:
     """Drawn at random at the start: two starts with one number are those of two copies of one state. 0: not known,
     as in a target that an older release of this package has fenced."""
 
+    def covers(self, other: FenceMark) -> bool:
+        """Whether a target that holds this mark is claimed by that very start."""
+        return self.incarnation == other.incarnation and other.start in (0, self.start)
+
     def check(self, held: FenceMark | None, operator: str) -> None:
         """Compare the mark of a writer with the one that its target holds.
 
@@ -126,6 +130,11 @@ class Task:
     lineage: int
     start: int = 0
     """Random number of the job's start; 0 outside a job."""
+
+    @property
+    def mark(self) -> FenceMark:
+        """Of the start that it works for."""
+        return FenceMark(self.incarnation, self.start)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import types
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,36 @@ class SinkContract:
         second.run(2, numbered(10, 15))
         assert target.ids() == list(range(15))
         assert not prepared & target.leftovers()
+
+    def test_i4_of_two_copies_of_a_state_only_the_one_that_claimed_the_target_commits(self, target: SinkTarget) -> None:
+        """Finding 33: their incarnations have one number, and the random numbers of their starts tell them apart."""
+        first, copy = Driver(target), Driver(target, start=5)
+        first.claim()
+        first.run(0, numbered(0, 5))
+        staged = [first.write(1, numbered(5, 10))]
+        with pytest.raises(FencedError, match="incarnation 1 of the job has been started twice"):
+            copy.claim()
+        with suppress(FencedError):  # a sink may refuse as early as this
+            copy.write(1, numbered(50, 55))
+        first.commit(staged, 1)
+        assert target.ids() == list(range(10)), "what the copy has staged leaves what the first has staged alone"
+        with pytest.raises(FencedError, match="started twice"):
+            copy.run(2, numbered(50, 55))
+        assert target.ids() == list(range(10))
+
+    def test_i5_an_equal_number_with_another_start_is_fenced_like_an_older_one(self, target: SinkTarget) -> None:
+        """Finding 33: a copy of the state was started first, and both have continued from incarnation 1."""
+        Driver(target).claim()
+        copy, second = Driver(target, incarnation=2, start=5), Driver(target, incarnation=2)
+        copy.claim()
+        copy.run(0, numbered(0, 5))
+        with pytest.raises(FencedError, match="incarnation 2 of the job has been started twice"):
+            second.run(1, numbered(5, 10))
+        with pytest.raises(FencedError, match="incarnation 2 of the job has been started twice"):
+            second.claim()
+        copy.claim()
+        copy.run(1, numbered(5, 10))
+        assert target.ids() == list(range(10))
 
     def test_an_option_that_is_not_there_is_refused(self, target: SinkTarget) -> None:
         """At once, with the option's name, and without showing a secret."""

@@ -107,18 +107,22 @@ class Driver:
     schema: T.StructType = field(default_factory=lambda: NUMBERS)
     query_id: str = "6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e11"
     options: Mapping[str, str] = field(default_factory=dict)
-    start_id: int = 0
-    """Random number of the job's start; 0: not known."""
+    start: int = 0
+    """Random number of the start, other than 0. Drivers of one incarnation have the same unless it is given: they are
+    processes of one start."""
     attempts: int = 0
     """Number of calls of the sink's `commit`."""
     outcomes: list[CommitOutcome] = field(default_factory=list)
     """The values that they returned."""
 
+    def __post_init__(self) -> None:
+        self.start = self.start or 1000 + self.incarnation
+
     def claim(self) -> None:
         """Validate and then claim the target, as at the start of a job."""
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
-        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0, start=self.start_id))
+        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0, start=self.start))
 
     def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
         """Phase one in one task, in small batches."""
@@ -137,7 +141,7 @@ class Driver:
                 count += batch.num_rows
                 yield batch
 
-        task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0, self.start_id)
+        task = Task(self.uid, self.query_id, epoch, partition, attempt, self.incarnation, 0, self.start)
         prepared = self._sent().write(self.schema, counted(), task)
         reach(FailPoint.SINK_WRITTEN)
         return _pickled(Written(self.query_id, epoch, count, prepared))
@@ -157,7 +161,7 @@ class Driver:
     def _sent(self) -> TwoPhaseCommitSink:
         """The sink as it arrives in a worker."""
         sink = self.target.sink(self.uid, **self.options)
-        identity = Identity(job="job", job_id=self.job_id, query="q", incarnation=self.incarnation, start=self.start_id)
+        identity = Identity(job="job", job_id=self.job_id, query="q", incarnation=self.incarnation, start=self.start)
         sink.given = {**sink.given, OPTION: identity.encode()}
         return _pickled(sink)
 

@@ -42,7 +42,7 @@ SINK_BUGS = {
         'where id = ?", [epoch.application]', 'order by epoch desc limit 1"', ("c10_two_jobs",)
     ),
     "does not look at the fence when it commits": Bug(
-        "self._refuse_newer(db, epoch.incarnation)", "pass", ("c7_", "c11_")
+        "self._refuse_others(db, epoch.mark)", "pass", ("c7_", "c11_", "i5_")
     ),
     "does not look whose the uid is": Bug("if owner and owner[0] != claim.job_id:", "if False:", ("c10_the_same_uid",)),
     "shows rows before the epoch is there": Bug(
