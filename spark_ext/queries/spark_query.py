@@ -87,6 +87,7 @@ class SparkQuery:
         # A restart comes from the coordinator's thread, which has no active session of its own.
         jvm.activate(jvm.writer_frame(self._spec.writer).sparkSession)
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
+        jvm.name_sink(writer, self._spec.uid)
         if self._spec.available_now:
             writer = writer.trigger(availableNow=True)
         else:
