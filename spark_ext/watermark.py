@@ -130,7 +130,12 @@ def _event_time(df: DataFrame, column: str, who: str) -> int:
 
 def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, event_time: int, flag: str) -> DataFrame:
     """The marker row with the columns of the user's rows, and the flag."""
-    end = spark.readStream.format(FORMAT).option("uid", marker_uid(watches)).option("watches", ",".join(watches)).load()
+    uid = marker_uid(watches)
+    reader = spark.readStream.format(FORMAT).option("uid", uid).option("watches", ",".join(watches))
+    if jvm.is_on(spark, jvm.SOURCE_EVOLUTION):
+        # Every source needs a name then, and the user never sees this one.
+        reader = reader.name(jvm.evolution_name(uid))
+    end = reader.load()
     values: list[Column] = []
     for position, field in enumerate(schema):
         zero = _zero(field.dataType) if not field.nullable else None

@@ -94,6 +94,7 @@ class SparkQuery:
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())
+        jvm.name_sink(writer, self._spec.uid)
         if self._spec.available_now:
             writer = writer.trigger(availableNow=True)
         else:

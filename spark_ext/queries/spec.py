@@ -13,6 +13,7 @@ from spark_ext.options import UID
 from spark_ext.queries import operators
 from spark_ext.queries.writer_checks import (
     NOTHING_STARTED,
+    check_session,
     check_source,
     check_target,
     check_watermarks,
@@ -86,6 +87,7 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
         target = jvm.writer_target(writer)
     available_now = available_now or "AvailableNow" in target.trigger
     frame = jvm.writer_frame(writer)
+    check_session(frame.sparkSession, who)
     sources: list[OperatorSpec] = []
     ends: list[OperatorSpec] = []
     natives: list[str] = []

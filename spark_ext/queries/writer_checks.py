@@ -13,6 +13,7 @@ from spark_ext.sources.staged import StagedSource
 from spark_ext.spark import jvm
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from spark_ext.sources.contract import ChannelSource
@@ -21,6 +22,8 @@ NOTHING_STARTED = "nothing was started; the job's state is as it was"
 
 _AT_ONCE = ("ProcessingTimeTrigger(0)", "AvailableNowTrigger")
 """The default, and the one that stands for `available_now=True`."""
+
+_PROGRESS_KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 
 _PARTITION_BY = "partition_by"
 """The option by which a sink of ours takes its partition columns."""
@@ -67,6 +70,21 @@ def check_writer(given: Any, who: str) -> DataStreamWriter:
             "read the input with spark.readStream and write it with df.writeStream, not df.write",
         )
     _refuse(f"{'None' if given is None else f'an object of type {name}'} was given as the query's writer", who, wanted)
+
+
+def check_session(spark: SparkSession, who: str) -> None:
+    """Refuse settings of the session under which no query of Spark's runs.
+
+    Raises:
+        ConfigurationError: names the setting.
+    """
+    kept = str(spark.conf.get(_PROGRESS_KEPT, "100"))
+    if kept.lstrip("-").isdigit() and int(kept) < 1:
+        _refuse(
+            f"{_PROGRESS_KEPT} is {kept}: Spark ends a query with 'empty collection' when it keeps no progress report",
+            who,
+            "set it to 1 or more; its default is 100",
+        )
 
 
 def check_target(target: jvm.WriterTarget, who: str) -> None:

@@ -7,9 +7,11 @@ version fails there first.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +52,31 @@ class WriterTarget:
     """Columns passed to `partitionBy`."""
     clustering: tuple[str, ...] = ()
     """Columns passed to `clusterBy`."""
+
+
+SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+"""A setting of Spark's: each source of a query must have a name, under which the offset log keeps its offset."""
+
+SINK_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSinkEvolution"
+"""The same for sinks."""
+
+
+def is_on(spark: SparkSession, setting: str) -> bool:
+    """Whether a setting of the session is `true`."""
+    return str(spark.conf.get(setting, "false")).strip().lower() == "true"
+
+
+def evolution_name(uid: str) -> str:
+    """A uid as a name that Spark accepts for a source or sink: letters, digits and underscores."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", uid)
+    # Two uids that differ only in what was replaced must not get one name.
+    return plain if plain == uid else f"{plain}_{hashlib.sha256(uid.encode()).hexdigest()[:8]}"
+
+
+def name_sink(writer: DataStreamWriter, uid: str) -> None:
+    """Give a writer's sink a name, if sink evolution is on and it has none; pyspark has no method for it."""
+    if is_on(writer_frame(writer).sparkSession, SINK_EVOLUTION) and _field(writer._jwrite, "sinkName").isEmpty():
+        writer._jwrite = writer._jwrite.name(evolution_name(uid))
 
 
 def java_version(spark: SparkSession) -> str:

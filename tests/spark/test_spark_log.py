@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from spark_ext.errors import StateError
 from spark_ext.spark.spark_log import SparkLog, local_path, parse_offsets
 
 HEADER = {"batchWatermarkMs": 0, "batchTimestampMs": 1700000000000, "conf": {"spark.sql.shuffle.partitions": "2"}}
@@ -51,6 +52,20 @@ def test_what_spark_wrote_is_read(tmp_path: Path, form: str) -> None:
     assert logged is not None
     assert (logged.epoch, logged.metadata) == (11, HEADER)
     assert logged.sources == ({"version": 1, "uid": "a", "lineage": 0}, None, 17, "text", "not json")
+
+
+def test_the_second_version_of_the_log_is_read() -> None:
+    """Finding 19: its lines `id:offset` were taken for text, and the end of input was never seen."""
+    lines = ["v2", json.dumps(HEADER), '10:{"version":2,"uid":"b"}', "2:17", '0:{"a":"x:y"}', "the_input:-"]
+    logged = parse_offsets(3, "\n".join(lines))
+    assert logged is not None
+    assert logged.sources == ({"a": "x:y"}, 17, {"version": 2, "uid": "b"}, None)
+
+
+def test_a_version_of_the_log_that_is_not_known_is_refused() -> None:
+    """Finding 19: nothing may wait without an end for a log that it cannot read."""
+    with pytest.raises(StateError, match="version v3"):
+        parse_offsets(3, OFFSETS.replace("v1", "v3"))
 
 
 @given(st.integers(0, len(OFFSETS)))
