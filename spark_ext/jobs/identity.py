@@ -13,7 +13,7 @@ from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger.memory import JobMemory, QueryMemory
 from spark_ext.model.changes import Change, ChangeKind, compare
 from spark_ext.model.definitions import QueryDefinition, Role
-from spark_ext.queries.spec import NOTHING_STARTED
+from spark_ext.queries.writer_checks import NOTHING_STARTED
 
 UNCHANGED = "the state and all output are unchanged; nothing was started"
 

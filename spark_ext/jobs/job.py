@@ -32,7 +32,8 @@ from spark_ext.model.lifecycle import State
 from spark_ext.options import UID
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
-from spark_ext.queries.spec import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
+from spark_ext.queries.spec import QuerySpec, query_spec, refuse_repeated
+from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
 from spark_ext.spark.spark_log import local_path
 from spark_ext.views.display import job_html

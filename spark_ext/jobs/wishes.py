@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.queries.spec import NOTHING_STARTED
+from spark_ext.queries.writer_checks import NOTHING_STARTED
 
 
 @dataclass(frozen=True)
