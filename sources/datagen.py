@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +69,10 @@ UInt64s = npt.NDArray[np.uint64]
 class DataGenOptions(SourceOptions):
     """Options of `datagen`."""
 
+    identity_fields: ClassVar[frozenset[str]] = frozenset(
+        {"keys", "out_of_order", "seed", "skew", "start_time", "step_ms"}
+    )
+
     rows: int | None = Field(default=None, ge=0)
     """Total number of rows, spread evenly over the channels; without it and `rows_of` the source is unbounded."""
     rows_of: Annotated[tuple[int, ...] | None, CommaSeparated] = None
@@ -105,6 +109,11 @@ class DataGenOptions(SourceOptions):
         if self.rows_of is not None and min(self.rows_of, default=-1) < 0:
             raise ValueError("rows_of needs numbers of 0 and more")
         return self
+
+    def identity(self) -> dict[str, str]:
+        """Whatever the rows are a function of."""
+        channels = self.channels if self.rows_of is None else len(self.rows_of)
+        return {**super().identity(), "channels": str(channels)}
 
 
 class DataGen(ChannelSource):

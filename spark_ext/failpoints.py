@@ -34,6 +34,7 @@ class FailPoint(str, Enum):
 
     # A start of the job.
     INCARNATION_TAKEN = "incarnation.taken"
+    QUERY_RENAMED = "query.renamed"
     SINK_CLAIMED = "sink.claimed"
 
     # An epoch, whatever its source and sink.

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -37,6 +40,18 @@ _SECRET = re.compile(
     r"signature|jaas|dsn|sas$|storage_options",
     re.IGNORECASE,
 )
+
+PLACES = frozenset(
+    {"path", "url", "host", "port", "database", "dbname", "bucket", "table", "query"}
+    | {"topic", "topics", "servers", "bootstrap_servers"}
+)
+"""Options that by convention say what an operator reads from or writes to."""
+
+_LOCATIONS = frozenset({"path", "outbox", "staging"})
+"""Options whose values are paths or URIs."""
+
+_IN_NO_ORDER = frozenset({"topics", "servers", "bootstrap_servers"})
+"""Options whose values are sets, as text or as a list."""
 
 _PARAMETER_OF_ADDRESS = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
 
@@ -137,6 +152,10 @@ class Options(BaseModel):
     secret_fields: ClassVar[frozenset[str]] = frozenset()
     """Further options, besides the obvious ones (password, token, ...), whose values are never written anywhere."""
 
+    identity_fields: ClassVar[frozenset[str]] = PLACES
+    """The options that say what the operator reads from or writes to, so far as it has them. A job remembers their
+    values, and refuses a start with others: positions and epochs of one place mean nothing in another."""
+
     uid: str = Field(pattern=f"^{UID.pattern}$")
     """The operator's stable name within its job; its state is stored under this name."""
 
@@ -229,6 +248,14 @@ class Options(BaseModel):
         super().__setstate__(state)
         self.keep_secret(self.model_dump())
 
+    def identity(self) -> dict[str, str]:
+        """What the operator reads from or writes to, by option, secrets masked: equal for the same place.
+
+        Options without a value are left out. A local path is absolute, as its meaning depends on the working directory.
+        """
+        given = self.model_dump(mode="json", include=set(self.identity_fields & type(self).model_fields.keys()))
+        return {name: _place(name, self.shown(name, value)) for name, value in given.items() if value not in (None, [])}
+
     def public(self) -> dict[str, Any]:
         """The options as plain values, secrets replaced by `***`: what may be stored in a table and shown."""
         return {name: self.shown(name, value) for name, value in self.model_dump(mode="json").items()}
@@ -243,6 +270,24 @@ def _secrets_of_address(text: str) -> Iterator[str]:
 
 def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text[1:-1]) if text[:1] in ("'", '"') else text
+
+
+def _place(name: str, value: Any) -> str:
+    if name in _IN_NO_ORDER:
+        parts = value.split(",") if isinstance(value, str) else map(str, value)
+        return ",".join(sorted({part.strip() for part in parts}))
+    if name not in _LOCATIONS or not isinstance(value, str):
+        return str(value)
+    return _location(value)
+
+
+def _location(value: str) -> str:
+    parsed = urlsplit(value)
+    if parsed.scheme.lower() == "file":
+        value = unquote(parsed.path)
+    elif "://" in value:
+        return value.rstrip("/")
+    return os.path.normpath(Path(value).expanduser().absolute())
 
 
 def _without_secret(parameter: re.Match[str]) -> str:

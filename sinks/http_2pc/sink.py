@@ -45,6 +45,8 @@ class HttpOptions(SinkOptions):
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"headers", "storage_options"})
 
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"outbox", "url"})
+
     url: str
     """Address of the receiver: `http://` or `https://`, without credentials."""
 

@@ -36,6 +36,10 @@ class KafkaSinkOptions(SinkOptions, KafkaOptions):
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
 
+    identity_fields: ClassVar[frozenset[str]] = frozenset(
+        {"bootstrap_servers", "epochs_topic", "topic", "transactional_id"}
+    )
+
     topic: str | None = Field(default=None, min_length=1)
     """Topic of all messages; default: the column `topic` of each row. The option overrides the column."""
 

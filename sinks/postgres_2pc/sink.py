@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 from pyspark.sql.types import StructType
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 class PostgresSinkOptions(SinkOptions, ConnectionOptions):
     """Options of `postgres_2pc`."""
+
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"table"})
 
     table: str
     """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -32,6 +32,8 @@ _ID = re.compile(r"v(\d+)/")
 
 class DeltaSnapshotOptions(SourceOptions):
     """Options of `delta_snapshot`."""
+
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"path", "timestamp"})
 
     path: str
     """The table: a local path, or a URI supported by delta-rs and pyarrow.fs; credentials come from the environment."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
@@ -41,6 +41,8 @@ FORMATS = {
 
 class FilesOptions(SourceOptions):
     """Options of `files`."""
+
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"group", "path"})
 
     path: str
     """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs supports."""

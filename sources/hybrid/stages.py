@@ -91,6 +91,17 @@ class HybridOptions(SourceOptions):
         others = {kind.options_type for kind in _possible().values()}
         return super().is_secret(option) or any(options.is_secret(option) for options in others)
 
+    def identity(self) -> dict[str, str]:
+        """Format and place of each stage. That the stages come in their order is checked when one is entered."""
+        found: dict[str, str] = {}
+        for stage, given in self._given.items():
+            own = {name: value for name, value in given.items() if name not in OWN}
+            kind = source_type(given["format"], f"source '{self.uid}', stage '{stage}'")
+            options = kind.options_type.parse(kind.name(), {**own, "uid": f"{self.uid}.{stage}"})
+            found[f"{stage}.format"] = given["format"]
+            found |= {f"{stage}.{name}": value for name, value in options.identity().items()}
+        return found
+
     def public(self) -> dict[str, Any]:
         """With the options of the stages, secrets masked."""
         staged = {f"{stage}.{name}": value for stage, given in self._given.items() for name, value in given.items()}

@@ -65,6 +65,8 @@ class KafkaRangeOptions(SourceOptions, KafkaOptions):
 
     secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
 
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"bootstrap_servers", "pattern", "topics"})
+
     topics: Names = ()
     """Names of the topics to read, comma-separated."""
     pattern: str | None = None

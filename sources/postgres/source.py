@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
@@ -41,6 +41,8 @@ INCREMENT = "increment"
 
 class PostgresOptions(SourceOptions, ConnectionOptions):
     """Options of `postgres`."""
+
+    identity_fields: ClassVar[frozenset[str]] = frozenset({"incremental", "incremental_column", "query", "table"})
 
     table: str | None = None
     """Name of the table, `orders` or `shop.orders`; case-sensitive, with special names in double quotes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,17 +19,21 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.control.events import request
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.identity import unknown
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
+from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger, LedgerFrames
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 from spark_ext.options import UID
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
-from spark_ext.queries.spec import NOTHING_STARTED, QuerySpec, query_spec, refuse_repeated
+from spark_ext.queries.spec import QuerySpec, query_spec, refuse_repeated
+from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
 from spark_ext.spark.spark_log import local_path
 from spark_ext.views.display import job_html
@@ -80,6 +84,7 @@ class Job:
         self._spark = spark
         self._takeover = takeover
         self._specs: list[QuerySpec] = []
+        self._wishes = Wishes()
         self._ledger = Ledger(self.state_directory, storage_options=dict(self.settings.storage_options) or None)
         self._context: JobContext | None = None
         self._coordinator: Coordinator | None = None
@@ -90,7 +95,15 @@ class Job:
 
     # -- building -----------------------------------------------------------------------------------------------------
 
-    def add(self, uid: str, writer: DataStreamWriter, *, available_now: bool = False) -> Job:
+    def add(
+        self,
+        uid: str,
+        writer: DataStreamWriter,
+        *,
+        available_now: bool = False,
+        renamed_from: str | None = None,
+        accept: Collection[str] = (),
+    ) -> Job:
         """Add a query.
 
         Args:
@@ -98,6 +111,9 @@ class Job:
             writer: `df.writeStream...`, without trigger and checkpoint location.
             available_now: the query's input ends with what is there when it starts; for Spark's own sources, which
                 have no end. It has finished when a further run finds nothing to read.
+            renamed_from: the uid that the query had before: it continues exactly where it was. May stay there.
+            accept: options that may differ from the last start although they say what an operator reads from or writes
+                to: `("orders.path",)` is the option `path` of the operator `orders`. Remove it after the next start.
 
         Raises:
             ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised.
@@ -121,7 +137,19 @@ class Job:
             f"job '{self.name}', query '{uid}'",
             tuple(operator for one in (*self._specs, spec) for operator in one.operators),
         )
+        self._wishes = self._wishes.with_query(self.name, uid, renamed_from, accept)
         self._specs.append(spec)
+        return self
+
+    def remove(self, uid: str) -> Job:
+        """Abandon a query that has not finished: the job starts without it. What it has written stays where it is.
+
+        Takes effect at the next start, and may stay there. Added again later, the query continues where it was.
+
+        Raises:
+            ConfigurationError: the query has been added.
+        """
+        self._wishes = self._wishes.with_removed(self.name, uid)
         return self
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -171,7 +199,13 @@ class Job:
                 )
             self._started = datetime.now(timezone.utc)
             started = start_job(
-                self._spark, self.name, self._ledger, self._specs, self.settings, takeover=self._takeover
+                self._spark,
+                self.name,
+                self._ledger,
+                self._specs,
+                self.settings,
+                self._wishes,
+                takeover=self._takeover,
             )
             self._context, self._coordinator, self._listener = started
         return self
@@ -258,7 +292,8 @@ class Job:
         The job must not be running. The old checkpoint is kept beside the new one.
 
         Raises:
-            StateError: the job runs, or has no such query.
+            StateError: the job runs, or the checkpoint cannot be moved aside.
+            ConfigurationError: the job never had such a query.
         """
         if self._coordinator is not None and not self._coordinator.done.is_set():
             raise StateError(
@@ -269,6 +304,9 @@ class Job:
             )
         from spark_ext.queries.reset import reset_query
 
+        known = JobMemory.read(self._ledger)
+        if uid not in known.ever and all(spec.uid != uid for spec in self._specs):
+            raise unknown(uid, known, f"job '{self.name}'", "reset")
         reset_query(self._ledger, self.name, self.state_directory, uid, reason)
 
     # -- looking ------------------------------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.errors import SparkExtError, StateError, from_text
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.memory import recall
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
-from spark_ext.model.lifecycle import FinalStep, State
+from spark_ext.model.lifecycle import State
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.stack_traces import telling_line
@@ -26,6 +27,8 @@ from spark_ext.spark.spark_log import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.jobs.wishes import Wishes
+    from spark_ext.ledger.memory import QueryMemory
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.settings import JobSettings
 
@@ -46,6 +49,7 @@ def start_job(
     ledger: Ledger,
     specs: Sequence[QuerySpec],
     settings: JobSettings,
+    wishes: Wishes,
     *,
     takeover: bool,
 ) -> Started:
@@ -81,14 +85,18 @@ def start_job(
     listener: JobListener | None = None
     started = False
     try:
+        memory, notices = recall(name, ledger, specs, wishes, writer)
+        for notice in notices:
+            who = f"job '{name}', query '{notice.query}'"
+            context.write_behind.incident(who, "definition", notice.what, notice.action)
         for spec in specs:
-            run, final = _restored(ledger, spec, context)
+            run, final = _restored(memory.of(spec.uid), spec, context)
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
         # A query with all its input committed needs no Spark: only its final checkpoint is left.
         waiting = [run for run in runs if run.state is State.CREATED and not run.input_done]
-        coordinator = Coordinator(context, ledger, runs, ledger.next_checkpoint_id(), finals)
+        coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals)
         for run in waiting:
             run.claim()
         for run in waiting:
@@ -122,25 +130,25 @@ def _as_uri(state: str) -> str:
     return state if place is None else f"file:{place}"
 
 
-def _restored(ledger: Ledger, spec: QuerySpec, context: JobContext) -> tuple[QueryRun, FinalCheckpoint | None]:
+def _restored(known: QueryMemory, spec: QuerySpec, context: JobContext) -> tuple[QueryRun, FinalCheckpoint | None]:
     """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
-    lineage = ledger.lineage_of(spec.uid)
-    run = QueryRun(spec, context, lineage, ledger.flagged(spec.uid, lineage))
-    steps = ledger.final_steps(spec.uid, lineage)
-    known = ledger.last_epoch(spec.uid, lineage)
-    if steps is not None and FinalStep.CLOSED.value in steps.passed:
-        run.finished_before(known)
+    run = QueryRun(spec, context, known.lineage, known.flagged)
+    if known.finished:
+        run.finished_before(known.last_epoch)
         return run, None
-    run.restore(known)
-    if steps is None:
+    run.restore(known.last_epoch)
+    if known.final is None:
         return run, None
     run.resume_final()
-    flagged: frozenset[tuple[str, str]] = frozenset()
-    if FinalStep.FLAGGED.value not in steps.passed:
-        flags = [flag for flag in ledger.finished_flags(lineage=lineage) if flag.query == spec.uid]
-        flagged = frozenset((flag.kind, flag.source) for flag in flags if flag.kind != "channel")
     final = FinalCheckpoint(
-        run, spec, lineage, run.operators, context, steps.checkpoint_id, passed=steps.passed, flagged=flagged
+        run,
+        spec,
+        known.lineage,
+        run.operators,
+        context,
+        known.final.checkpoint_id,
+        passed=known.final.passed,
+        flagged=known.flags,
     )
     return run, final
 

@@ -78,3 +78,5 @@ class IncidentType(Kind):
     """A query has failed."""
     CLOSE = "close"
     """An operator could not be closed."""
+    DEFINITION = "definition"
+    """A query is no longer what it was when it finished, or a change was accepted."""

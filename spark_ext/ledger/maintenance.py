@@ -1,7 +1,8 @@
 """Keeps the ledger small: compacts files, checkpoints logs, and lets rows that are no longer needed expire by age.
 
-These never expire: finished flags, the tables of jobs and definitions, final checkpoints and savepoints, the newest checkpoints, each
-query's newest epoch per lineage, control events that are not settled, the newest row of each operator and sequence.
+These never expire: finished flags, the tables of jobs and definitions, final checkpoints and savepoints, the newest
+checkpoints, each query's newest epoch per lineage, control events that are not settled, the newest row of each operator
+and sequence.
 Replaced data files stay for two hours, for slow readers; log files for one.
 
 A call does what is due until its time is used up; the next call continues. All commits are fenced like appends.

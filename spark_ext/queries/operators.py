@@ -88,6 +88,18 @@ def _declared(name: str) -> type[Options]:
     return found.options_type if found is not None and issubclass(found, _CONTRACTS) else Options
 
 
+def identity(name: str, options: Mapping[str, str]) -> dict[str, str]:
+    """What an operator of a format reads from or writes to, by option, secrets masked; see `Options.identity`.
+
+    Raises:
+        ConfigurationError: an option is refused.
+    """
+    found = formats.find(name)
+    if found is None or not issubclass(found, _CONTRACTS):
+        return {}
+    return found.options_type.parse(name, options).identity()
+
+
 def _source_type(name: str) -> type[ChannelSource] | None:
     found = _registered(name, ChannelSource)
     return found if found is not None and issubclass(found, ChannelSource) else None

@@ -13,6 +13,7 @@ from typing import Any
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
+    DefinitionRow,
     EpochRow,
     ExecutionStateRow,
     FinishedRow,
@@ -76,6 +77,11 @@ def checkpoint(
         at=at or START + timedelta(seconds=number),
         reason="",
     )
+
+
+def definition(query: str = "q", lineage: int = 1, incarnation: int = 1, **changed: Any) -> DefinitionRow:
+    made = {"version": 1, "operators": [], "natives": [], "sink_format": "folder", "columns": [], **changed}
+    return DefinitionRow(query=query, lineage=lineage, incarnation=incarnation, at=START, definition=made)
 
 
 def event(

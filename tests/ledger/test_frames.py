@@ -11,7 +11,7 @@ from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, MaintenanceSett
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ROWS, columns
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
-from tests.ledger.rows import START, checkpoint, epoch, event, flag, incident, state
+from tests.ledger.rows import START, checkpoint, definition, epoch, event, flag, incident, state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,15 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
         assert empty.count() == 0
     incarnation = start_incarnation(ledger, "j")
     LedgerWriter(ledger, incarnation).append(
-        [epoch(1), flag(1, position={"row": 3}), checkpoint(1), event(1), state("RUNNING"), incident(1)]
+        [
+            definition(),
+            epoch(1),
+            flag(1, position={"row": 3}),
+            checkpoint(1),
+            event(1),
+            state("RUNNING"),
+            incident(1),
+        ]
     )
     forget(ledger.uri, incarnation.number)
     for name, wanted in expected.items():

@@ -7,11 +7,12 @@ one by hand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow, Row
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.spark_log import SparkLog
@@ -88,12 +89,25 @@ class History:
                     found.append(row)
             return tuple(found)
 
+        jobs: tuple[JobRow, ...] = rows(JobRow)
+        known = lineages(jobs)
+        names = {
+            (old, event.lineage): event.query
+            for event in known.events
+            if event.renamed_from is not None and known.of(event.query) == event.lineage
+            for old in known.names(event.query, event.lineage)
+        }
+
+        def of_queries(row_type: type[Row]) -> tuple[Any, ...]:
+            """Rows under the present name of their query."""
+            return tuple(replace(row, query=names.get((row.query, row.lineage), row.query)) for row in rows(row_type))
+
         return cls(
             events=tuple(event for log in dict.fromkeys(map(str, event_logs)) for event in operators.events(log)),
-            jobs=rows(JobRow),
-            checkpoints=rows(CheckpointRow),
-            finished=rows(FinishedRow),
-            epochs=rows(EpochRow),
+            jobs=jobs,
+            checkpoints=of_queries(CheckpointRow),
+            finished=of_queries(FinishedRow),
+            epochs=of_queries(EpochRow),
             states=rows(ExecutionStateRow),
             incidents=rows(IncidentRow),
             logs={path.parent.name: QueryLog.read(path) for path in sorted((state / "queries").glob("*/checkpoint"))},
@@ -111,7 +125,9 @@ class History:
 
     def lineage(self, query: str) -> int:
         """The query's current lineage."""
-        return max((row.lineage for row in self.jobs if row.event == "reset" and row.query in ("", query)), default=1)
+        given = lineages(self.jobs).of(query)
+        begun = [row.lineage for row in self.epochs if row.query == query]
+        return min(begun, default=1) if given is None else given
 
     def finals(self, query: str) -> list[CheckpointRow]:
         """The steps of the query's final checkpoint in its current lineage, oldest first."""

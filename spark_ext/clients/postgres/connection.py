@@ -57,6 +57,10 @@ class ConnectionOptions(Options):
     connect_timeout: Milliseconds = 10_000
     """Time limit for connecting, ms; at least two seconds."""
 
+    def identity(self) -> dict[str, str]:
+        """With the server and the database, however they are given."""
+        return {**super().identity(), "server": Server.of(self, self.uid).name}
+
 
 @dataclass(frozen=True)
 class Server:

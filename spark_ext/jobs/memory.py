@@ -1,0 +1,113 @@
+"""What a start of a job does about its past: read it once, refuse what cannot continue, write down what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_ext.errors import StateError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.identity import UNCHANGED, Logged, Notice, Start, refuse_unknown, renames, to_record
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import DefinitionRow
+from spark_ext.queries.definition import definition_of
+from spark_ext.spark.spark_log import SparkLog, local_path
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.wishes import Wishes
+    from spark_ext.ledger import Ledger, LedgerWriter
+    from spark_ext.queries.spec import QuerySpec
+
+
+class Recalled(NamedTuple):
+    """The past of a job that may start."""
+
+    memory: JobMemory
+    notices: tuple[Notice, ...]
+
+
+def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes, writer: LedgerWriter) -> Recalled:
+    """Compare the job with its past, before anything is claimed.
+
+    Facts are written to the ledger first, and what follows from them (a moved folder) is done, or done again, by the
+    next start.
+
+    Raises:
+        StateError, ConfigurationError: the job has changed in a way that would lose or repeat something.
+        FencedError, StorageError: the ledger cannot be written.
+    """
+    memory = JobMemory.read(ledger)
+    given = {spec.uid: definition_of(spec) for spec in specs}
+    refuse_unknown(job, memory, wishes)
+    to_do = renames(job, memory, given, wishes)
+    after = memory
+    for query, old in to_do.items():
+        after = after.with_renamed(query, old, writer.incarnation.number)
+    logs = {
+        query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
+    }
+    start = Start(job, after, given, logs, wishes)
+    notices = start.check()
+
+    for query, old in to_do.items():
+        writer.renamed(query, old, memory.lineage(old))
+        reach(FailPoint.QUERY_RENAMED)
+    for query in given:
+        _move(ledger.uri, after, query)
+    for query in sorted(wishes.removed & after.names):
+        if not after.of(query).removed:
+            writer.removed(query, after.lineage(query))
+    at = datetime.now(timezone.utc)
+    number = writer.incarnation.number
+    writer.append(
+        [
+            DefinitionRow(
+                query=query, lineage=after.lineage(query), incarnation=number, at=at, definition=one.to_json()
+            )
+            for query, one in given.items()
+            if to_record(start, query)
+        ]
+    )
+    return Recalled(after, notices)
+
+
+def checkpoint_of(state: str, query: str) -> str:
+    """Spark's checkpoint directory of a query."""
+    return f"{state.rstrip('/')}/queries/{query}/checkpoint"
+
+
+def _found(state: str, memory: JobMemory, query: str) -> str:
+    """Where a query's checkpoint is now: under its name, or still under a former one."""
+    own = checkpoint_of(state, query)
+    if SparkLog(own).exists():
+        return own
+    for old in memory.lineages.names(query, memory.lineage(query))[1:]:
+        # A query that has taken over the name owns the directory; it has run, so this one was moved before.
+        if not memory.knows(old) and SparkLog(checkpoint_of(state, old)).exists():
+            return checkpoint_of(state, old)
+    return own
+
+
+def _logged(state: str, memory: JobMemory, query: str) -> Logged:
+    place = _found(state, memory, query)
+    log = SparkLog(place)
+    planned, committed = log.newest_offsets(), log.newest_commit()
+    return Logged(place, log.query_id(), -1 if planned is None else planned, -1 if committed is None else committed)
+
+
+def _move(state: str, memory: JobMemory, query: str) -> None:
+    there, own = _found(state, memory, query), checkpoint_of(state, query)
+    if there == own:
+        return
+    source, target = local_path(there), local_path(own)
+    if source is None or target is None:
+        raise StateError(
+            "the checkpoint of a renamed query is on an object store, where the job cannot move it",
+            operator=f"query '{query}'",
+            kept=UNCHANGED,
+            do=f"move {there} to {own}, and start the job again",
+        )
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    Path(source).rename(target)

@@ -1,0 +1,165 @@
+"""What differs between two definitions of a query: the one that the ledger remembers, and the given one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
+
+TUNING: Final = frozenset(
+    {"uid", "max_rows_per_epoch", "max_bytes_per_epoch", "readers", "discovery_interval", "rows_per_second"}
+)
+"""Options of sources that decide how, not what is read."""
+
+
+class ChangeKind(Enum):
+    """What kind of difference it is."""
+
+    ADDED = "added"
+    """A source, or the marker of a watermark, that was not there."""
+    REMOVED = "removed"
+    """A source, or the marker of a watermark, that is not there any more."""
+    ORDER = "order"
+    """The same sources in another order: Spark knows them by their places."""
+    SPARKS = "Spark's sources"
+    """Spark's own sources are others, or in another order."""
+    IDENTITY = "identity"
+    """What an operator reads from or writes to."""
+    OPTION = "option"
+    """Another option of a source."""
+    COLUMN = "column"
+    """A column of the result."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference."""
+
+    kind: ChangeKind
+    role: Role
+    uid: str
+    """The operator, or the query for what belongs to none."""
+    name: str = ""
+    """The option or column."""
+    before: str | None = None
+    """None: it was not there."""
+    after: str | None = None
+    """None: it is not there any more."""
+
+    @property
+    def key(self) -> str:
+        """Under which a user accepts it: `uid.option`."""
+        return f"{self.uid}.{self.name}"
+
+    @property
+    def acceptable(self) -> bool:
+        """Whether the query can continue if the user says so."""
+        # Positions in a source of one format mean nothing to another.
+        return self.kind is ChangeKind.IDENTITY and not (self.role is Role.SOURCE and self.name == "format")
+
+    @property
+    def breaking(self) -> bool:
+        """Whether a query that has begun cannot continue as if nothing had happened."""
+        return self.kind not in (ChangeKind.OPTION, ChangeKind.COLUMN)
+
+    def __str__(self) -> str:
+        who = f"{self.role} '{self.uid}'"
+        if self.kind is ChangeKind.ADDED:
+            return f"{who} was not in this query before"
+        if self.kind is ChangeKind.REMOVED:
+            return f"{who} is not in this query any more"
+        if self.kind is ChangeKind.ORDER:
+            return f"its sources were in the order {self.before}, and are in the order {self.after}"
+        if self.kind is ChangeKind.SPARKS:
+            return f"Spark's own sources were {self.before or 'none'}, and are {self.after or 'none'}"
+        if self.kind is ChangeKind.COLUMN:
+            if self.before is None:
+                return f"column '{self.name}' is new"
+            if self.after is None:
+                return f"column '{self.name}' is gone"
+            return f"column '{self.name}' was {self.before}, and is {self.after}"
+        return f"option '{self.name}' of {who} was {_shown(self.before)}, and is {_shown(self.after)}"
+
+
+def compare(query: str, remembered: QueryDefinition, given: QueryDefinition) -> tuple[Change, ...]:
+    """All differences, those of operators first.
+
+    Args:
+        query: the query's uid.
+        remembered: the definition with which it ran.
+        given: the one with which it is to run.
+    """
+    return tuple(_changes(query, remembered, given))
+
+
+def _changes(query: str, before: QueryDefinition, after: QueryDefinition) -> Iterator[Change]:
+    for role in (Role.SOURCE, Role.END):
+        if role is Role.END and before.partial:
+            continue
+        yield from _of_sources(query, role, before.of(role), after.of(role), ordered=not before.partial)
+    if not before.partial and before.natives != after.natives:
+        yield Change(ChangeKind.SPARKS, Role.SOURCE, query, "", ", ".join(before.natives), ", ".join(after.natives))
+    yield from _of_sink(query, before, after)
+    if not before.partial:
+        yield from _of_columns(query, dict(before.columns), dict(after.columns))
+
+
+def _of_sources(
+    query: str,
+    role: Role,
+    before: tuple[OperatorDefinition, ...],
+    after: tuple[OperatorDefinition, ...],
+    *,
+    ordered: bool,
+) -> Iterator[Change]:
+    old, new = {one.uid: one for one in before}, {one.uid: one for one in after}
+    for uid in new.keys() - old.keys():
+        yield Change(ChangeKind.ADDED, role, uid)
+    for uid in old.keys() - new.keys():
+        yield Change(ChangeKind.REMOVED, role, uid)
+    if ordered and old.keys() == new.keys() and list(old) != list(new):
+        yield Change(ChangeKind.ORDER, role, query, "", ", ".join(old), ", ".join(new))
+    for uid in old.keys() & new.keys():
+        yield from _of_operator(old[uid], new[uid], known=ordered)
+
+
+def _of_sink(query: str, before: QueryDefinition, after: QueryDefinition) -> Iterator[Change]:
+    old, new = before.of(Role.SINK), after.of(Role.SINK)
+    if old and new and old[0].uid == new[0].uid:
+        yield from _of_operator(old[0], new[0], known=not before.partial)
+    elif old and new:
+        yield Change(ChangeKind.IDENTITY, Role.SINK, old[0].uid, "uid", old[0].uid, new[0].uid)
+    elif not before.partial and before.sink_format != after.sink_format:
+        yield Change(ChangeKind.IDENTITY, Role.SINK, query, "format", before.sink_format, after.sink_format)
+
+
+def _of_operator(before: OperatorDefinition, after: OperatorDefinition, *, known: bool) -> Iterator[Change]:
+    role, uid = after.role, after.uid
+    if before.format != after.format:
+        yield Change(ChangeKind.IDENTITY, role, uid, "format", before.format, after.format)
+        return
+    if not known:
+        return
+    for name in sorted(before.identity.keys() | after.identity.keys()):
+        old, new = before.identity.get(name), after.identity.get(name)
+        # A source with stages knows by itself which of them it has entered: one may be added at the end.
+        if old != new and not ("." in name and None in (old, new)):
+            yield Change(ChangeKind.IDENTITY, role, uid, name, old, new)
+    if role is Role.SOURCE:
+        for name in sorted((before.options.keys() | after.options.keys()) - TUNING - before.identity.keys()):
+            old, new = before.options.get(name), after.options.get(name)
+            if old != new and name not in after.identity:
+                yield Change(ChangeKind.OPTION, role, uid, name, old, new)
+
+
+def _of_columns(query: str, before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
+    for name in dict.fromkeys((*before, *after)):
+        if before.get(name) != after.get(name):
+            yield Change(ChangeKind.COLUMN, Role.SINK, query, name, before.get(name), after.get(name))
+
+
+def _shown(value: str | None) -> str:
+    return "not set" if value is None else f"'{value}'"

@@ -1,0 +1,103 @@
+"""What a query is made of, as the ledger remembers it from one start to the next. Pure.
+
+Secrets are masked before a definition is made: what is compared is what may be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+VERSION: Final = 1
+"""The version that is written."""
+
+
+class Role(str, Enum):
+    """What an operator is in its query."""
+
+    __str__ = str.__str__
+
+    SOURCE = "source"
+    END = "end of input"
+    """The marker of a watermark."""
+    SINK = "sink"
+
+
+@dataclass(frozen=True)
+class OperatorDefinition:
+    """A source, the marker of a watermark, or a sink."""
+
+    uid: str
+    role: Role
+    format: str
+    identity: Mapping[str, str] = field(default_factory=dict)
+    """What it reads from or writes to, by option."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """All options as given, secrets masked."""
+
+
+@dataclass(frozen=True)
+class QueryDefinition:
+    """A query."""
+
+    operators: tuple[OperatorDefinition, ...]
+    """Those with a uid: sources and markers in the order of the plan, then the sink."""
+    natives: tuple[str, ...] = ()
+    """Descriptions of Spark's own sources, in the order of the plan."""
+    sink_format: str = ""
+    columns: tuple[tuple[str, str], ...] = ()
+    """Name and type of each column of the result."""
+    partial: bool = False
+    """Whether only uids and formats are known: an older release has run the query, and wrote no definition."""
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """The uids of its operators."""
+        return frozenset(one.uid for one in self.operators)
+
+    def of(self, role: Role) -> tuple[OperatorDefinition, ...]:
+        """The operators of one role, in their order."""
+        return tuple(one for one in self.operators if one.role is role)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that is stored."""
+        return {
+            "version": VERSION,
+            "operators": [
+                {
+                    "uid": one.uid,
+                    "role": one.role.value,
+                    "format": one.format,
+                    "identity": dict(one.identity),
+                    "options": dict(one.options),
+                }
+                for one in self.operators
+            ],
+            "natives": list(self.natives),
+            "sink_format": self.sink_format,
+            "columns": [list(column) for column in self.columns],
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> QueryDefinition:
+        """Read a stored form; what a newer version adds is ignored."""
+        return cls(
+            tuple(
+                OperatorDefinition(one["uid"], Role(one["role"]), one["format"], one["identity"], one["options"])
+                for one in raw["operators"]
+            ),
+            tuple(raw["natives"]),
+            raw["sink_format"],
+            tuple((name, kind) for name, kind in raw["columns"]),
+        )
+
+    @classmethod
+    def from_checkpoint(cls, raw: Mapping[str, Any]) -> QueryDefinition:
+        """What a query's part of a checkpoint says of it: uids and formats, in no known order."""
+        named = ((Role.SOURCE, raw.get("sources", {})), (Role.SINK, raw.get("sinks", {})))
+        return cls(
+            tuple(OperatorDefinition(uid, role, one["format"]) for role, parts in named for uid, one in parts.items()),
+            partial=True,
+        )
