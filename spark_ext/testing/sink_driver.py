@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pyspark.sql import types as T
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.runtime.position import remembered
 from spark_ext.sinks.runtime.writer import EpochWriter, Written
 from spark_ext.spark import registry
 from spark_ext.spark.registry import Registration
@@ -74,6 +76,24 @@ class SinkTarget(ABC):
     def damage(self) -> Callable[[], object]:
         """Make every commit fail with a transient error, without loss of data; returns a function that repairs it."""
 
+    def drop(self) -> None:
+        """Delete the target with all that the sink keeps in it, as its owner might by mistake.
+
+        Without this method the tests of targets that are dropped or made anew are skipped.
+        """
+        raise NotImplementedError
+
+    def snapshot(self) -> Callable[[], object]:
+        """Remember the target as it is; returns a function that puts it back, as from a backup.
+
+        Without this method the tests of targets that are put back are skipped.
+        """
+        raise NotImplementedError
+
+    def make_anew(self) -> None:
+        """Create the target again after `drop`, empty, as its owner might; by default another job's sink does."""
+        Driver(self, uid="maker", job_id="job-2").claim()
+
     def ids(self) -> list[int]:
         """The `id` of each visible row, sorted; a repeated row appears twice. Override it if `rows` is slow."""
         return sorted(row["id"] for row in self.rows())
@@ -111,6 +131,8 @@ class Driver:
     start: int = 0
     """Random number of the start, other than 0. Drivers of one incarnation have the same unless it is given: they are
     processes of one start."""
+    planned: int | None = None
+    """The newest epoch that Spark's log in this driver's state has planned; None: not known."""
     attempts: int = 0
     """Number of calls of the sink's `commit`."""
     outcomes: list[CommitOutcome] = field(default_factory=list)
@@ -123,7 +145,20 @@ class Driver:
         """Validate and then claim the target, as at the start of a job."""
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
-        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0, start=self.start))
+        last = remembered(self._registration(self._state()).checkpoint)
+        sink.claim(
+            Claim(
+                sink=self.uid,
+                job="job",
+                job_id=self.job_id,
+                incarnation=self.incarnation,
+                lineage=0,
+                start=self.start,
+                query_id=self.query_id,
+                planned=self.planned,
+                previous=last.of(self.uid, 0, self.query_id) if last else None,
+            )
+        )
 
     def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
         """Phase one in one task, in small batches."""
@@ -149,9 +184,9 @@ class Driver:
 
     def commit(self, messages: Sequence[Written | None], epoch: int) -> None:
         """Phase two, with retries; the incarnation is found in the session registry, as in a job."""
-        place = registry.folder()
-        assert place is not None, "the environment variable with the registry's folder is not set"
-        registry.publish([self._registration(str(place / "state"))], place)
+        mine = self._registration(self._state())
+        Path(mine.checkpoint).parent.mkdir(parents=True, exist_ok=True)
+        registry.publish([mine], self._place())
         EpochWriter(_Watched(self._sent(), self), self.schema).commit(messages, epoch)  # type: ignore[arg-type]
 
     def abort(self, messages: Sequence[Written | None], epoch: int) -> None:
@@ -161,6 +196,14 @@ class Driver:
     def run(self, epoch: int, rows: Sequence[Row], partitions: int = 1) -> None:
         """Run an epoch with its rows distributed over a number of tasks."""
         self.commit([self.write(epoch, rows[n::partitions], n) for n in range(partitions)], epoch)
+
+    def _place(self) -> Path:
+        place = registry.folder()
+        assert place is not None, "the environment variable with the registry's folder is not set"
+        return place
+
+    def _state(self) -> str:
+        return str(self._place().with_name(f"{self._place().name}-state"))
 
     def _sent(self) -> TwoPhaseCommitSink:
         """The sink as it arrives in a worker."""
