@@ -18,15 +18,21 @@ has been committed before changes nothing and says so.
 
         def commit(self, schema, epoch, prepared):
             with self._transaction() as target:
-                epoch.mark.check(target.mark, "sink 'out'")      # raises FencedError
+                # Raises FencedError, or StateError when the target is not the one that was claimed.
+                epoch.check_target(target.mark, target.last_epoch(epoch.application), "sink 'out'")
                 if target.last_epoch(epoch.application) >= epoch.number:
                     return CommitOutcome.ALREADY_COMMITTED
                 target.publish(prepared, epoch.application, epoch.number)
             return CommitOutcome.COMMITTED
 
+        def check(self, epoch):                                  # an epoch without rows
+            target = self._look()
+            epoch.check_target(target.mark, target.last_epoch(epoch.application), "sink 'out'")
+
         def claim(self, claim):
             with self._transaction() as target:
                 claim.mark.check(target.mark, "sink 'out'")
+                claim.check_state(claim.known(target.last_epochs()), "sink 'out'")
                 target.fence(claim.sink, claim.job_id, claim.mark)
             self._discard_what_older_incarnations_prepared(claim)
 
@@ -148,15 +154,17 @@ class TwoPhaseCommitSink(Connector):
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
         """Phase two, on the driver's machine: make everything that was prepared visible, atomically and once.
 
-        Not called for an epoch without rows, except for a final one.
+        Not called for an epoch without rows, except for a final one; see `check`.
 
         Args:
             schema: the rows' schema.
-            epoch: the epoch's identity, and the incarnation that commits it.
+            epoch: the epoch's identity, and the incarnation that commits it. `epoch.check_target` compares it with what
+                the target holds; call it inside the atomic step.
             prepared: what `write` returned for each partition, without the Nones, in no particular order.
 
         Raises:
             FencedError: a newer incarnation has claimed the target; the message says which (`incarnation 2`).
+            StateError: the target is missing, or is not the one that was claimed: it must not be made anew in silence.
             TransientError or OSError: attempted again, with back-off, as the sink's options say.
         """
 
@@ -165,14 +173,29 @@ class TwoPhaseCommitSink(Connector):
         """Take the target for an incarnation; called in the driver before the query starts, and may be repeated.
 
         First fence older incarnations off, in the target itself; only then finish or discard what they left prepared.
+        Before that call `claim.check_state` with the epochs that the target holds: a state that was put back from a
+        backup must not take later epochs of the target for its own.
 
         Raises:
             FencedError: a newer incarnation has claimed it; the message says which.
+            StateError: the target is ahead of the job's state, or is not the one that was written to.
             ConfigurationError: the target holds epochs that another job wrote under this uid; the message names it.
             TransientError or OSError: attempted again like a commit; after the last attempt the start is refused.
         """
 
     # -- optional -----------------------------------------------------------------------------------------------------
+
+    def check(self, epoch: Epoch) -> None:
+        """Look whether this start may still write: called instead of `commit` for an epoch of a job without rows.
+
+        Implement it in every sink that is used in jobs: without it a job that has been replaced notices nothing until
+        its next rows, and Spark records its empty epochs in the meantime. One read is enough (`epoch.check_target` with
+        what the target holds); nothing has to be written. It is retried like a commit.
+
+        Raises:
+            FencedError: another start has claimed the target.
+            StateError: it is not the target that was claimed.
+        """
 
     def validate(self, schema: StructType) -> None:
         """Refuse what can be refused before the query starts: a missing target, a type that does not fit."""

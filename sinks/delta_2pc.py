@@ -164,6 +164,10 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             checkpoint_if_due(self.location, version, self.options.log_checkpoint_interval)
         return outcome
 
+    def check(self, epoch: Epoch) -> None:
+        """Look at the table's fence, on a local path by one `stat` if nothing was committed since the last look."""
+        self._target.look(epoch)
+
     def claim(self, claim: Claim) -> None:
         """Fence off older incarnations, then delete the files that they left; see `delta.orphans`.
 

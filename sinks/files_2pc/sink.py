@@ -187,7 +187,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         files = [file for of_task in prepared for file in of_task]
 
         def decide(state: LogState) -> Entry | None:
-            epoch.mark.check(state.mark, self._who)
+            self._check(state, epoch)
             if state.epochs.get(epoch.application, -1) >= epoch.number:
                 return None
             reach(FailPoint.FILES_BEFORE_COMMIT)
@@ -200,8 +200,11 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             }
 
         try:
-            self._folder.ensure(self._about(schema))
             log = self._folder.log(epoch.sink)
+            if epoch.start:
+                # Before the description of a new folder is written: the claim has written that of the right one.
+                self._check(log.state(), epoch)
+            self._folder.ensure(self._about(schema))
             if log.append(decide, str(epoch.incarnation)) is None:
                 self._settle(epoch, files)
                 return CommitOutcome.ALREADY_COMMITTED
@@ -212,6 +215,22 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             kept = "the epoch's files; the next attempt finds out whether they are committed"
             raise self._storage("could not be written", problem, kept=kept) from problem
         return CommitOutcome.COMMITTED
+
+    def check(self, epoch: Epoch) -> None:
+        """Read the log's newest state.
+
+        Raises:
+            FencedError: another start has claimed the folder.
+            StateError: it is not the folder that was claimed.
+            StorageError: it cannot be read.
+        """
+        try:
+            self._check(self._folder.log(epoch.sink).state(), epoch)
+        except OSError as problem:
+            raise self._storage("could not be read", problem) from problem
+
+    def _check(self, state: LogState, epoch: Epoch) -> None:
+        epoch.check_target(state.mark if state.incarnation else None, state.epochs.get(epoch.application), self._who)
 
     def _settle(self, epoch: Epoch, files: Sequence[DataFile]) -> None:
         """After a retry: create the links that a crash may have prevented, and delete the files prepared again."""
@@ -237,7 +256,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             StorageError: the folder cannot be read or written.
         """
 
-        def decide(state: LogState) -> Entry | None:
+        def refuse(state: LogState) -> None:
             claim.mark.check(state.mark, self._who)
             if state.owner not in (None, claim.job_id):
                 raise refused(
@@ -248,6 +267,10 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                     f"or delete the output at {self._path} to write it again",
                     kept="the folder is unchanged; nothing was started",
                 )
+            claim.check_state(claim.known(state.epochs), self._who)
+
+        def decide(state: LogState) -> Entry | None:
+            refuse(state)
             if state.mark.covers(claim.mark):
                 return None
             reach(FailPoint.FILES_BEFORE_CLAIM)
@@ -260,9 +283,11 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             }
 
         try:
+            log = self._folder.log(claim.sink)
+            refuse(log.state())
             if self._schema is not None:
                 self._folder.ensure(self._about(self._schema))
-            self._folder.log(claim.sink).append(decide, str(claim.incarnation))
+            log.append(decide, str(claim.incarnation))
             reach(FailPoint.FILES_CLAIMED)
             self._folder.clean(claim)
             reach(FailPoint.FILES_CLEANED)

@@ -181,6 +181,15 @@ class Outbox:
                 do="check the outbox's storage, and start the job again",
             ) from problem
 
+    def look(self, epoch: Epoch) -> None:
+        """Look whether the outbox is still this start's.
+
+        Raises:
+            FencedError: another start has claimed it.
+            StateError: it is not the outbox that was claimed.
+        """
+        self._target.look(epoch)
+
     def decide(self, epoch: Epoch, files: Sequence[DataFile]) -> bool:
         """Decide that the epoch consists of these files, unless it is already decided.
 

@@ -204,6 +204,10 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         """
         self._outbox.claim(claim)
 
+    def check(self, epoch: Epoch) -> None:
+        """Look at the outbox's fence."""
+        self._outbox.look(epoch)
+
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
         """Decide the epoch, send what was decided, and record that all of it was acknowledged.
 

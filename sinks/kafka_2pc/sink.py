@@ -171,6 +171,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 epoch.mark,
                 lambda record: self._refuse_newer(record, epoch.mark),
             )
+            self._check(held.record, epoch)
             if held.record.holds(epoch):
                 outcome = CommitOutcome.ALREADY_COMMITTED
             else:
@@ -185,6 +186,20 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             raise
         staging.remove(prepared)
         return outcome
+
+    def check(self, epoch: Epoch) -> None:
+        """Read the sink's record, without waiting for open transactions of other sinks."""
+        record = self._epochs.look(settled=False)
+        self._refuse_newer(record, epoch.mark)
+        self._check(record, epoch)
+
+    def _check(self, record: EpochRecord, epoch: Epoch) -> None:
+        mark = record.mark if record.incarnation else None
+        epoch.check_target(mark, record.epochs.get(epoch.application), self._epochs_who)
+
+    @property
+    def _epochs_who(self) -> str:
+        return f"{self._who}, transactional id '{self._epochs.key}'"
 
     def claim(self, claim: Claim) -> None:
         """Take the transactional id, which ends its owner's transaction, record the claim, and clean up the staging.
@@ -215,13 +230,12 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         reach(FailPoint.KAFKA_CLEANED)
 
     def _refuse_newer(self, record: EpochRecord, mark: FenceMark) -> None:
-        who = f"{self._who}, transactional id '{self._epochs.key}'"
-        mark.check(record.mark, who)
+        mark.check(record.mark, self._epochs_who)
         if record.incarnation > mark.incarnation:
             raise FencedError(
                 f"incarnation {record.incarnation} of job '{record.job}' has taken this sink; this writer is outside "
                 "any job",
-                operator=who,
+                operator=self._epochs_who,
                 kept="all committed epochs; the newer incarnation continues from them",
                 do="nothing: the newer incarnation continues; make sure that only one is started",
             )
@@ -231,8 +245,9 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             raise refused(
                 f"job '{record.job}' wrote to this target under the sink uid '{claim.sink}': it is another job, or the "
                 "same one with a new state directory",
-                f"{self._who}, transactional id '{self._epochs.key}'",
+                self._epochs_who,
                 "give the sink another uid or another 'transactional_id', which adds to the existing messages",
                 kept="the target is unchanged",
             )
         self._refuse_newer(record, claim.mark)
+        claim.check_state(claim.known(record.epochs), self._epochs_who)

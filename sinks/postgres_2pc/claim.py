@@ -37,13 +37,18 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
     Raises:
         FencedError: a newer incarnation holds the table.
         ConfigurationError: the uid belongs to another job.
+        StateError: the table is ahead of the job's state, or is not the one that the job has written to.
         StorageError: the sink's row stays locked.
     """
     connection, identity, who = committer.connection, committer.identity, committer.errors.who
     held = _lock(committer, claim.incarnation, mark)
     record.refuse_older(held.mark, claim.mark, who)
     record.refuse_other_owner(held.job_id, claim, who)
-    record.claimed(connection, identity, claim)
+    known = claim.known(record.known(connection, identity))
+    claim.check_state(known, who)
+    if known:
+        held.check_table(committer.table.oid, who)
+    record.claimed(connection, identity, claim, committer.table.oid)
     connection.execute("COMMIT")
     reach(FailPoint.POSTGRES_FENCED)
     _end_older(committer, claim.incarnation, mark)

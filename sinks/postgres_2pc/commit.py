@@ -52,13 +52,18 @@ class Committer:
 
         Raises:
             FencedError: a newer incarnation has claimed the table.
+            StateError: it is not the table that was claimed.
             PreparedLostError: what the tasks had prepared is lost; nothing was written.
             psycopg.Error: the server failed.
         """
         begin(self.connection, self.lock_timeout)
         held = record.lock(self.connection, self.identity)
         record.refuse_older(held.mark, epoch.mark, self.errors.who)
-        if epoch.number <= record.last(self.connection, self.identity, epoch):
+        last = record.last(self.connection, self.identity, epoch)
+        epoch.check_target(held.mark, last, self.errors.who)
+        if epoch.start:
+            held.check_table(self.table.oid, self.errors.who)
+        if epoch.number <= last:
             self.connection.execute("ROLLBACK")
             self.finish()
             self._discard(parts)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from spark_ext.errors import FencedError, refused
-from spark_ext.model.commits import FenceMark
+from spark_ext.model.commits import FenceMark, not_the_target
 from spark_ext.sinks.postgres_2pc.table import LOCK
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS spark_ext.sinks (
   sink text, target text, job text, job_id text, incarnation bigint NOT NULL DEFAULT 0,
   claimed_at timestamptz, PRIMARY KEY (sink, target));
 ALTER TABLE spark_ext.sinks ADD COLUMN IF NOT EXISTS start_id bigint;
+ALTER TABLE spark_ext.sinks ADD COLUMN IF NOT EXISTS target_oid bigint;
 COMMENT ON TABLE spark_ext.sinks IS 'spark-ext: who may commit to a target under a sink uid';
 CREATE TABLE IF NOT EXISTS spark_ext.epochs (
   sink text, target text, application text, epoch bigint NOT NULL, incarnation bigint NOT NULL,
@@ -61,7 +62,7 @@ class Identity:
 
 _COMPLETE = """
 SELECT to_regclass('spark_ext.parts') IS NOT NULL AND EXISTS (SELECT FROM pg_attribute
-  WHERE attrelid = to_regclass('spark_ext.sinks') AND attname = 'start_id' AND NOT attisdropped)
+  WHERE attrelid = to_regclass('spark_ext.sinks') AND attname = 'target_oid' AND NOT attisdropped)
 """
 
 
@@ -73,6 +74,21 @@ class Held:
     """The newest start that has claimed the target."""
     job_id: str | None
     """The job that owns the uid in this target."""
+    oid: int | None
+    """The table's oid at that claim; None: an older release has claimed it, or the user has deleted the number."""
+
+    def check_table(self, oid: int, who: str) -> None:
+        """Check that the table is the one that was claimed.
+
+        Raises:
+            StateError: it was dropped and created again since.
+        """
+        if self.oid is not None and self.oid != oid:
+            raise not_the_target(
+                f"the table's oid was {self.oid} when it was claimed and is {oid} now (if it was moved there with its "
+                f"rows, as by pg_restore: UPDATE {SCHEMA}.sinks SET target_oid = NULL)",
+                who,
+            )
 
 
 def ensure(connection: psycopg.Connection[Any]) -> None:
@@ -86,14 +102,25 @@ def ensure(connection: psycopg.Connection[Any]) -> None:
 
 def lock(connection: psycopg.Connection[Any], identity: Identity) -> Held:
     """Lock the sink's row until the transaction ends, and read it; it is created if it does not exist."""
-    query = "SELECT incarnation, start_id, job_id FROM spark_ext.sinks WHERE sink = %s AND target = %s FOR UPDATE"
-    key = (identity.sink, identity.target)
-    found = connection.execute(query, key).fetchone()
-    if found is None:
+    held = look(connection, identity, "FOR UPDATE")
+    if held is None:
+        key = (identity.sink, identity.target)
         connection.execute("INSERT INTO spark_ext.sinks (sink, target) VALUES (%s, %s) ON CONFLICT DO NOTHING", key)
-        found = connection.execute(query, key).fetchone()
-        assert found is not None
-    return Held(FenceMark(int(found[0]), int(found[1] or 0)), found[2])
+        held = look(connection, identity, "FOR UPDATE")
+        assert held is not None
+    return held
+
+
+def look(
+    connection: psycopg.Connection[Any], identity: Identity, locking: Literal["", "FOR UPDATE"] = ""
+) -> Held | None:
+    """The sink's row; None when there is none."""
+    found = connection.execute(
+        "SELECT incarnation, start_id, job_id, target_oid FROM spark_ext.sinks WHERE sink = %s AND target = %s "
+        + locking,
+        (identity.sink, identity.target),
+    ).fetchone()
+    return None if found is None else Held(FenceMark(int(found[0]), int(found[1] or 0)), found[2], found[3])
 
 
 def refuse_older(held: FenceMark, mark: FenceMark, who: str) -> None:
@@ -113,12 +140,9 @@ def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark:
     Raises:
         FencedError: a newer start has claimed the target.
     """
-    held = connection.execute(
-        "SELECT incarnation, coalesce(start_id, 0) FROM spark_ext.sinks WHERE sink = %s AND target = %s",
-        (identity.sink, identity.target),
-    ).fetchone()
+    held = look(connection, identity)
     if held is not None:
-        refuse_older(FenceMark(int(held[0]), int(held[1])), mark, who)
+        refuse_older(held.mark, mark, who)
 
 
 def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
@@ -138,13 +162,22 @@ def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
         )
 
 
-def claimed(connection: psycopg.Connection[Any], identity: Identity, claim: Claim) -> None:
+def claimed(connection: psycopg.Connection[Any], identity: Identity, claim: Claim, oid: int) -> None:
     """Record the start that may commit from now on; the row is locked."""
     connection.execute(
         "UPDATE spark_ext.sinks SET job = %s, job_id = %s, incarnation = %s, start_id = %s, "
-        "claimed_at = clock_timestamp() WHERE sink = %s AND target = %s",
-        (claim.job, claim.job_id, claim.incarnation, claim.start or None, identity.sink, identity.target),
+        "target_oid = %s, claimed_at = clock_timestamp() WHERE sink = %s AND target = %s",
+        (claim.job, claim.job_id, claim.incarnation, claim.start or None, oid, identity.sink, identity.target),
     )
+
+
+def known(connection: psycopg.Connection[Any], identity: Identity) -> dict[str, int]:
+    """The last committed epochs by `Epoch.application`."""
+    found = connection.execute(
+        "SELECT application, epoch FROM spark_ext.epochs WHERE sink = %s AND target = %s",
+        (identity.sink, identity.target),
+    ).fetchall()
+    return {application: int(epoch) for application, epoch in found}
 
 
 def last(connection: psycopg.Connection[Any], identity: Identity, epoch: Epoch) -> int:

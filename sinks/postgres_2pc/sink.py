@@ -22,13 +22,13 @@ from spark_ext.clients.postgres.connection import ConnectionOptions, Server, ses
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
 from spark_ext.errors import NOTHING_VISIBLE, refused
-from spark_ext.model.commits import FenceMark
+from spark_ext.model.commits import FenceMark, not_the_target
 from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 from spark_ext.sinks.postgres_2pc.record import Identity
 from spark_ext.sinks.postgres_2pc.rows import RowErrors, cast, keyed
-from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, usable
+from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, resolved, usable
 
 if TYPE_CHECKING:
     import psycopg
@@ -175,12 +175,45 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
         with self._session(claim.incarnation) as connection:
             table = look_up(connection, self._table, self._who)
+            if table is None:
+                self._refuse_gone(connection, claim)
             if table is None and self._schema is not None and self.options.create_table:
                 create(connection, self._table, self._schema, self.options.key, self._who)
                 table = look_up(connection, self._table, self._who)
             if table is None:
                 raise missing(self._table, self._who)
             take(self._committer(connection, table, (), self._who, claim.mark), claim, self._mark)
+
+    def _refuse_gone(self, connection: psycopg.Connection[Any], claim: Claim) -> None:
+        """Refuse to create a table to which epochs were committed before."""
+        from spark_ext.sinks.postgres_2pc.record import known
+
+        identity = Identity(claim.sink, str(resolved(connection, self._table)))
+        epochs = claim.known(known(connection, identity))
+        claim.check_state(epochs, self._who)
+        if epochs:
+            raise not_the_target("there is no table, and epochs were committed to it", self._who)
+
+    def check(self, epoch: Epoch) -> None:
+        """Look at the sink's row and the table, without a lock.
+
+        Raises:
+            FencedError: another start has claimed the table.
+            StateError: it is not the table that was claimed.
+            StorageError: the server failed.
+        """
+        from spark_ext.sinks.postgres_2pc import record
+
+        with self._session(epoch.incarnation) as connection:
+            table = look_up(connection, self._table, self._who)
+            if table is None:
+                raise not_the_target("there is no table", self._who)
+            identity = Identity(epoch.sink, str(table.name))
+            held = record.look(connection, identity)
+            mark = None if held is None else held.mark
+            epoch.check_target(mark, record.last(connection, identity, epoch), self._who)
+            if held is not None:
+                held.check_table(table.oid, self._who)
 
     # -- an epoch ------------------------------------------------------------------------------------------------------
 
@@ -205,7 +238,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             return inline if inline.rows else None
         every = itertools.chain(first, rows)
         with self._session(task.incarnation, who) as connection:
-            table = self._usable(connection, schema, who)
+            table = self._usable(connection, schema, who, task.mark)
             identity = Identity(task.sink, str(table.name))
             origin = Origin.task(identity, task)
             if not self.options.prepared:
@@ -227,7 +260,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         """
         who = f"{self._who}, epoch {epoch.number}"
         with self._session(epoch.incarnation, who) as connection:
-            table = self._usable(connection, schema, who)
+            table = self._usable(connection, schema, who, epoch.mark)
             committer = self._committer(connection, table, tuple(schema.names), who, epoch.mark)
             return committer.commit(epoch, prepared)
 
@@ -269,9 +302,11 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         """The mark of this sink's connections, from the table's name in the options, as they precede its look-up."""
         return Identity(self.options.uid, str(self._table)).mark
 
-    def _usable(self, connection: psycopg.Connection[Any], schema: StructType, who: str) -> Table:
+    def _usable(self, connection: psycopg.Connection[Any], schema: StructType, who: str, mark: FenceMark) -> Table:
         options = self.options
-        return usable(connection, self._table, schema, options.key, who, make=options.create_table)
+        if mark.start and look_up(connection, self._table, who) is None:
+            raise not_the_target("there is no table", who)
+        return usable(connection, self._table, schema, options.key, who, make=options.create_table and not mark.start)
 
     def _committer(
         self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, mark: FenceMark

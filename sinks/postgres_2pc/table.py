@@ -40,6 +40,8 @@ class Table:
     name: Name
     """With its schema."""
     columns: tuple[Column, ...]
+    oid: int = 0
+    """Its number in the catalog: a table that was dropped and created again has another one."""
     only_insert: str | None = None
     """Why rows must be inserted and not copied: COPY refuses row-level security and ignores rules."""
 
@@ -71,7 +73,15 @@ def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table 
             "name a plain or partitioned table in the option 'table'",
         )
     columns = [Column(*row) for row in connection.execute(_COLUMNS, (oid,)).fetchall()]
-    return Table(Name(schema, table), tuple(columns), only_insert)
+    return Table(Name(schema, table), tuple(columns), int(oid), only_insert)
+
+
+def resolved(connection: psycopg.Connection[Any], name: Name) -> Name:
+    """The name with the schema in which a table of this name would be created."""
+    if name.schema is not None:
+        return name
+    found = connection.execute("SELECT current_schema()").fetchone()
+    return Name(None if found is None else found[0], name.table)
 
 
 def _char(value: Any) -> str:

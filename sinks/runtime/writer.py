@@ -15,6 +15,7 @@ from spark_ext.masking import guarded
 from spark_ext.model.query_offsets import final_epochs
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.identity import identity_of
+from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.worker_process import begin_task, tune
@@ -89,20 +90,31 @@ class EpochWriter(DataSourceStreamArrowWriter):
             )
         prepared = [message.prepared for message in written if message.prepared is not None]
         final = self._sink.requires_finalization and self._is_final(batchId)
-        if not prepared and not final:
-            return
+        empty = not prepared and not final
+        mine = self._identity
+        if empty and not mine.in_job:
+            return  # nothing is fenced
+        query_id = self._query_id(written) or ""
+        before = remembered(mine.checkpoint, kept=True) if mine.checkpoint else None
         epoch = Epoch(
             sink=self._uid,
-            lineage=self._identity.lineage,
-            query_id=self._query_id(written),
+            lineage=mine.lineage,
+            query_id=query_id,
             number=batchId,
-            incarnation=self._identity.incarnation,
+            incarnation=mine.incarnation,
             final=final,
-            start=self._identity.start,
+            start=mine.start,
+            previous=before.of(self._uid, mine.lineage, query_id) if before else None,
         )
+        if empty:
+            tries = attempts(self._sink.options, f"the look at the target of sink '{self._uid}'", reraise=True)
+            tries(self._sink.check, epoch)
+            return
         reach(FailPoint.SINK_BEFORE_COMMIT)
         self._with_retries(epoch, prepared)
         reach(FailPoint.SINK_COMMITTED)
+        if mine is not None:
+            remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId))
         tune()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -128,12 +140,11 @@ class EpochWriter(DataSourceStreamArrowWriter):
                 do="check the target; the epoch will be retried, and committed once, when the query runs again",
             ) from last
 
-    def _query_id(self, written: Sequence[Written]) -> str:
+    def _query_id(self, written: Sequence[Written]) -> str | None:
         for message in written:
             return message.query_id
-        query_id = SparkLog(self._identity.checkpoint).query_id()
-        assert query_id is not None
-        return query_id
+        # An epoch without tasks.
+        return SparkLog(self._identity.checkpoint).query_id()
 
     def _is_final(self, epoch: int) -> bool:
         """Whether the epoch comes after the last row: a source's offset counts the final epochs."""

@@ -321,6 +321,7 @@ def commit_info(epoch: Epoch, files: Sequence[DataFile]) -> dict[str, Any]:
     """The properties of an epoch's commit that `DESCRIBE HISTORY` shows."""
     return {
         "isBlindAppend": True,
+        "spark_ext.sink": epoch.sink,
         "operationMetrics": {
             "numFiles": str(len(files)),
             "numOutputRows": str(sum(file.rows for file in files)),

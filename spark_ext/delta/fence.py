@@ -71,6 +71,11 @@ class Fence:
         number = Transaction(self.application, self.number)
         return (number, Transaction(self.start_application, self.start)) if self.start else (number,)
 
+    def held_mark(self, held: Held) -> FenceMark | None:
+        """The mark of the log's newest claim; None when there is none."""
+        number = held(self.application)
+        return None if number is None else FenceMark(number, held(self.start_application) or 0)
+
     def holds(self, held: Held) -> bool:
         """Whether the log's newest claim is this very start's."""
         return held(self.application) == self.number and (held(self.start_application) or 0) == self.start
@@ -81,6 +86,4 @@ class Fence:
         Raises:
             FencedError: it is newer than this one, or another start with the same number.
         """
-        newest = held(self.application)
-        if newest is not None:
-            FenceMark(self.number, self.start).check(FenceMark(newest, held(self.start_application) or 0), operator)
+        FenceMark(self.number, self.start).check(self.held_mark(held), operator)

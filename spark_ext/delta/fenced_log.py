@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, Final, TypeVar
 
@@ -83,6 +84,8 @@ class FencedLog:
         self._opened_at = 0.0
         self._opened_version = 0
         self._passed: Guard | None = None
+        self._entry: tuple[int, int, int] | None = None
+        """What the newest entry's file was, when it was read: of a table made anew it is another one."""
 
     # -- the handle ---------------------------------------------------------------------------------------------------
 
@@ -133,6 +136,7 @@ class FencedLog:
                 self._passed = None
                 try:
                     self._handle.update_incremental()
+                    self._entry = self._file_of(self._handle.version())
                 except FAILURES as problem:
                     self._handle = None
                     raise self.errors.storage(problem, "reading the log") from problem
@@ -156,6 +160,7 @@ class FencedLog:
                         raise
                     return
             self._seen = True
+            self._entry = self._file_of(self._handle.version())
             self._opened_at, self._opened_version = time.monotonic(), self._handle.version()
 
     def _has_entry(self, version: int) -> bool:
@@ -165,12 +170,25 @@ class FencedLog:
         with guarded(self.errors, "looking for the log"):
             return (self.folder / f"{version:020}.json").exists()
 
-    def _notice_loss(self) -> None:
-        """Open anew when the log that the handle stands on has gone: delta-rs would write into the empty folder.
+    def _file_of(self, version: int) -> tuple[int, int, int] | None:
+        """What tells the file of a version from another one of its name; None when there is none, or not locally."""
+        if self.folder is None:
+            return None
+        with guarded(self.errors, "looking for the log"), suppress(FileNotFoundError, NotADirectoryError):
+            found = (self.folder / f"{version:020}.json").stat()
+            return version, found.st_ino, found.st_mtime_ns
+        return None
 
-        Local only. On an object store the question would cost a request for each commit.
+    def notice_loss(self) -> None:
+        """Open anew when the log that the handle stands on has gone, or is another table's by now.
+
+        Otherwise delta-rs would write into the empty folder, or into the other table. Local only: on an object store
+        the question would cost a request for each commit.
         """
-        if self._handle is not None and not self._has_entry(self._handle.version()):
+        if self._handle is None or self.folder is None:
+            return
+        found, before = self._file_of(self._handle.version()), self._entry
+        if found is None or (before is not None and before[0] == found[0] and before != found):
             self.reopen()
 
     # -- commits ------------------------------------------------------------------------------------------------------
@@ -262,7 +280,7 @@ class FencedLog:
             SparkExtError: of `errors`: not committed or, when the storage failed late, not known to be.
         """
         with self.lock:
-            self._notice_loss()
+            self.notice_loss()
             self.refresh()
             if self.version != expected:
                 return False
@@ -316,7 +334,7 @@ class FencedLog:
         def once() -> T:
             nonlocal look
             for _ in range(ATTEMPTS):
-                self._notice_loss()
+                self.notice_loss()
                 if look or self._handle is None:
                     self.refresh()
                 look = True

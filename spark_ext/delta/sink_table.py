@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -25,7 +25,7 @@ from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark
+from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark, not_the_target
 from spark_ext.schemas import parquet_types
 
 if TYPE_CHECKING:
@@ -48,6 +48,24 @@ class _Kept(threading.local):
 
 
 _kept = _Kept()
+
+
+HISTORY: Final = 100
+"""How many commits are searched for a RESTORE since the sink's own last commit, when that is not known."""
+
+
+def _newest_name(uid: str, lineage: int) -> str:
+    return f"newest:{uid}:{lineage}"
+
+
+def _query_number(query_id: str) -> int:
+    """31 bits of the SHA-256 of a query's id."""
+    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:4], "big") >> 1
+
+
+def newest_epoch(epoch: Epoch) -> Transaction:
+    """The newest epoch of a sink in a lineage, whatever its query: a table does not list its application ids."""
+    return Transaction(_newest_name(epoch.sink, epoch.lineage), _query_number(epoch.query_id) << 32 | epoch.number)
 
 
 def owner_number(job_id: str) -> int:
@@ -132,7 +150,7 @@ class Target:
         return log.handle
 
     def _log(self) -> FencedLog:
-        # The user may delete the output: the next commit creates it again.
+        # Outside a job the user may delete the output: the next commit creates it again.
         return FencedLog(self.location.uri, TargetErrors(self.who), self.location.storage_options, required=False)
 
     def _kept_log(self, epoch: Epoch) -> FencedLog:
@@ -233,14 +251,15 @@ class Target:
         log = self._kept_log(epoch)
         fence = self.fence(epoch.mark)
         carried = fence.transactions if fence else ()
+        seen = log.version
 
         def attempt(table: DeltaTable | None) -> tuple[CommitOutcome, int] | None:
+            self._check_target(log, epoch, seen)
             if table is None:
                 parquet_types.check_input(schema, self._partition_by, self.who)
                 reach(FailPoint.DELTA_BEFORE_CREATE)
                 self._create(log, schema, carried)
                 return None
-            log.check(fence)
             done = log.held(epoch.application)
             if done is not None and done >= epoch.number:
                 if fence and not fence.holds(log.held):
@@ -253,12 +272,71 @@ class Target:
                 self._add_columns(table, new, carried)
                 return None
             reach(FailPoint.DELTA_BEFORE_COMMIT)
-            mine = (Transaction(epoch.application, epoch.number), *carried)
+            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried)
             self._write(table, files, properties(mine, info=commit_info(epoch, files)))
             reach(FailPoint.DELTA_COMMITTED)
             return CommitOutcome.COMMITTED, table.version() + 1
 
         return self._settle(log, attempt, f"committing epoch {epoch.number}")
+
+    def look(self, epoch: Epoch) -> None:
+        """Look whether the table is still this start's; nothing is written.
+
+        Raises:
+            FencedError: another start has claimed the table.
+            StateError: it is not the table that was claimed.
+            StorageError: the log cannot be read.
+        """
+        log = self._kept_log(epoch)
+        with log.lock:
+            seen = log.version
+            log.notice_loss()
+            log.refresh()
+            self._check_target(log, epoch, seen)
+
+    def _check_target(self, log: FencedLog, epoch: Epoch, seen: int | None) -> None:
+        """Compare the table, as last seen, with what was claimed and committed; see `Epoch.check_target`.
+
+        Args:
+            log: the table's.
+            epoch: to be committed next.
+            seen: version at the look before; None: this is the first one.
+        """
+        fence = self.fence(epoch.mark)
+        if fence is None or (log.handle is None and not epoch.start and epoch.previous is None):
+            return
+        if log.handle is None:
+            raise not_the_target("there is no table", self.who)
+        log.check(fence)
+        epoch.check_target(fence.held_mark(log.held), log.held(epoch.application), self.who)
+        if epoch.start:
+            self._refuse_restored(log.handle, seen)
+
+    def _refuse_restored(self, table: DeltaTable, seen: int | None) -> None:
+        """Refuse a table that RESTORE has put back since the sink's last commit: its numbers stay, its rows go.
+
+        Args:
+            table: as it is now.
+            seen: version up to which the history is known; None: not known.
+        """
+        since = HISTORY if seen is None else min(table.version() - seen, HISTORY)
+        for entry in table.history(since) if since else ():
+            if entry.get("spark_ext.sink") == self.uid:
+                return
+            if entry.get("operation") == "RESTORE":
+                raise not_the_target(
+                    f"version {entry.get('version')} of the table is a RESTORE of an earlier one", self.who
+                )
+
+    def _known(self, log: FencedLog, claim: Claim) -> dict[str, int]:
+        """The newest epoch by query id; "" for a query that is not the claiming one."""
+        mine = claim.query_id
+        own = None if mine is None else log.held(f"spark_ext:{self.uid}:{claim.lineage}:{mine}")
+        known = {} if mine is None or own is None else {mine: own}
+        newest = log.held(_newest_name(self.uid, claim.lineage))
+        if newest is not None and (mine is None or newest >> 32 != _query_number(mine)):
+            known[""] = newest & 0xFFFFFFFF
+        return known
 
     def claim(self, claim: Claim, schema: StructType | None) -> DeltaTable | None:
         """Fence older incarnations off.
@@ -282,7 +360,9 @@ class Target:
         )
 
         def attempt(table: DeltaTable | None) -> tuple[DeltaTable | None] | None:
+            known = self._known(log, claim)
             if table is None:
+                claim.check_state(known, self.who)
                 if schema is None:
                     return (None,)
                 parquet_types.check_input(schema, self._partition_by, self.who)
@@ -290,9 +370,15 @@ class Target:
                 return None
             self._refuse_other_owner(log, claim)
             log.check(fence)
+            claim.check_state(known, self.who)
+            if claim.previous is not None:
+                self._refuse_restored(table, None)
             if fence and not fence.holds(log.held):
                 reach(FailPoint.DELTA_BEFORE_FENCE)
-                info = {"spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}"}
+                info = {
+                    "spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}",
+                    "spark_ext.sink": self.uid,
+                }
                 self._write(table, (), properties(mine, info=info))
                 return None
             return (table,)

@@ -52,6 +52,22 @@ class FenceMark:
             )
 
 
+def not_the_target(found: str, operator: str) -> StateError:
+    """The error for a target that is not, or not any longer, the one that the job claimed and wrote to.
+
+    Args:
+        found: what was found instead, one sentence.
+        operator: whose target it is.
+    """
+    return StateError(
+        f"this is not the target that was claimed: {found}. It was dropped, made anew or put back to an earlier state",
+        operator=operator,
+        kept="nothing was written; what the target holds now is unchanged",
+        do="put the target back as it was and start the job again; if its rows are lost, discard the query's history "
+        "with job.reset(...), which reads all input again and writes it to the target as it is now",
+    )
+
+
 @dataclass(frozen=True)
 class Claim:
     """A start of the job: who may commit from now on."""
@@ -73,6 +89,17 @@ class Claim:
     planned: int | None = None
     """The newest epoch that this state knows to be planned: the newest of Spark's `offsets`; -1 when there is none.
     None: not known, so nothing can be concluded from it."""
+    previous: int | None = None
+    """The newest epoch of this query that is known to be in the target; None: none is known to be."""
+
+    def known(self, epochs: Mapping[str, int]) -> dict[str, int]:
+        """Per query id, the newest epoch of this sink in this lineage.
+
+        Args:
+            epochs: last epochs by `Epoch.application`, of any sinks and lineages.
+        """
+        prefix = f"spark_ext:{self.sink}:{self.lineage}:"
+        return {name.removeprefix(prefix): last for name, last in epochs.items() if name.startswith(prefix)}
 
     @property
     def mark(self) -> FenceMark:
@@ -80,7 +107,9 @@ class Claim:
         return FenceMark(self.incarnation, self.start)
 
     def check_state(self, known: Mapping[str, int], operator: str) -> None:
-        """Compare what the target holds with what this state knows: a target must never be ahead of it.
+        """Compare what the target holds with what this state knows: it may be neither ahead nor behind.
+
+        A target that does not exist holds nothing.
 
         Args:
             known: per query id, the newest epoch that the target holds of this sink in this lineage.
@@ -88,10 +117,15 @@ class Claim:
 
         Raises:
             StateError: the target holds epochs that this state has not planned. The state is older than the target:
-                put back from a backup, copied, or without its checkpoint.
+                put back from a backup, copied, or without its checkpoint. Or it lacks epochs that were committed to it.
         """
-        if self.planned is None:
-            return
+        if self.planned is not None:
+            self._refuse_ahead(known, self.planned, operator)
+        held = known.get(self.query_id or "", -1)
+        if self.previous is not None and held < self.previous:
+            raise not_the_target(_behind(held, self.previous), operator)
+
+    def _refuse_ahead(self, known: Mapping[str, int], planned: int, operator: str) -> None:
         ways_out = (
             "start the job from the newest state; if that is lost, discard the query's history with job.reset(...), "
             "which reads all input again and writes it beside the earlier output, or use another target"
@@ -105,10 +139,10 @@ class Claim:
                     kept="the target is unchanged; nothing was started",
                     do=ways_out,
                 )
-            if epoch > self.planned:
+            if epoch > planned:
                 raise StateError(
                     f"the target is ahead of this state: it holds epoch {epoch}, and the newest epoch that this state "
-                    f"has planned is {self.planned}. The state is an older copy, or was put back from a backup",
+                    f"has planned is {planned}. The state is an older copy, or was put back from a backup",
                     operator=operator,
                     kept="the target is unchanged; nothing was started",
                     do=ways_out,
@@ -151,16 +185,41 @@ class Epoch:
     """Whether it comes after the last row, for a sink that `requires_finalization`."""
     start: int = field(default=0, compare=False)
     """Random number of the start that attempts the commit; 0 outside a job. Not part of the identity either."""
+    previous: int | None = field(default=None, compare=False)
+    """The newest epoch of this query that is known to be in the target; None: none is known to be."""
 
     @property
     def mark(self) -> FenceMark:
         """What the commit asserts."""
         return FenceMark(self.incarnation, self.start)
 
+    def check_target(self, held: FenceMark | None, last: int | None, operator: str) -> None:
+        """Compare the target, at the moment of the commit, with the one that was claimed and written to.
+
+        Args:
+            held: the mark of the newest claim in the target; None when there is none.
+            last: the last epoch that it holds under `application`; None when there is none.
+            operator: whose target it is, for messages.
+
+        Raises:
+            FencedError: the target belongs to a newer start, or to another one with the same number.
+            StateError: it is not the target that this start has claimed, or it has lost epochs.
+        """
+        self.mark.check(held, operator)
+        if self.start and (held is None or not held.covers(self.mark)):
+            raise not_the_target(f"it does not hold the claim of incarnation {self.incarnation}", operator)
+        found = -1 if last is None else last
+        if self.previous is not None and found < self.previous:
+            raise not_the_target(_behind(found, self.previous), operator)
+
     @property
     def application(self) -> str:
         """The identity without the number: an id under which a target keeps the last committed number."""
         return f"spark_ext:{self.sink}:{self.lineage}:{self.query_id}"
+
+
+def _behind(held: int, previous: int) -> str:
+    return f"epoch {previous} was committed to it, and it holds {f'epochs up to {held}' if held >= 0 else 'no epoch'}"
 
 
 class CommitOutcome(Enum):

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model import query_offsets
 from spark_ext.model.commits import Claim, Epoch
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.queries import operators
+from spark_ext.sinks.runtime.position import Position, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.sources.contract import Committed
 from spark_ext.spark import jvm
+from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
@@ -32,12 +35,14 @@ class OperatorHooks:
         spec: the query.
         context: the job's.
         lineage: the query's.
+        checkpoint: path or URI of Spark's checkpoint of the query.
     """
 
-    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int) -> None:
+    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int, checkpoint: str) -> None:
         self._spec = spec
         self._context = context
         self._lineage = lineage
+        self._checkpoint = checkpoint
 
     def _sources(self) -> Iterator[tuple[str, ChannelSource]]:
         for source in self._spec.sources:
@@ -58,6 +63,9 @@ class OperatorHooks:
         if sink is None or spec is None:
             return
         schema = jvm.writer_frame(self._spec.writer).schema
+        query_id, planned = self._planned()
+        last = remembered(self._checkpoint)
+        self._refuse_other_uid(last, spec.uid, query_id)
         claim = Claim(
             sink=spec.uid,
             job=context.job,
@@ -66,12 +74,43 @@ class OperatorHooks:
             lineage=self._lineage,
             state=context.state,
             start=context.incarnation.start,
+            query_id=query_id,
+            planned=planned,
+            previous=last.of(spec.uid, self._lineage, query_id) if last else None,
         )
         # A target may still be busy with requests of a driver that has died.
         tries = attempts(sink.options, f"the claim of sink '{spec.uid}'", reraise=True)
         tries(sink.validate, schema)
         tries(sink.claim, claim)
         reach(FailPoint.SINK_CLAIMED)
+
+    def _planned(self) -> tuple[str | None, int | None]:
+        """Spark's id of the query, and the newest epoch that it has planned; -1: none, None: not known.
+
+        Spark and Arrow spell some object stores differently. What Arrow cannot open is not known.
+        """
+        try:
+            log = SparkLog(self._checkpoint)
+            newest = log.newest_offsets()
+            return log.query_id(), -1 if newest is None else newest
+        except (OSError, ValueError):
+            if local_path(self._checkpoint) is not None:
+                raise
+            return None, None
+
+    def _refuse_other_uid(self, last: Position | None, uid: str, query_id: str | None) -> None:
+        """Refuse another uid for a sink whose last epoch Spark is going to repeat: under it the epoch would be new."""
+        if last is None or last.sink == uid or last.of(last.sink, self._lineage, query_id) is None:
+            return
+        if SparkLog(self._checkpoint).is_committed(last.epoch):
+            return
+        raise ConfigurationError(
+            f"the sink's uid was '{last.sink}' and is '{uid}' now, and epoch {last.epoch} was committed under the "
+            "former one just before a crash: it is going to be repeated, and would be written twice",
+            operator=f"query '{self._spec.uid}'",
+            kept="nothing was started",
+            do=f"start the job once with the uid '{last.sink}', stop it, and change the uid then",
+        )
 
     @guarded()
     def open(self, ended: Collection[str]) -> None:

@@ -58,7 +58,7 @@ class QueryRun:
         self.spec = spec
         self.lineage = lineage
         self.checkpoint = f"{context.state.rstrip('/')}/queries/{spec.uid}/checkpoint"
-        self.operators = OperatorHooks(spec, context, lineage)
+        self.operators = OperatorHooks(spec, context, lineage, self.checkpoint)
         self._context = context
         self._query = query or SparkQuery(
             spec,

@@ -30,6 +30,7 @@ from spark_ext.sinks.runtime.writer import Written
 from spark_ext.testing import every_type
 from spark_ext.testing.children import Child, frozen, killed_at, was_fenced
 from spark_ext.testing.sink_driver import (
+    STATES,
     Driver,
     SinkTarget,
     arrow_schema,
@@ -47,8 +48,9 @@ class SinkContract:
     """Define the fixture `target` in a subclass named `Test...`."""
 
     @pytest.fixture(autouse=True)
-    def _counters_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Fail points with their counters reset."""
+    def _states_of_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A folder for the states of jobs, also for child processes; and fail points with their counters reset."""
+        monkeypatch.setenv(STATES, str(tmp_path / "states"))
         monkeypatch.setattr(failpoints, "_passed", Counter())
 
     def test_c1_all_messages_have_arrived_before_anything_is_visible(self, target: SinkTarget) -> None:
@@ -372,6 +374,94 @@ class SinkContract:
         copy.claim()
         copy.run(1, numbered(5, 10))
         assert target.ids() == list(range(10))
+
+    def test_i5_an_empty_epoch_of_another_start_is_fenced_too(self, target: SinkTarget) -> None:
+        """Finding 42: an epoch without rows did not reach the sink. An older incarnation, and one of equal number."""
+        first, copy = Driver(target), Driver(target, incarnation=2, start=5)
+        first.claim()
+        first.run(0, [])
+        second = Driver(target, incarnation=2)
+        second.claim()
+        second.run(0, numbered(0, 5))
+        with pytest.raises(FencedError, match="incarnation 2"):
+            first.run(1, [])
+        with pytest.raises(FencedError, match="incarnation 2 of the job has been started twice"):
+            copy.run(1, [])
+        second.run(1, [])
+        assert target.ids() == list(range(5))
+        assert second.attempts == 1, "an empty epoch is not committed"
+
+    def test_i4_a_state_that_is_older_than_the_target_is_refused_at_the_claim(self, target: SinkTarget) -> None:
+        """Finding 33: epochs that a state put back from a backup planned anew were taken for done."""
+        first = Driver(target)
+        first.claim()
+        for epoch in range(3):
+            first.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
+        with pytest.raises(StateError, match="holds epoch 2, and the newest epoch that this state has planned is 1"):
+            Driver(target, incarnation=2, planned=1).claim()
+        with pytest.raises(StateError, match="a query whose checkpoint is not the one"):
+            Driver(target, incarnation=2, planned=-1, query_id="another").claim()
+        first.run(3, numbered(15, 20))
+        assert target.ids() == list(range(20)), "a refused claim fences nobody off"
+        crashed = Driver(target, incarnation=2, planned=3)
+        crashed.claim()
+        crashed.run(3, numbered(15, 20))
+        assert crashed.outcomes == [ALREADY]
+
+    @pytest.mark.parametrize("anew", [False, True], ids=["dropped", "made_anew"])
+    @pytest.mark.parametrize("rows", [5, 0], ids=["rows", "empty"])
+    def test_i7_a_target_that_is_dropped_under_a_running_job_is_an_error(
+        self, target: SinkTarget, rows: int, anew: bool
+    ) -> None:
+        """Finding 43: the next commit made it anew, without what it had held. Also in an epoch without rows."""
+        driver = Driver(target)
+        driver.claim()
+        driver.run(0, numbered(0, 5))
+        self._drop(target, anew)
+        left = target.ids()
+        with pytest.raises(StateError, match="not the target that was claimed"):
+            driver.run(1, numbered(5, 5 + rows))
+        assert target.ids() == left, "nothing was written"
+
+    @pytest.mark.parametrize("anew", [False, True], ids=["dropped", "made_anew"])
+    def test_i7_a_target_that_is_dropped_while_the_job_is_stopped_is_an_error(
+        self, target: SinkTarget, anew: bool
+    ) -> None:
+        """Finding 43: the next start made it anew."""
+        driver = Driver(target)
+        driver.claim()
+        driver.run(0, numbered(0, 5))
+        self._drop(target, anew)
+        left = target.ids()
+        with pytest.raises(StateError, match="not the target that was claimed"):
+            Driver(target, incarnation=2).claim()
+        assert target.ids() == left, "nothing was written"
+
+    def test_i7_a_target_that_is_put_back_is_an_error(self, target: SinkTarget) -> None:
+        """Finding 43: epochs that it has lost were never missed. Under a running job, and at the next start."""
+        driver = Driver(target)
+        driver.claim()
+        driver.run(0, numbered(0, 5))
+        try:
+            put_back = target.snapshot()
+        except NotImplementedError:
+            pytest.skip("the target has no `snapshot`")
+        driver.run(1, numbered(5, 10))
+        put_back()
+        left = target.ids()
+        with pytest.raises(StateError, match="not the target that was claimed"):
+            driver.run(2, numbered(10, 15))
+        with pytest.raises(StateError, match="not the target that was claimed"):
+            Driver(target, incarnation=2).claim()
+        assert target.ids() == left, "nothing was written"
+
+    def _drop(self, target: SinkTarget, anew: bool) -> None:
+        try:
+            target.drop()
+        except NotImplementedError:
+            pytest.skip("the target has no `drop`")
+        if anew:
+            target.make_anew()
 
     def test_an_option_that_is_not_there_is_refused(self, target: SinkTarget) -> None:
         """At once, with the option's name, and without showing a secret."""

@@ -5,9 +5,12 @@ The author of a sink writes one `SinkTarget`; a `Driver` is one incarnation of a
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -18,12 +21,16 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, Task
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sinks.runtime.position import remembered
 from spark_ext.sinks.runtime.writer import EpochWriter, Written
 from spark_ext.testing.every_type import EVERY_TYPE
 
 Row = Mapping[str, Any]
 
 V = TypeVar("V")
+
+STATES = "SPARK_EXT_KIT_STATES"
+"""Environment variable: the folder in which drivers keep the states of their jobs; without it they keep none."""
 
 NUMBERS = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
 """Schema of the rows in most tests."""
@@ -73,6 +80,24 @@ class SinkTarget(ABC):
     def damage(self) -> Callable[[], object]:
         """Make every commit fail with a transient error, without loss of data; returns a function that repairs it."""
 
+    def drop(self) -> None:
+        """Delete the target with all that the sink keeps in it, as its owner might by mistake.
+
+        Without this method the tests of targets that are dropped or made anew are skipped.
+        """
+        raise NotImplementedError
+
+    def snapshot(self) -> Callable[[], object]:
+        """Remember the target as it is; returns a function that puts it back, as from a backup.
+
+        Without this method the tests of targets that are put back are skipped.
+        """
+        raise NotImplementedError
+
+    def make_anew(self) -> None:
+        """Create the target again after `drop`, empty, as its owner might; by default another job's sink does."""
+        Driver(self, uid="maker", job_id="job-2").claim()
+
     def ids(self) -> list[int]:
         """The `id` of each visible row, sorted; a repeated row appears twice. Override it if `rows` is slow."""
         return sorted(row["id"] for row in self.rows())
@@ -110,19 +135,35 @@ class Driver:
     start: int = 0
     """Random number of the start, other than 0. Drivers of one incarnation have the same unless it is given: they are
     processes of one start."""
+    planned: int | None = None
+    """The newest epoch that Spark's log in this driver's state has planned; None: not known."""
     attempts: int = 0
     """Number of calls of the sink's `commit`."""
     outcomes: list[CommitOutcome] = field(default_factory=list)
     """The values that they returned."""
 
     def __post_init__(self) -> None:
-        self.start = self.start or 1000 + self.incarnation
+        if self.incarnation:  # outside a job there is none
+            self.start = self.start or 1000 + self.incarnation
 
     def claim(self) -> None:
         """Validate and then claim the target, as at the start of a job."""
         sink = self.target.sink(self.uid, **self.options)
         sink.validate(self.schema)
-        sink.claim(Claim(self.uid, "job", self.job_id, self.incarnation, 0, start=self.start))
+        last = remembered(self._identity.checkpoint) if self._identity.checkpoint else None
+        sink.claim(
+            Claim(
+                sink=self.uid,
+                job="job",
+                job_id=self.job_id,
+                incarnation=self.incarnation,
+                lineage=0,
+                start=self.start,
+                query_id=self.query_id,
+                planned=self.planned,
+                previous=last.of(self.uid, 0, self.query_id) if last else None,
+            )
+        )
 
     def write(self, epoch: int, rows: Iterable[Row], partition: int = 0, attempt: int = 0) -> Written:
         """Phase one in one task, in small batches."""
@@ -158,11 +199,27 @@ class Driver:
         """Run an epoch with its rows distributed over a number of tasks."""
         self.commit([self.write(epoch, rows[n::partitions], n) for n in range(partitions)], epoch)
 
+    @cached_property
+    def _identity(self) -> Identity:
+        """What a job puts into the writer's options; with a state of its own if the environment names a folder."""
+        folder = os.environ.get(STATES)
+        state = f"{folder}/{self.job_id}" if folder else ""
+        if folder:
+            Path(state, "queries", "q").mkdir(parents=True, exist_ok=True)
+        return Identity(
+            job="job",
+            job_id=self.job_id,
+            query="q",
+            state=state,
+            checkpoint=f"{state}/queries/q/checkpoint" if folder else "",
+            incarnation=self.incarnation,
+            start=self.start,
+        )
+
     def _sent(self) -> TwoPhaseCommitSink:
         """The sink as it arrives in a worker."""
         sink = self.target.sink(self.uid, **self.options)
-        identity = Identity(job="job", job_id=self.job_id, query="q", incarnation=self.incarnation, start=self.start)
-        sink.given = {**sink.given, OPTION: identity.encode()}
+        sink.given = {**sink.given, OPTION: self._identity.encode()}
         return _pickled(sink)
 
 

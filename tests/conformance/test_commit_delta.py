@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from spark_ext.testing.sink_contract import SinkContract
 from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.sinks.delta_2pc import delta_kit
+from tests.support.folders import folder_snapshot
 
 
 class DeltaTarget(SinkTarget):
@@ -37,6 +39,12 @@ class DeltaTarget(SinkTarget):
     def leftovers(self) -> set[str]:
         live = {str(Path(uri).relative_to(self.path)) for uri in DeltaTable(self.path).file_uris()}
         return delta_kit.data_files(self.path) - live
+
+    def drop(self) -> None:
+        shutil.rmtree(self.path)
+
+    def snapshot(self) -> Callable[[], object]:
+        return folder_snapshot(self.path)
 
     def damage(self) -> Callable[[], object]:
         """The log's next entry is half a line, as a lost write leaves it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import shutil
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +20,7 @@ from spark_ext.testing.sink_driver import SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.servers import receiver
 from tests.servers.receiver import Receiver
+from tests.support.folders import folder_snapshot
 
 TOKEN = "a-token-that-nobody-sees"
 
@@ -54,6 +56,13 @@ class HttpTarget(SinkTarget):
     def leftovers(self) -> set[str]:
         """An epoch leaves the outbox once all of it was acknowledged: what is there is not visible yet."""
         return {str(file.relative_to(self.outbox)) for file in self.outbox.rglob("part-*.parquet")}
+
+    def drop(self) -> None:
+        """The outbox; a receiver forgets what its own page says."""
+        shutil.rmtree(self.outbox)
+
+    def snapshot(self) -> Callable[[], object]:
+        return folder_snapshot(self.outbox)
 
     def damage(self) -> Callable[[], object]:
         receiver.behave(self.url, {"status": 503, "text": f"Bearer {TOKEN} is not welcome now", "always": True})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
@@ -20,6 +21,7 @@ from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
 from spark_ext.testing.every_type import EVERY_TYPE, without
 from spark_ext.testing.sink_driver import SinkTarget, arrow_schema
+from tests.support.folders import folder_snapshot
 
 
 class FilesTarget(SinkTarget):
@@ -56,6 +58,12 @@ class FilesTarget(SinkTarget):
 
     def leftovers(self) -> set[str]:
         return set(self._folder().files.files()) - {file["path"] for file in self._folder().committed()}
+
+    def drop(self) -> None:
+        shutil.rmtree(self.path)
+
+    def snapshot(self) -> Callable[[], object]:
+        return folder_snapshot(self.path)
 
     def damage(self) -> Callable[[], object]:
         """The log is gone, and a file is in the place of its folder."""

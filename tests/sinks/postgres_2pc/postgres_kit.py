@@ -64,6 +64,10 @@ class PostgresTarget(SinkTarget):
     def leftovers(self) -> set[str]:
         return {row["relname"] for row in self.query(LEFT)}
 
+    def drop(self) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f"DROP TABLE {self.table}")
+
     def damage(self) -> Callable[[], object]:
         """The server says that its disk is full whenever an epoch is recorded."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:

@@ -1,0 +1,94 @@
+"""The newest epoch that a query's sink has committed, in a small file beside Spark's checkpoint.
+
+Spark's own log says that an epoch is over, and not whether the target received rows in it. With this file a commit and
+a claim notice that the target has lost what it had: it was dropped, made anew or put back to an earlier state. It is
+written after the commit, so it can be behind by an epoch after a crash, and is never ahead.
+
+It is a safeguard: when it cannot be written or read, less is noticed, and everything else works as usual.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.spark.spark_log import local_path
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+NAME: Final = "target.json"
+
+
+@dataclass(frozen=True)
+class Position:
+    """What the target is known to hold."""
+
+    sink: str
+    lineage: int
+    query_id: str
+    epoch: int
+
+    def of(self, sink: str, lineage: int, query_id: str | None) -> int | None:
+        """The epoch, if it is that of this sink, lineage and query."""
+        return self.epoch if (self.sink, self.lineage, self.query_id) == (sink, lineage, query_id) else None
+
+
+_newest: dict[str, Position] = {}
+"""By checkpoint, what this process has written: the committing process reads no file for each epoch."""
+
+
+def remembered(checkpoint: str, *, kept: bool = False) -> Position | None:
+    """The position of a query's sink; None when nothing is known.
+
+    Args:
+        checkpoint: local path or URI of Spark's checkpoint.
+        kept: whether what this process wrote last may be used without a look at the file.
+    """
+    if kept and checkpoint in _newest:
+        return _newest[checkpoint]
+    with suppress(OSError, ValueError, TypeError):  # Arrow's own errors are ValueErrors
+        return Position(**json.loads(_read(checkpoint)))
+    return None
+
+
+def remember(checkpoint: str, position: Position) -> None:
+    """Store the position after a commit; that of a repeated, older epoch says nothing new."""
+    newest = _newest.get(checkpoint)
+    known = newest.of(position.sink, position.lineage, position.query_id) if newest else None
+    if known is not None and known >= position.epoch:
+        return
+    _newest[checkpoint] = position
+    with suppress(OSError, ValueError):
+        _write(checkpoint, json.dumps(asdict(position)))
+
+
+def _read(checkpoint: str) -> str:
+    local = local_path(checkpoint)
+    if local is not None:
+        return (local.parent / NAME).read_text()
+    filesystem, path = _remote(checkpoint)
+    with filesystem.open_input_stream(path) as stream:
+        return str(stream.read().decode())
+
+
+def _write(checkpoint: str, text: str) -> None:
+    local = local_path(checkpoint)
+    if local is not None:
+        draft = local.parent / f".{NAME}.{os.getpid()}"
+        draft.write_text(text)
+        draft.replace(local.parent / NAME)
+        return
+    filesystem, path = _remote(checkpoint)
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(text.encode())
+
+
+def _remote(checkpoint: str) -> tuple[FileSystem, str]:
+    import pyarrow.fs as pafs
+
+    filesystem, path = pafs.FileSystem.from_uri(checkpoint)
+    return filesystem, f"{path.rstrip('/').rpartition('/')[0]}/{NAME}"
