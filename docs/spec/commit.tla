@@ -175,15 +175,20 @@ Begin(d) ==
 -----------------------------------------------------------------------------
 (* Epochs. *)
 
+\* Where a new epoch begins.
+From(d) == IF Query(d).plan = <<>> THEN Flagged(d) ELSE Position(Query(d))
+
+\* Where it may end. A query that finds nothing to read has one empty epoch.
+Ends(d) ==
+    IF From(d) < Rows THEN (From(d) + 1)..Min(From(d) + Batch, Rows)
+    ELSE IF Query(d).plan = <<>> THEN {Rows} ELSE {}
+
 \* offsets/N, created only if it does not exist; then tasks write.
-Plan(d) ==
+Plan(d, upto) ==
     /\ driver[d].phase = "ready"
     /\ LET o == Query(d)
-           from == IF o.plan = <<>> THEN Flagged(d) ELSE Position(o)
        IN /\ o.done = Planned(o)
-          /\ from < Rows \/ o.plan = <<>>
-          /\ \E upto \in Min(from + 1, Rows)..Min(from + Batch, Rows) :
-                Store(d, [o EXCEPT !.plan = Append(@, upto), !.begin = IF o.plan = <<>> THEN from ELSE @])
+          /\ Store(d, [o EXCEPT !.plan = Append(@, upto), !.begin = IF o.plan = <<>> THEN From(d) ELSE @])
           /\ driver' = [driver EXCEPT ![d].phase = "planned", ![d].epoch = Planned(o) + 1, ![d].files = TRUE]
     /\ UNCHANGED <<target, defined, used>>
 
@@ -318,7 +323,7 @@ Reset(d) ==
 Step(d) ==
     \/ \E s \in Directories : Take(d, s)
     \/ Claim(d) \/ NoClaim(d) \/ (d = Last /\ Reset(d)) \/ Begin(d)
-    \/ Plan(d) \/ Replay(d) \/ Commit(d) \/ SparkCommit(d) \/ Fenced(d)
+    \/ (driver[d].phase = "ready" /\ \E upto \in Ends(d) : Plan(d, upto)) \/ Replay(d) \/ Commit(d) \/ SparkCommit(d) \/ Fenced(d)
     \/ Observe(d) \/ Finish(d)
 
 Disturb ==

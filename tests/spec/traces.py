@@ -1,0 +1,287 @@
+"""What a job left behind, as a trace that TLC compares with the model: `docs/spec/commit_trace.tla`.
+
+Three places have recorded what happened, each in its own order: the ledger has the starts and the final checkpoint,
+Spark's log has the epochs (the ledger keeps their offsets), and the target's log has claims and commits. Nothing is
+known of the order between them, and no clock is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from spark_ext.ledger.schema import EpochRow, FinishedRow, JobRow
+from spark_ext.model.lifecycle import FinalStep
+from spark_ext.model.offsets import SourceOffset
+from tests.spec.tlc import Answer, Constant, Question, ask
+from tests.support.history import History
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of the job, from the ledger."""
+
+    number: int
+    start_id: int = 0
+    """0: from before starts had one."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """One version of the target's log."""
+
+    version: int
+    kind: Literal["claim", "epoch", "other"]
+    start: int = 0
+    """Which of the job's starts wrote it, from 1; 0: none of them."""
+    epoch: int = 0
+    """From 1, as in the model."""
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Committed:
+    """An epoch that Spark has committed."""
+
+    epoch: int
+    """From 1, as in the model."""
+    total: int
+    """Rows of the source from its beginning to the end of this epoch."""
+
+
+@dataclass(frozen=True)
+class Final:
+    """A final checkpoint of the query."""
+
+    start: int
+    """Which of the job's starts recorded it, from 1."""
+    epoch: int
+    """The last epoch, from 1."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What is known of one query, one source and one target."""
+
+    jobs: tuple[Start, ...]
+    target: tuple[Written, ...]
+    commits: tuple[Committed, ...]
+    finals: tuple[Final, ...]
+
+    def without(self, part: str, index: int) -> Trace:
+        """The trace with one of its events removed."""
+        events: Sequence[Any] = getattr(self, part)
+        return replace(self, **{part: (*events[:index], *events[index + 1 :])})
+
+    def to_json(self) -> str:
+        """A text that `from_json` reads."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Trace:
+        """Read a recorded trace."""
+        raw = json.loads(text)
+        return cls(
+            tuple(Start(**it) for it in raw["jobs"]),
+            tuple(Written(**it) for it in raw["target"]),
+            tuple(Committed(**it) for it in raw["commits"]),
+            tuple(Final(**it) for it in raw["finals"]),
+        )
+
+    @property
+    def totals(self) -> list[int]:
+        """The model's positions are the places in this list, so that they are as few as the epochs."""
+        return sorted({0, *(commit.total for commit in self.commits)})
+
+    def module(self) -> str:
+        """The trace as a module of TLA+."""
+        totals = self.totals
+        return "\n".join(
+            [
+                "---- MODULE TraceData ----",
+                "EXTENDS Sequences",
+                f"Jobs == {_sequence({'number': start.number} for start in self.jobs)}",
+                f"Target == {_sequence(asdict(written) for written in self.target)}",
+                "Commits == "
+                + _sequence({"epoch": it.epoch, "upto": bisect_left(totals, it.total)} for it in self.commits),
+                f"Finals == {_sequence(asdict(final) for final in self.finals)}",
+                f"Totals == <<{', '.join(map(str, totals))}>>",
+                "====",
+                "",
+            ]
+        )
+
+
+def _sequence(records: Iterable[Mapping[str, Any]]) -> str:
+    shown = (
+        "[" + ", ".join(f"{name} |-> {json.dumps(value)}" for name, value in record.items()) + "]" for record in records
+    )
+    return f"<<{', '.join(shown)}>>"
+
+
+def validate(trace: Trace, *, limit: float = 120) -> str:
+    """Ask TLC whether the model allows a trace.
+
+    Returns:
+        Why not; "" if it does.
+    """
+    positions = max(len(trace.totals) - 1, 1)
+    constants: dict[str, Constant] = {
+        "Rows": positions,
+        "Batch": positions,
+        "MaxStarts": max(len(trace.jobs), 1),
+        "Calm": False,
+        "Copies": 0,
+        "Queries": frozenset({"a"}),
+        "Places": frozenset({1}),
+        "MaxChanges": 0,
+        "MaxResets": 0,
+        "LeftOut": frozenset[str](),
+    }
+    question = Question(
+        constants,
+        module="commit_trace",
+        specification="TraceSpec",
+        invariants=("NotAllowed",),
+        constraints=("Progress",),
+        extra={"TraceData.tla": trace.module()},
+    )
+    return verdict(trace, ask(question, limit=limit, workers=1))
+
+
+def verdict(trace: Trace, answer: Answer) -> str:
+    """What TLC's answer says of a trace; "" if the model allows it."""
+    if answer.verdict == "refuted" and answer.broken == "NotAllowed":
+        return ""
+    if answer.verdict != "holds":
+        return f"TLC has no answer: {answer.output[-2000:]}"
+    furthest = max(_progress(answer.output), default=(0, 0, 0, 0))
+    starts, written, epochs, finals = furthest
+    following = trace.target[written] if written < len(trace.target) else "the end of the target's log"
+    return (
+        f"the model does not allow this trace: after {starts} starts, {written} versions of the target, {epochs} epochs "
+        f"of Spark and {finals} final checkpoints it does not allow {following}"
+    )
+
+
+def _progress(output: str) -> list[tuple[int, int, int, int]]:
+    found = []
+    for line in output.splitlines():
+        if line.startswith('<<"followed", '):
+            starts, written, epochs, finals = map(int, line.strip("<>").split(", ")[1:])
+            found.append((starts, written, epochs, finals))
+    return sorted(found, key=lambda it: (it[1], it[2], it[0], it[3]))
+
+
+# -- what a job has left ----------------------------------------------------------------------------------------------
+
+
+def of_job(state: Path, table: Path, *, query: str, source: str, sink: str) -> Trace:
+    """The trace of one query of a job that has finished: a channel source with row numbers, and a `delta_2pc` sink.
+
+    Args:
+        state: the job's state directory.
+        table: the sink's table.
+        query: uid of the query.
+        source: uid of its source.
+        sink: uid of its sink.
+    """
+    history = History.read(state)
+    jobs = starts(history.jobs)
+    target = written(log_entries(table), sink, jobs)
+    finals = tuple(
+        Final(_which(jobs, row.incarnation), (row.epoch or 0) + 1)
+        for row in history.checkpoints
+        if row.kind == "final" and row.query == query and row.status == FinalStep.COMPLETED.value
+    )
+    epochs = [row for row in history.epochs if row.query == query]
+    flags = [row for row in history.finished if row.kind == "channel" and row.source == source]
+    return Trace(jobs, target, commits(epochs, flags, source, target), finals)
+
+
+def starts(rows: Iterable[JobRow]) -> tuple[Start, ...]:
+    """The job's starts, in the order of the ledger."""
+    return tuple(Start(row.incarnation, getattr(row, "start_id", None) or 0) for row in rows if row.event == "started")
+
+
+def _which(jobs: Sequence[Start], number: int, start_id: int | None = None) -> int:
+    """The place of a start in the ledger, from 1; 0 if the ledger does not have it."""
+    for place, start in enumerate(jobs, 1):
+        if start.number == number and start_id in (None, start.start_id):
+            return place
+    return 0
+
+
+def commits(
+    epochs: Iterable[EpochRow], flags: Iterable[FinishedRow], source: str, target: Iterable[Written]
+) -> tuple[Committed, ...]:
+    """Spark's epochs, in order.
+
+    Where Spark had deleted an epoch's offsets before the ledger could keep them, the target's rows are taken instead.
+    """
+    ended = {flag.sequence: int(flag.position) for flag in flags}
+    rows = {it.epoch: it.rows for it in target if it.kind == "epoch"}
+    out: list[Committed] = []
+    for row in sorted(epochs, key=lambda row: row.epoch):
+        known = total(row.offsets, source, ended)
+        before = out[-1].total if out else 0
+        epoch = row.epoch + 1
+        out.append(Committed(epoch, before + rows.get(epoch, 0) if known is None else known))
+    return tuple(out)
+
+
+def total(offsets: Any, source: str, ended: Mapping[int, int]) -> int | None:
+    """Rows of all channels up to an offset.
+
+    Args:
+        offsets: of all sources of the query; None: not known.
+        source: the source's uid.
+        ended: where channels ended whose flags the ledger has, by sequence.
+    """
+    for raw in offsets or ():
+        if isinstance(raw, Mapping) and raw.get("uid") == source:
+            offset = SourceOffset.from_json(raw)
+            named = {finish.sequence: int(finish.at) for finish in offset.finished}
+            confirmed = {number: at for number, at in ended.items() if number <= offset.confirmed}
+            return sum(int(it.at) for it in offset.running.values()) + sum({**confirmed, **named}.values())
+    return None
+
+
+def log_entries(table: Path) -> list[tuple[int, list[dict[str, Any]]]]:
+    """The versions of a Delta table's log, each with its actions."""
+    files = sorted((table / "_delta_log").glob("*.json"))
+    return [
+        (int(file.stem), [json.loads(line) for line in file.read_text().splitlines()])
+        for file in files
+        if file.stem.isdigit()
+    ]
+
+
+def written(
+    entries: Iterable[tuple[int, Sequence[Mapping[str, Any]]]], sink: str, jobs: Sequence[Start]
+) -> tuple[Written, ...]:
+    """The versions of a table's log as claims and epochs of one sink."""
+    out: list[Written] = []
+    holder: tuple[int, int | None] = (0, None)
+    for version, actions in entries:
+        numbers = {it["txn"]["appId"]: int(it["txn"]["version"]) for it in actions if "txn" in it}
+        mark = (numbers.get(f"fence:{sink}", 0), numbers.get(f"start:{sink}"))
+        epoch = next((number for name, number in numbers.items() if name.startswith(f"spark_ext:{sink}:")), None)
+        start = _which(jobs, *mark)
+        if epoch is not None:
+            out.append(Written(version, "epoch", start, epoch + 1, _rows(actions)))
+        elif mark[0] and mark != holder:
+            out.append(Written(version, "claim", start))
+            holder = mark
+        else:
+            out.append(Written(version, "other"))
+    return tuple(out)
+
+
+def _rows(actions: Iterable[Mapping[str, Any]]) -> int:
+    adds = (it["add"] for it in actions if "add" in it)
+    return sum(int(json.loads(add["stats"])["numRecords"]) for add in adds)
