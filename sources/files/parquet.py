@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.schemas.columns import conform, match, misfit
 from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.files.legacy_calendar import Calendar, UnknownZoneError
+from spark_ext.sources.files.parquet_columns import columns_in
 
 BATCH_ROWS = 65_536
 """Maximum number of rows of a batch."""
@@ -29,7 +31,7 @@ class Footer:
     ends: tuple[int, ...]
     """Row number after the last row of each row group."""
     sizes: tuple[int, ...]
-    """Compressed bytes of each row group."""
+    """Bytes of each row group: its part of the file, by the uncompressed sizes."""
     schema: pa.Schema
 
     @property
@@ -38,7 +40,7 @@ class Footer:
         return self.ends[-1] if self.ends else 0
 
     def bytes_upto(self, row: int) -> float:
-        """Compressed bytes before a row, assuming that the rows of a group have the same size."""
+        """Bytes before a row, assuming that the rows of a group have the same size."""
         group = bisect_right(self.ends, row)
         before = float(sum(self.sizes[:group]))
         if group == len(self.ends):
@@ -47,7 +49,7 @@ class Footer:
         return before + self.sizes[group] * (row - first) / (self.ends[group] - first)
 
     def row_at(self, size: float) -> int:
-        """The last row before which there are at most `size` compressed bytes."""
+        """The last row before which there are at most `size` bytes."""
         totals = list(accumulate(self.sizes))
         group = bisect_right(totals, size)
         if group == len(totals):
@@ -74,13 +76,12 @@ def read_footer(file: InputFile) -> Footer:
     with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
         metadata = parquet.metadata
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        sizes = tuple(
-            sum(group.column(index).total_compressed_size for index in range(group.num_columns))
-            if group.num_columns <= 64
-            else group.total_byte_size
-            for group in groups
-        )
-        return Footer(tuple(accumulate(group.num_rows for group in groups)), sizes, _schema(parquet))
+        rows, sizes = [group.num_rows for group in groups], [group.total_byte_size for group in groups]
+        if min([*rows, *sizes], default=0) < 0:
+            raise ValueError("its footer has a row group of a negative size")
+        # Not the sizes of its columns: to ask for those ends the process if they are encrypted, or not in the footer.
+        share = file.size / max(1, sum(sizes))
+        return Footer(tuple(accumulate(rows)), tuple(int(size * share) for size in sizes), columns_in(parquet).schema)
 
 
 def _parquet(file: InputFile, raw: pa.NativeFile) -> pq.ParquetFile:
@@ -90,20 +91,6 @@ def _parquet(file: InputFile, raw: pa.NativeFile) -> pq.ParquetFile:
         coerce_int96_timestamp_unit="us",
         page_checksum_verification=True,
     )
-
-
-def _schema(parquet: pq.ParquetFile) -> pa.Schema:
-    """The file's columns; those of type INT96 are timestamps in UTC, as in Spark and Hive."""
-    schema = parquet.schema_arrow
-    instants = {
-        column.path
-        for column in (parquet.schema.column(index) for index in range(len(parquet.schema)))
-        if column.physical_type == "INT96"
-    }
-    for index, field in enumerate(schema):
-        if field.name in instants:
-            schema = schema.set(index, field.with_type(pa.timestamp("us", "UTC")))
-    return schema.remove_metadata()
 
 
 class Footers:
@@ -217,7 +204,8 @@ class ParquetFormat:
 
     def _rows(self, file: InputFile, start: int, end: int | None, keep: pa.Array | None) -> Iterator[pa.RecordBatch]:
         with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
-            found = _schema(parquet)
+            found, int96 = columns_in(parquet)
+            calendar = Calendar.of(parquet.metadata.metadata)
             absent = [name for name in self._wanted.names if self._grown and match(name, found.names) is None]
             constants = {**dict.fromkeys(absent), **file.constants}
             self._refuse(file, misfit(found, self._wanted, constants, self._grown))
@@ -232,6 +220,8 @@ class ParquetFormat:
                         low = max(start - row, 0)
                         high = batch.num_rows if end is None else min(end - row, batch.num_rows)
                         if low < high:
+                            if calendar:
+                                batch = _in_new_calendar(file, batch, calendar, int96)
                             piece = batch.slice(low, high - low)
                             if keep is not None:
                                 piece = _kept(piece, keep, row + low)
@@ -264,6 +254,19 @@ class ParquetFormat:
 
 def _batch_rows(rows: int, size: int) -> int:
     return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(1, size)))
+
+
+def _in_new_calendar(
+    file: InputFile, batch: pa.RecordBatch, calendar: Calendar, int96: Mapping[str, Sequence[bool]]
+) -> pa.RecordBatch:
+    try:
+        return calendar.rebased(batch, int96)
+    except UnknownZoneError as problem:
+        raise file.refusal(
+            str(problem),
+            "write the file anew with Spark 3 or later, with spark.sql.parquet.datetimeRebaseModeInWrite and "
+            "int96RebaseModeInWrite set to CORRECTED, and start again with changed_files=accept",
+        ) from None
 
 
 def _kept(batch: pa.RecordBatch, keep: pa.Array, row: int) -> pa.RecordBatch:

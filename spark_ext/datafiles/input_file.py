@@ -26,6 +26,9 @@ KEPT = "no row of this epoch was committed; all earlier epochs and positions are
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 """Suffixes of compressed text files, with their codecs."""
 
+_FAULTS = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
+"""What Arrow and the storage raise; of a damaged footer also what pyarrow makes of its names and numbers."""
+
 
 def resolve(path: str, operator: str) -> tuple[fs.FileSystem, str]:
     """The file system of a local path or URI, and the absolute path in it, without a trailing slash.
@@ -163,7 +166,7 @@ class InputFile:
         """
         try:
             yield
-        except (pa.ArrowException, OSError) as problem:
+        except _FAULTS as problem:
             raise self.to_error(problem) from problem
 
     def to_error(self, problem: Exception) -> SparkExtError:

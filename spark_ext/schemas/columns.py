@@ -163,6 +163,8 @@ def misfit(found: pa.Schema, wanted: pa.Schema, constants: Mapping[str, str | No
         name = match(field.name, found.names)
         if name is None:
             return f"it has no column '{field.name}' ({field.type}); it has: {', '.join(found.names)}"
+        if found.names.count(name) > 1:
+            return f"it has the column '{name}' twice"
         kind = found.field(name).type
         if not fits(kind, field.type, grown):
             return f"its column '{name}' has the type {kind} where {field.type} is declared"
@@ -180,7 +182,10 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema, constants: Mapping[str, st
         if field.name in constants:
             column = constant(constants[field.name], field.type, batch.num_rows)
         else:
-            column = batch.column(match(field.name, names) or field.name)
+            name = match(field.name, names)
+            if name is None:
+                raise pa.ArrowInvalid(f"column '{field.name}' has no values")
+            column = batch.column(names.index(name))
         if column.type != field.type:
             try:
                 column = column.cast(field.type)

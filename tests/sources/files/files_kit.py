@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.contract import Channel, ChannelSource, Limit
 from spark_ext.sources.files.source import Files
 
 DDL = "id bigint, word string, at timestamp"
@@ -62,7 +62,7 @@ def source(path: Path, schema: str | StructType | None = None, **more: str) -> F
     return made
 
 
-def read_all(made: Files) -> list[dict[str, Any]]:
+def read_all(made: ChannelSource) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for channel in made.discover():
         at = channel.begin
