@@ -92,7 +92,8 @@ def _end_older(committer: Committer, incarnation: int, mark: str) -> None:
         "WHERE datname = current_database() AND pid <> pg_backend_pid() "
         # The privilege that the server requires; otherwise the whole statement would be refused.
         "AND CASE WHEN r.rolsuper THEN current_setting('is_superuser')::bool ELSE pg_has_role(r.oid, 'USAGE') END "
-        # CASE, because AND may evaluate either side first, and other names have no number.
+        # CASE, because AND may evaluate either side first, and other names have no number. At most 18 digits, as any
+        # user may choose a name with a number that no bigint holds.
         "AND CASE WHEN application_name ~ %s THEN split_part(application_name, ':', 3)::bigint < %s ELSE false END",
-        (f"^{prefix}[0-9]+$", incarnation),
+        (f"^{prefix}[0-9]{{1,18}}$", incarnation),
     )

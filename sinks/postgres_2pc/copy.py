@@ -29,6 +29,13 @@ _MICROS = _DAYS * 86_400_000_000
 _PIECE_BYTES = 32 * 1024**2
 """A larger batch is divided: an Arrow array of binaries is limited to 2 GiB."""
 
+_RANGES = {
+    # As the server's documentation has them; beyond them are its `infinity` and `-infinity`.
+    "date": (-2_451_545 + _DAYS, 2_145_031_948 + _DAYS, "between the years 4713 BC and 5874897"),
+    "timestamp": (-211_813_488_000_000_000 + _MICROS, 2**63 - 1, "between the years 4713 BC and 294276"),
+}
+"""Days or microseconds since 1970 that a column can hold: from, to (inclusive); and these as text."""
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -116,6 +123,8 @@ def _fixed(array: pa.Array, column: Column) -> Bytes | None:
     if kind in _NUMBERS:
         wire, shift = _NUMBERS[kind]
         numbers = _numbers(array)
+        if shift:
+            _check_range(numbers, column)
         return _big_endian(numbers - shift if shift else numbers, wire)
     if kind == "numeric":
         return _numeric(array)
@@ -143,6 +152,14 @@ def _numbers(array: pa.Array) -> npt.NDArray[Any]:
     elif types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     return np.asarray(array.fill_null(0).to_numpy(zero_copy_only=False))
+
+
+def _check_range(numbers: npt.NDArray[Any], column: Column) -> None:
+    """Refuse what would wrap, or become one of the server's infinities."""
+    first, last, years = _RANGES["date" if (column.element or column.kind) == "date" else "timestamp"]
+    wrong = (numbers < first) | (numbers > last)
+    if wrong.any():
+        raise ValueMisfit(int(wrong.argmax()), column.name, f"PostgreSQL has no date or time that is not {years}")
 
 
 def _big_endian(numbers: npt.NDArray[Any], wire: str) -> Bytes:
@@ -221,8 +238,14 @@ def _array(array: pa.Array, column: Column) -> pa.Array:
     inner = Column(column.name, column.element or "", column.shown)
     child = array.flatten()
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    elements = _field(child, inner, _fixed(child, inner))
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    ends = np.cumsum(lengths)
+    try:
+        elements = _field(child, inner, _fixed(child, inner))
+    except ValueMisfit as misfit:
+        # The number of the element; asked for is that of the row.
+        row = int(np.searchsorted(ends, misfit.row, side="right"))
+        raise ValueMisfit(row, misfit.column, misfit.reason) from None
+    offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
     bodies = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), b"")
     head = np.zeros((len(array), 5), ">u4")
     head[:, 0], head[:, 1], head[:, 2], head[:, 3], head[:, 4] = 1, child.null_count > 0, column.element_oid, lengths, 1

@@ -55,23 +55,28 @@ def look_up(connection: psycopg.Connection[Any], name: Name, who: str) -> Table 
     """The table as it is in the catalog now; None if it does not exist.
 
     Raises:
-        ConfigurationError: it is a view or another relation that rows cannot be copied into.
+        ConfigurationError: it is a view or another relation that rows cannot be copied into, or a table that the server
+            empties: an unlogged one after a crash, a temporary one at the end of a connection.
     """
     found = connection.execute(
         "SELECT c.oid, n.nspname, c.relname, c.relkind, CASE WHEN row_security_active(c.oid) THEN 'row-level security' "
-        "WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid AND ev_type = '3') THEN 'a rule on INSERT' END "
+        "WHEN EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid AND ev_type = '3') THEN 'a rule on INSERT' END, "
+        "(SELECT min(p.relpersistence::text || p.oid::regclass::text) FROM pg_class p WHERE p.relpersistence <> 'p' "
+        "AND p.oid IN (SELECT c.oid UNION ALL SELECT relid FROM pg_partition_tree(c.oid))) "
         "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
         (name.identifier.as_string(connection),),
     ).fetchone()
     if found is None:
         return None
-    oid, schema, table, kind, only_insert = found
+    oid, schema, table, kind, only_insert, lost = found
     if _char(kind) not in ("r", "p"):
         raise refused(
             f"'{name}' is not a table (its kind in pg_class is '{_char(kind)}')",
             who,
             "name a plain or partitioned table in the option 'table'",
         )
+    if lost is not None:
+        raise _emptied(name, lost, who)
     columns = [Column(*row) for row in connection.execute(_COLUMNS, (oid,)).fetchall()]
     return Table(Name(schema, table), tuple(columns), int(oid), only_insert)
 
@@ -82,6 +87,22 @@ def resolved(connection: psycopg.Connection[Any], name: Name) -> Name:
         return name
     found = connection.execute("SELECT current_schema()").fetchone()
     return Name(None if found is None else found[0], name.table)
+
+
+def _emptied(name: Name, lost: str, who: str) -> ConfigurationError:
+    """The refusal of a table, or of a partition, of which the server may lose committed rows."""
+    unlogged, which = lost[0] == "u", lost[1:]
+    kind = "unlogged" if unlogged else "temporary"
+    return refused(
+        f"the table '{name}' is {kind}"
+        if which.rpartition(".")[2].strip('"') == name.table
+        else f"the partition '{which}' of the table '{name}' is {kind}",
+        who,
+        f"ALTER TABLE {which} SET LOGGED: the server empties an unlogged table after a crash, and its record says that "
+        "the rows are committed"
+        if unlogged
+        else "name a permanent table: the server drops a temporary one when its connection ends",
+    )
 
 
 def _char(value: Any) -> str:

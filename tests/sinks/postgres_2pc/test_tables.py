@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -169,3 +170,110 @@ def test_a_time_that_json_has_no_text_for_is_named(database: Database, inline: s
     with pytest.raises(DataError, match=r"row 3, column 's'.*outside the years 1 to 9999"):
         part = sink.write(schema, iter([batch]), Task("out", "q", 0, 0, 0, 1, 0))
         sink.commit(schema, Epoch("out", 0, "q", 0, 1), [part])
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (("CREATE UNLOGGED TABLE out (id bigint, name text)",), "the table 'out' is unlogged"),
+        (
+            (
+                "CREATE TABLE out (id bigint, name text) PARTITION BY RANGE (id)",
+                "CREATE TABLE low PARTITION OF out FOR VALUES FROM (0) TO (3)",
+                "CREATE TABLE high PARTITION OF out FOR VALUES FROM (3) TO (10) PARTITION BY RANGE (id)",
+                "CREATE UNLOGGED TABLE higher PARTITION OF high FOR VALUES FROM (3) TO (9)",
+            ),
+            "the partition 'higher' of the table 'out' is unlogged",
+        ),
+    ],
+)
+def test_a_table_that_a_crash_empties_is_refused(database: Database, made: tuple[str, ...], said: str) -> None:
+    """Finding 17: after a kill of the server 5 of 10 rows were there, and the record said committed."""
+    database.run(*made)
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        PostgresTarget(database).sink().validate(columns("id bigint, name string"))
+    assert "SET LOGGED" in refused.value.do
+
+
+def test_a_table_that_becomes_unlogged_later_is_refused(database: Database) -> None:
+    """Finding 17: the next epoch fails; nothing of it is written."""
+    one = driver(database)
+    one.claim()
+    one.run(0, numbered(0, 3))
+    database.run("ALTER TABLE out SET UNLOGGED")
+    with pytest.raises(ConfigurationError, match="the table 'out' is unlogged"):
+        one.run(1, numbered(3, 5))
+    database.run("ALTER TABLE out SET LOGGED")
+    one.run(1, numbered(3, 5))
+    assert one.target.ids() == list(range(5))
+
+
+def test_a_temporary_table_is_refused(database: Database) -> None:
+    """Finding 17: it belongs to one connection."""
+    schema = columns("id bigint, name string")
+    sink = PostgresTarget(database, "pg_temp.out", create_table="true").sink()
+    sink.validate(schema)
+    with pytest.raises(ConfigurationError, match="the table 'pg_temp.out' is temporary"):
+        sink.claim(Claim("out", "job", "job-1", 1, 0))
+
+
+def test_any_application_name_of_another_connection_changes_nothing(database: Database) -> None:
+    """Finding 18: a number that no bigint holds stopped every start."""
+    one = driver(database)
+    mark = one.target.sink()._mark  # type: ignore[attr-defined]
+    name = f"spark_ext:{mark}:{'9' * 20}"
+    with psycopg.connect(database.dsn, application_name=name) as other:
+        one.claim()
+        one.run(0, numbered(0, 3))
+        assert other.execute("SHOW application_name").fetchone() == (name,)
+
+
+DAY, TIME = pa.date32(), pa.timestamp("us", "UTC")
+LEAST, MOST = -(2**63), 2**63 - 1
+EDGES: dict[str, tuple[pa.DataType, int, int, str, str]] = {
+    "date": (DAY, -2_440_588, 2_145_042_905, "4714-11-24 BC", "5874897-12-31"),
+    "timestamptz": (
+        TIME,
+        -210_866_803_200_000_000,
+        MOST,
+        "4714-11-24 00:00:00+00 BC",
+        "294247-01-10 04:00:54.775807+00",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EDGES)
+def test_the_first_and_the_last_times_of_the_server(database: Database, kind: str) -> None:
+    """Finding 18: an extreme time wrapped to another one, or became infinity."""
+    arrow, first, last, first_text, last_text = EDGES[kind]
+    database.run(f"CREATE TABLE out (t {kind}, a {kind}[])")
+    spark = "date" if kind == "date" else "timestamp"
+    schema = columns(f"t {spark}, a array<{spark}>")
+    sink = PostgresTarget(database, inline_size="1m").sink()
+    sink.validate(schema)
+    sink.claim(Claim("out", "job", "job-1", 1, 0))
+
+    def run(times: list[int | None], lists: list[list[int] | None], epoch: int) -> None:
+        raw = pa.int32() if kind == "date" else pa.int64()
+        plain = pa.array(times, raw).view(arrow)
+        nested = pa.array(lists, pa.list_(raw))
+        nested = pa.ListArray.from_arrays(nested.offsets, nested.values.view(arrow), mask=nested.is_null())
+        batch = pa.RecordBatch.from_arrays([plain, nested], ["t", "a"])
+        part = sink.write(schema, iter([batch]), Task("out", "q", epoch, 0, 0, 1, 0))
+        sink.commit(schema, Epoch("out", 0, "q", epoch, 1), [part])
+
+    run([first, None, last], [[first, last], None, []], 0)
+    found = database.column("SELECT t::text FROM out ORDER BY out.t")
+    assert found == [first_text, last_text, None]
+    least, most = (-(2**31), 2**31 - 1) if kind == "date" else (LEAST, MOST)
+    infinity = most - 10_957 if kind == "date" else MOST
+    for number, wrong in enumerate(
+        one for one in (first - 1, least, least + 10_957, infinity + 1, most) if one <= most
+    ):
+        if first <= wrong <= last:
+            continue
+        with pytest.raises(DataError, match=r"row 2, column 't'.*PostgreSQL has no date or time"):
+            run([first, wrong], [None, None], number + 1)
+        with pytest.raises(DataError, match=r"row 3, column 'a'.*PostgreSQL has no date or time"):
+            run([0, 0, 0], [[first, last], None, [0, wrong]], number + 1)
+    assert database.column("SELECT count(*) FROM out") == [3]
