@@ -258,7 +258,8 @@ class Job:
         The job must not be running. The old checkpoint is kept beside the new one.
 
         Raises:
-            StateError: the job runs, or has no such query.
+            ConfigurationError: the job has no such query.
+            StateError: the job runs.
         """
         if self._coordinator is not None and not self._coordinator.done.is_set():
             raise StateError(
@@ -269,7 +270,8 @@ class Job:
             )
         from spark_ext.queries.reset import reset_query
 
-        reset_query(self._ledger, self.name, self.state_directory, uid, reason)
+        declared = [spec.uid for spec in self._specs]
+        reset_query(self._ledger, self.name, self.state_directory, uid, reason, declared)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
