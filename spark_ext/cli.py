@@ -7,6 +7,7 @@ stopped before its end.
 from __future__ import annotations
 
 import json
+import traceback
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +48,19 @@ def main() -> None:
     except SparkExtError as problem:
         _print_error(problem)
         raise SystemExit(REFUSED) from None
+    except Exception as problem:
+        from spark_ext.spark.short_errors import is_library, ours
+
+        found = ours(problem)
+        if found is not None:
+            _print_error(found)
+            raise SystemExit(REFUSED) from None
+        # An error of the user's file: from there on, without this command line's own frames.
+        trace = problem.__traceback__
+        while trace is not None and is_library(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        traceback.print_exception(type(problem), problem, trace or problem.__traceback__)
+        raise SystemExit(FAILED) from None
 
 
 def _print_error(problem: SparkExtError) -> None:

@@ -141,7 +141,8 @@ class WriteBehind:
 
     def incident(self, operator: str, kind: str, what: str, action: str, evidence: Any = None) -> None:
         """Record one incident, and log it."""
-        log.warning("%s: %s (%s)", operator, what, action)
+        # Its first line: the rest, and the stack, are in the table.
+        log.warning("%s: %s (%s)", operator, what.partition("\n")[0], action)
         self.put(
             IncidentRow(
                 incident_id=uuid.uuid4().hex,

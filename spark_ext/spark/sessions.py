@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark import environment, formats, jvm, registry
+from spark_ext.spark import environment, formats, jvm, registry, short_errors
 from spark_ext.spark.jars import delta_jars
 from spark_ext.spark.spark_home import home_without_zip
 
@@ -36,6 +36,8 @@ _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
 def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A registered Spark session with everything that jobs need; the running session if there is one.
 
+    From then on the interpreter shows errors of spark-ext without the frames of libraries; see `short_errors`.
+
     Args:
         name: the application's name.
         master: Spark master; default: the environment variable SPARK_MASTER, else `local[*]`.
@@ -45,6 +47,7 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
         EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or unsuitable; the message says how to
             get it.
     """
+    short_errors.install()
     _refuse_connect_variables()
     # Under spark-submit, or after an earlier session, the JVM is already running and only `register` can check it.
     if not _has_jvm():

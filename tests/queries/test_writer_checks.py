@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError
+from spark_ext.ledger import Ledger
+from spark_ext.queries.reset import reset_query
 from spark_ext.queries.writer_checks import check_target, check_writer, partition_option
 from spark_ext.spark.jvm import WriterTarget
 from tests.support.jobs import JobHarness
@@ -192,6 +194,19 @@ def test_settings_of_a_writer_are_found_on_it(lab: JobHarness) -> None:
     assert "trigger" in refused(lab, delta(lab, rows).trigger(realTime="3 seconds")).what
     assert "Trigger.Once" in refused(lab, delta(lab, rows).trigger(once=True)).what
     assert "clusterBy" in refused(lab, delta(lab, rows).clusterBy("n")).what
+
+
+def test_a_reset_of_an_unknown_query_is_refused(tmp_path: Path) -> None:
+    """Finding 26: `reset("unknown")` succeeded."""
+    ledger = Ledger(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="no query 'a'") as refused:
+        reset_query(ledger, "lab", str(tmp_path), "a", "")
+    assert "never run" in refused.value.do and not list(tmp_path.iterdir())
+    (tmp_path / "queries" / "daily").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="no query 'dayly'") as refused:
+        reset_query(ledger, "lab", str(tmp_path), "dayly", "", ["other"])
+    assert refused.value.do == "use one of: 'daily', 'other'"
+    assert reset_query(ledger, "lab", str(tmp_path), "daily", "") > 1
 
 
 def test_a_source_and_a_sink_of_one_uid_get_advice_for_them(lab: JobHarness) -> None:
