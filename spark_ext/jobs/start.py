@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.errors import SparkExtError, StateError, from_text
+from spark_ext.jobs.begin import begin, in_all
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.write_behind import WriteBehind
@@ -48,8 +49,18 @@ def start_job(
     settings: JobSettings,
     *,
     takeover: bool,
+    announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
 ) -> Started:
     """Start all queries that have not finished.
+
+    Args:
+        spark: the session.
+        name: the job's.
+        ledger: the job's.
+        specs: its queries.
+        settings: its settings.
+        takeover: start although another driver seems to run this job.
+        announce: called before anything is claimed, with what a stop during the start needs.
 
     Raises:
         StateError: the state directory is another job's, in use, or has lost a checkpoint.
@@ -79,6 +90,7 @@ def start_job(
     runs: list[QueryRun] = []
     finals: dict[str, FinalCheckpoint] = {}
     listener: JobListener | None = None
+    coordinator: Coordinator | None = None
     started = False
     try:
         for spec in specs:
@@ -86,17 +98,23 @@ def start_job(
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
-        # A query with all its input committed needs no Spark: only its final checkpoint is left.
-        waiting = [run for run in runs if run.state is State.CREATED and not run.input_done]
         coordinator = Coordinator(context, ledger, runs, ledger.next_checkpoint_id(), finals)
-        for run in waiting:
-            run.claim()
-        for run in waiting:
-            run.open()
+        # A query with all its input committed needs no Spark: only its final checkpoint is left. So does one whose
+        # input was ended by a drain, where only Spark's log says how far it came.
+        waiting = [
+            run
+            for run in runs
+            if run.state is State.CREATED
+            and not run.input_done
+            and not (run.spec.natives and coordinator.drained(run.lineage))
+        ]
+        announce(context, coordinator)
+        begin(waiting, context, coordinator)
         listener = JobListener(coordinator.hint)
         spark.streams.addListener(listener)
-        for run in waiting:
-            run.start()
+        added = listener
+        coordinator.at_end.append(lambda: spark.streams.removeListener(added))
+        in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
         started = True
         return Started(context, coordinator, listener)
@@ -106,7 +124,7 @@ def start_job(
         raise _refused(name, failure) from failure
     finally:
         if not started:
-            _undo(spark, name, runs, listener, writer)
+            _undo(spark, name, listener, writer, coordinator)
 
 
 def _stop_older(spark: SparkSession, state: str) -> None:
@@ -155,14 +173,14 @@ def _refused(job: str, failure: Exception) -> SparkExtError:
 
 
 def _undo(
-    spark: SparkSession, job: str, runs: Sequence[QueryRun], listener: JobListener | None, writer: LedgerWriter
+    spark: SparkSession,
+    job: str,
+    listener: JobListener | None,
+    writer: LedgerWriter,
+    coordinator: Coordinator | None,
 ) -> None:
-    for run in runs:
-        try:
-            run.stop_spark()
-        except Exception:
-            log.exception("query '%s' could not be stopped", run.spec.uid)
-        run.release()
+    if coordinator is not None:
+        coordinator.refuse()
     if listener is not None:
         spark.streams.removeListener(listener)
     try:
