@@ -32,8 +32,10 @@ class JobSettings(BaseModel):
     """How long restarts continue beyond `restart_attempts` while an external server or disk is unavailable."""
     finalization_timeout: Milliseconds = 600_000
     """How long the final checkpoint waits for operators that require finalization."""
+    start_timeout: Milliseconds = 600_000
+    """How long a start waits for the claims of targets, for the operators' `open`, and for Spark."""
     stop_timeout: Milliseconds = 60_000
-    """How long `stop` waits for a query to end."""
+    """How long `stop` waits for a query to end; it is then given up, as CANCELED."""
     maintenance_interval: Milliseconds = 60_000
     """How often the ledger is compacted and cleaned."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)

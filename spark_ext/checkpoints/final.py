@@ -15,21 +15,22 @@ The order is that of Flink's FLIP-147. Hooks of operators come at least once; th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.control.events import request
-from spark_ext.errors import SparkExtError, TransientError
+from spark_ext.errors import TransientError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.ledger.schema import CheckpointRow, FinishedRow
+from spark_ext.ledger.schema import CheckpointRow, FinishedRow, Row
 from spark_ext.model import lifecycle, query_offsets
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
 from spark_ext.model.lifecycle import FinalStep
 
 if TYPE_CHECKING:
-    from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
+    from spark_ext.queries.observer import QueryPosition
     from spark_ext.queries.operator_hooks import OperatorHooks
     from spark_ext.queries.spec import QuerySpec
 
@@ -41,42 +42,37 @@ class FinalizationTimeout(TransientError):
 
 
 class FinishingQuery(Protocol):
-    """What the final checkpoint needs of a query; `QueryRun` has it."""
+    """What the final checkpoint needs of a query; `QueryRun` has it. Safe for the worker's thread."""
 
     @property
     def who(self) -> str:
         """Job and query, for messages."""
 
-    @property
-    def query_id(self) -> str | None:
-        """Spark's id."""
-
-    @property
-    def committed(self) -> int:
-        """The newest committed epoch."""
-
-    @property
-    def offsets(self) -> LoggedOffsets | None:
-        """Its offsets."""
-
-    def observe(self) -> None:
-        """Take in the epochs that have been committed since the last look."""
-
-    def ensure_running(self) -> None:
-        """Start the Spark query unless it runs."""
-
     def stop_spark(self) -> None:
         """Stop the Spark query, if it runs."""
 
-    def metadata(self) -> QueryMetadata:
+    def metadata(self, position: QueryPosition | None = None) -> QueryMetadata:
         """Its part of a checkpoint."""
 
-    def final_flags(self) -> list[FinishedRow]:
+    def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
         """The finished flags that follow from its final checkpoint."""
+
+
+class Advance(Enum):
+    """What has come of an attempt to take the next step."""
+
+    STEP = "step"
+    """It was taken."""
+    WAIT = "wait"
+    """An operator is not finalized."""
+    EPOCH = "epoch"
+    """A further epoch has been requested, and is not committed: the query has to run."""
 
 
 class FinalCheckpoint:
     """The last steps of one query. `advance` takes one at a time and is called until `done`.
+
+    It calls hooks and writes, which takes time: it belongs to the query's worker.
 
     Args:
         query: in the state FINISHING.
@@ -113,6 +109,8 @@ class FinalCheckpoint:
         self._flagged = frozenset(flagged)
         self._end_announced = bool(passed)
         self._requests = 0
+        self._writing: FinalStep | None = None
+        self._rows: list[Row] = []
         self._clock = clock
         self._since = clock()
 
@@ -121,56 +119,66 @@ class FinalCheckpoint:
         """Whether all steps have been taken."""
         return not self._left
 
-    def advance(self) -> bool:
+    @property
+    def recorded(self) -> bool:
+        """Whether the fact is recorded: the query has finished, and Spark is not needed any more."""
+        return FinalStep.COMPLETED not in self._left
+
+    def advance(self, position: QueryPosition) -> Advance:
         """Take the next step.
 
-        Returns:
-            False when it has to wait: for an operator that is not finalized.
+        Args:
+            position: how far the query has come.
 
         Raises:
             FinalizationTimeout: an operator was not finalized within the job's limit.
+            Exception: what a hook has raised, or the ledger; the next call tries again.
         """
         if not self._end_announced:
             reach(FailPoint.FINAL_BEFORE_END_OF_INPUT)
             self._operators.end_of_input()
             self._end_announced = True
-            return True
+            return Advance.STEP
         step = self._left[0]
-        if step is FinalStep.COMPLETED and not self._all_finalized():
-            return False
+        waits = self._wait_for_operators(position) if step is FinalStep.COMPLETED else None
+        if waits is not None:
+            return waits
         reach(f"final.before_{step.value.lower()}")
         if step is FinalStep.COMPLETED:
-            self._record(step, self._metadata())
+            self._record(step, position, lambda: [self._row(step, position, self._metadata(position))])
         elif step is FinalStep.FLAGGED:
-            self._context.write_behind.write_now([*self._missing_flags(), self._row(step)])
+            self._record(step, position, lambda: [*self._missing_flags(position), self._row(step, position)])
         elif step is FinalStep.ACKNOWLEDGED:
-            assert self._query.offsets is not None
-            self._operators.final_checkpoint(self._query.offsets, self._query.query_id or "", self._query.committed)
-            self._record(step)
+            if position.offsets is not None:
+                self._operators.final_checkpoint(position.offsets, position.query_id or "", position.epoch)
+            self._record(step, position)
         else:
             self._query.stop_spark()
             reach(FailPoint.FINAL_STOPPED)
             self._close()
-            self._record(step)
-        reach(f"final.{step.value.lower()}")
+            self._record(step, position)
         del self._left[0]
-        return True
+        reach(f"final.{step.value.lower()}")
+        return Advance.STEP
 
-    def _metadata(self) -> CheckpointMetadata:
+    def _metadata(self, position: QueryPosition) -> CheckpointMetadata:
         context = self._context
         return CheckpointMetadata(
-            context.job, self._lineage, context.incarnation.number, {self._spec.uid: self._query.metadata()}
+            context.job, self._lineage, context.incarnation.number, {self._spec.uid: self._query.metadata(position)}
         )
 
-    def _missing_flags(self) -> list[FinishedRow]:
-        return [flag for flag in self._query.final_flags() if (flag.kind, flag.source) not in self._flagged]
+    def _missing_flags(self, position: QueryPosition) -> list[FinishedRow]:
+        flags = self._query.final_flags(position)
+        return [flag for flag in flags if (flag.kind, flag.source) not in self._flagged]
 
-    def _row(self, step: FinalStep, metadata: CheckpointMetadata | None = None) -> CheckpointRow:
+    def _row(
+        self, step: FinalStep, position: QueryPosition, metadata: CheckpointMetadata | None = None
+    ) -> CheckpointRow:
         return CheckpointRow(
             checkpoint_id=self._id,
             kind="final",
             query=self._spec.uid,
-            epoch=self._query.committed,
+            epoch=position.epoch if position.epoch >= 0 else None,
             status=step.value,
             lineage=self._lineage,
             incarnation=self._context.incarnation.number,
@@ -179,21 +187,29 @@ class FinalCheckpoint:
             reason="",
         )
 
-    def _record(self, step: FinalStep, metadata: CheckpointMetadata | None = None) -> None:
-        self._context.write_behind.write_now([self._row(step, metadata)])
+    def _record(
+        self, step: FinalStep, position: QueryPosition, rows: Callable[[], Sequence[Row]] | None = None
+    ) -> None:
+        """Write the rows of a step. A further attempt has the same rows: the ledger adds those that are missing."""
+        if step is not self._writing:
+            self._rows = [self._row(step, position)] if rows is None else list(rows())
+            self._writing = step
+        self._context.write_behind.write_now(self._rows)
 
-    def _all_finalized(self) -> bool:
-        self._query.observe()
+    def _wait_for_operators(self, position: QueryPosition) -> Advance | None:
+        """What has to be waited for before the fact can be recorded; None: nothing."""
+        offsets = position.offsets
+        if offsets is None:
+            # Without an epoch there is nothing to finalize.
+            return None
         # An epoch that was requested belongs to the final checkpoint: an operator may say that it is finalized as
         # soon as its own part of that epoch is done, which is before Spark has committed it.
-        under_way = self._requests > self._final_so_far()
+        under_way = self._requests > query_offsets.final_epochs(offsets)
         waited_for = (
-            "a requested epoch"
-            if under_way
-            else self._operators.not_finalized(self._query.query_id or "", self._query.committed)
+            "a requested epoch" if under_way else self._operators.not_finalized(position.query_id or "", position.epoch)
         )
         if waited_for is None:
-            return True
+            return None
         context = self._context
         limit = context.settings.finalization_timeout / 1000
         if self._clock() - self._since > limit:
@@ -203,29 +219,16 @@ class FinalCheckpoint:
                 kept="all rows are committed; the query is not finished and its operators are not closed",
                 do="find out what the operator is waiting for, and run the job again: it continues to wait",
             )
-        self._query.ensure_running()
-        if not under_way and self._spec.sources:
-            self._requests = self._final_so_far() + 1
-            request(context.write_behind, self._spec.sources[0].uid, "final_epoch", self._requests)
-        return False
-
-    def _final_so_far(self) -> int:
-        assert self._query.offsets is not None
-        return query_offsets.final_epochs(self._query.offsets)
+        if not self._spec.sources or self._spec.natives:
+            # Only a source of channels can make an epoch without rows; one of Spark's own would read more input.
+            return Advance.WAIT
+        if not under_way:
+            wanted = query_offsets.final_epochs(offsets) + 1
+            request(context.write_behind, self._spec.sources[0].uid, "final_epoch", wanted)
+            self._requests = wanted
+        return Advance.EPOCH
 
     def _close(self) -> None:
         for problem in self._operators.close():
             # The rows are safe and the query has stopped: nothing depends on it any more.
             self._context.write_behind.incident(self._query.who, "close", f"close: {problem}", "ignored")
-
-
-def as_error(problem: Exception, who: str) -> SparkExtError:
-    """The failure of a step as one of our errors, for the ledger."""
-    if isinstance(problem, SparkExtError):
-        return problem
-    return TransientError(
-        f"a step of the final checkpoint failed: {type(problem).__name__}: {problem}",
-        operator=who,
-        kept="all rows are committed; the steps that were recorded are not repeated",
-        do="fix the cause and run the job again: it continues with the step that failed",
-    )

@@ -1,4 +1,4 @@
-"""Control events of the incarnation that runs: asked for at once, acknowledged once they need not be obeyed again."""
+"""Control events: requested at once, in force over crashes, acknowledged once they need not be obeyed again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.ledger.schema import ControlEventRow
 
 if TYPE_CHECKING:
+    from spark_ext.ledger import Ledger
     from spark_ext.ledger.write_behind import WriteBehind
+
+
+_OVER = frozenset({"acknowledged", "rejected", "failed"})
 
 
 def request(rows: WriteBehind, target: str, kind: str, value: Any = None) -> int:
@@ -30,26 +34,43 @@ def request(rows: WriteBehind, target: str, kind: str, value: Any = None) -> int
         StorageError: the event is not in the ledger.
     """
     incarnation = rows.incarnation
-    sequence = rows.ledger.next_control_sequence()
-    rows.write_now(
-        [
-            ControlEventRow(
-                event_id=uuid.uuid4().hex,
-                sequence=sequence,
-                kind=kind,
-                target=target,
-                value=value,
-                status="accepted",
-                query="",
-                epoch=None,
-                lineage=incarnation.lineage,
-                incarnation=incarnation.number,
-                at=datetime.now(timezone.utc),
-                reason="",
-            )
-        ]
-    )
+    # A hook's thread and a user's may ask at once: look and write are one step.
+    with rows.sequences:
+        sequence = rows.ledger.next_control_sequence()
+        rows.write_now(
+            [
+                ControlEventRow(
+                    event_id=uuid.uuid4().hex,
+                    sequence=sequence,
+                    kind=kind,
+                    target=target,
+                    value=value,
+                    status="accepted",
+                    query="",
+                    epoch=None,
+                    lineage=incarnation.lineage,
+                    incarnation=incarnation.number,
+                    at=datetime.now(timezone.utc),
+                    reason="",
+                )
+            ]
+        )
     return sequence
+
+
+def in_force(ledger: Ledger, kind: str) -> list[ControlEventRow]:
+    """The control events of a kind that were accepted and are not over, whichever incarnation they were made to.
+
+    Args:
+        ledger: the job's.
+        kind: `drain`.
+
+    Raises:
+        StateError, StorageError: the table cannot be read.
+    """
+    events = [event for event in ledger.control_since(0) if event.kind == kind]
+    over = {event.event_id for event in events if event.status in _OVER}
+    return [event for event in events if event.status == "accepted" and event.event_id not in over]
 
 
 def acknowledge(rows: WriteBehind, kind: str) -> None:
@@ -57,9 +78,6 @@ def acknowledge(rows: WriteBehind, kind: str) -> None:
 
     The marks are written with the next flush.
     """
-    events = rows.ledger.control_since(0)
-    acknowledged = {event.event_id for event in events if event.status == "acknowledged"}
-    for event in events:
-        if event.kind == kind and event.status == "accepted" and event.event_id not in acknowledged:
-            now = datetime.now(timezone.utc)
-            rows.put(replace(event, status="acknowledged", incarnation=rows.incarnation.number, at=now))
+    for event in in_force(rows.ledger, kind):
+        now = datetime.now(timezone.utc)
+        rows.put(replace(event, status="acknowledged", incarnation=rows.incarnation.number, at=now))

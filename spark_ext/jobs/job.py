@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.control.events import request
-from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
+from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.identity import unknown
 from spark_ext.jobs.result import JobResult, job_result
@@ -26,7 +26,6 @@ from spark_ext.jobs.start import start_job
 from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.ledger.memory import JobMemory
-from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 from spark_ext.options import UID
@@ -88,10 +87,13 @@ class Job:
         self._ledger = Ledger(self.state_directory, storage_options=dict(self.settings.storage_options) or None)
         self._context: JobContext | None = None
         self._coordinator: Coordinator | None = None
-        self._listener: JobListener | None = None
+        self._starting = False
+        self._announced = threading.Event()
+        """Set while there is no start of which the coordinator is still to come."""
         self._started = datetime.now(timezone.utc)
         self._result: JobResult | None = None
         self._lock = threading.Lock()
+        self._result_lock = threading.Lock()
 
     # -- building -----------------------------------------------------------------------------------------------------
 
@@ -198,17 +200,30 @@ class Job:
                     do="add one with job.add(uid, df.writeStream...)",
                 )
             self._started = datetime.now(timezone.utc)
-            started = start_job(
-                self._spark,
-                self.name,
-                self._ledger,
-                self._specs,
-                self.settings,
-                self._wishes,
-                takeover=self._takeover,
-            )
-            self._context, self._coordinator, self._listener = started
+            self._announced.clear()
+            self._starting = True
+            try:
+                start_job(
+                    self._spark,
+                    self.name,
+                    self._ledger,
+                    self._specs,
+                    self.settings,
+                    self._wishes,
+                    takeover=self._takeover,
+                    announce=self._announce,
+                )
+            except BaseException:
+                self._coordinator = None
+                raise
+            finally:
+                self._starting = False
+                self._announced.set()
         return self
+
+    def _announce(self, context: JobContext, coordinator: Coordinator) -> None:
+        self._context, self._coordinator = context, coordinator
+        self._announced.set()
 
     def await_termination(self, timeout: float | None = None) -> JobResult:
         """Wait for the job's end.
@@ -236,55 +251,50 @@ class Job:
         return result
 
     def _conclude(self, coordinator: Coordinator) -> JobResult:
-        with self._lock:
+        with self._result_lock:
             if self._result is None:
-                self._remove_listener()
                 assert self._context is not None
-                self._result = job_result(self.snapshot())
-                try:
-                    self._context.write_behind.end(self._result.state.value)
-                except SparkExtError as problem:
-                    log.warning("the end of job '%s' was not recorded: %s", self.name, problem)
+                self._result = job_result(job_snapshot(self.state_directory, self._started, self._context, coordinator))
             return self._result
-
-    def _remove_listener(self) -> None:
-        if self._listener is not None:
-            self._spark.streams.removeListener(self._listener)
-            self._listener = None
 
     def stop(self, timeout: float | None = None) -> JobResult:
         """Stop all queries where they are: nothing is emitted for the end of input, and a further run continues there.
 
-        Args:
-            timeout: seconds to wait; None: the setting `stop_timeout`.
+        Whatever state the job is in, it has ended when this returns, and the result says each query's state. A query
+        that has not ended in time, because one of its hooks, its target or Spark does not answer, is given up: it is
+        CANCELED with that reason. Commits that it may still attempt are rejected once the job is started again.
 
-        Raises:
-            TimeoutError: a query has not ended in time.
+        Args:
+            timeout: seconds to wait; None: the setting `stop_timeout`. The last rows of the ledger may take a few
+                seconds more.
         """
-        coordinator = self._coordinator_or_raise()
-        coordinator.stop()
-        if not coordinator.join(self.settings.stop_timeout / 1000 if timeout is None else timeout):
-            raise TimeoutError(f"job '{self.name}' is {coordinator.state.value} after the time limit for stopping it")
+        coordinator = self._coordinator_or_raise(starting=True)
+        coordinator.stop(timeout)
+        coordinator.join()
         return self._conclude(coordinator)
 
     def drain(self, timeout: float | None = None) -> JobResult:
         """End the job in order: sources stop where they are, windows are emitted, the final checkpoint is taken.
 
         It is the end: the watermark is at the end of time, and a further run finds the job finished. A query with one
-        of Spark's own sources is stopped after its current epoch; its open windows are not emitted.
+        of Spark's own sources is stopped after its current epoch; its open windows are not emitted. The drain is in
+        force until the job has finished, also after a crash: a further run then completes it.
 
         Args:
-            timeout: seconds to wait; None: as long as it takes.
+            timeout: seconds to wait; None: as long as it takes. After that the job is stopped, and the result says
+                which queries are CANCELED; the drain stays in force for the next start.
 
         Raises:
-            TimeoutError: it has not ended in time; the drain stays in force.
+            JobFailedError: a query has failed for good.
         """
-        coordinator = self._coordinator_or_raise()
+        coordinator = self._coordinator_or_raise(starting=True)
         if not coordinator.done.is_set():
             assert self._context is not None
             request(self._context.write_behind, "", "drain")
             coordinator.drain()
-        return self.await_termination(timeout)
+        if not coordinator.join(timeout):
+            return self.stop()
+        return self.await_termination()
 
     def reset(self, uid: str, reason: str = "") -> None:
         """Discard a query's history: the next start reads all of its input again. Earlier output stays where it is.
@@ -351,7 +361,9 @@ class Job:
     def _repr_html_(self) -> str:
         return job_html(self.snapshot())
 
-    def _coordinator_or_raise(self) -> Coordinator:
+    def _coordinator_or_raise(self, *, starting: bool = False) -> Coordinator:
+        if starting and self._starting:
+            self._announced.wait()
         if self._coordinator is None:
             raise StateError(
                 "the job has not been started",

@@ -6,11 +6,12 @@ Everything that can be refused is refused before an epoch runs; a start that is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.errors import SparkExtError, StateError, from_text
+from spark_ext.jobs.begin import begin, in_all
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.memory import recall
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
@@ -52,8 +53,19 @@ def start_job(
     wishes: Wishes,
     *,
     takeover: bool,
+    announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
 ) -> Started:
     """Start all queries that have not finished.
+
+    Args:
+        spark: the session.
+        name: the job's.
+        ledger: the job's.
+        specs: its queries.
+        settings: its settings.
+        wishes: what the user has said of queries that changed since the last start.
+        takeover: start although another driver seems to run this job.
+        announce: called before anything is claimed, with what a stop during the start needs.
 
     Raises:
         StateError: the state directory is another job's, in use, or has lost a checkpoint.
@@ -83,6 +95,7 @@ def start_job(
     runs: list[QueryRun] = []
     finals: dict[str, FinalCheckpoint] = {}
     listener: JobListener | None = None
+    coordinator: Coordinator | None = None
     started = False
     try:
         memory, notices = recall(name, ledger, specs, wishes, writer)
@@ -94,17 +107,23 @@ def start_job(
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
-        # A query with all its input committed needs no Spark: only its final checkpoint is left.
-        waiting = [run for run in runs if run.state is State.CREATED and not run.input_done]
         coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals)
-        for run in waiting:
-            run.claim()
-        for run in waiting:
-            run.open()
+        # A query with all its input committed needs no Spark: only its final checkpoint is left. So does one whose
+        # input was ended by a drain, where only Spark's log says how far it came.
+        waiting = [
+            run
+            for run in runs
+            if run.state is State.CREATED
+            and not run.input_done
+            and not (run.spec.natives and coordinator.drained(run.lineage))
+        ]
+        announce(context, coordinator)
+        begin(waiting, context, coordinator)
         listener = JobListener(coordinator.hint)
         spark.streams.addListener(listener)
-        for run in waiting:
-            run.start()
+        added = listener
+        coordinator.at_end.append(lambda: spark.streams.removeListener(added))
+        in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
         started = True
         return Started(context, coordinator, listener)
@@ -114,7 +133,7 @@ def start_job(
         raise _refused(name, failure) from failure
     finally:
         if not started:
-            _undo(spark, name, runs, listener, writer)
+            _undo(spark, name, listener, writer, coordinator)
 
 
 def _stop_older(spark: SparkSession, state: str) -> None:
@@ -163,14 +182,14 @@ def _refused(job: str, failure: Exception) -> SparkExtError:
 
 
 def _undo(
-    spark: SparkSession, job: str, runs: Sequence[QueryRun], listener: JobListener | None, writer: LedgerWriter
+    spark: SparkSession,
+    job: str,
+    listener: JobListener | None,
+    writer: LedgerWriter,
+    coordinator: Coordinator | None,
 ) -> None:
-    for run in runs:
-        try:
-            run.stop_spark()
-        except Exception:
-            log.exception("query '%s' could not be stopped", run.spec.uid)
-        run.release()
+    if coordinator is not None:
+        coordinator.refuse()
     if listener is not None:
         spark.streams.removeListener(listener)
     try:

@@ -1,6 +1,8 @@
 """Rows on their way to the ledger: what exactness needs is written at once, the rest behind the epochs.
 
-Safe for several threads. A collected row that is lost costs history, never correctness.
+Safe for several threads. Rows are written in the order in which they came, by one thread at a time: history by a
+thread of its own, so that putting a row never waits for the disk. A collected row that is lost costs history, never
+correctness.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +43,13 @@ class WriteBehind:
         self._job = job
         self._rows: list[Any] = []
         self._due: float | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._writing = threading.Lock()
         self._warned = False
+        self._closed = False
+        self._problem: Exception | None = None
+        self.sequences = threading.Lock()
+        """Held while a control event takes its sequence and is written."""
 
     @property
     def ledger(self) -> Ledger:
@@ -66,16 +73,52 @@ class WriteBehind:
         with self._lock:
             self._rows.append(row)
             due = time.monotonic() + within
-            self._due = due if self._due is None else min(self._due, due)
+            if self._due is None or due < self._due:
+                self._due = due
+                self._lock.notify()
 
-    def flush_due(self, now: float) -> None:
-        """Write what is due.
+    def start(self, wake: Callable[[], None]) -> None:
+        """Write what is due on a thread of its own, until `close`.
+
+        Args:
+            wake: called on that thread when rows cannot be written any more; `check` then raises why.
+        """
+        threading.Thread(target=self._loop, args=(wake,), name=f"spark-ext-ledger-{self._job}", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread; rows that wait are left to `flush` and `end`."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+
+    def check(self) -> None:
+        """Raise what keeps the thread from writing.
 
         Raises:
             FencedError: a newer incarnation owns the ledger.
+            StateError: a table is gone or cannot be written.
         """
-        if self._due is not None and now >= self._due:
-            self.flush()
+        if self._problem is not None:
+            raise self._problem
+
+    def _loop(self, wake: Callable[[], None]) -> None:
+        while self._await_due():
+            try:
+                self.flush()
+            except Exception as problem:
+                self._problem = problem
+                wake()
+                return
+
+    def _await_due(self) -> bool:
+        """Wait until rows are due; returns whether the thread is still wanted."""
+        with self._lock:
+            while not self._closed:
+                left = None if self._due is None else self._due - time.monotonic()
+                if left is not None and left <= 0:
+                    return True
+                self._lock.wait(left)
+            return False
 
     def flush(self) -> None:
         """Write all waiting rows. When the state directory cannot be written they are kept, and retried later.
@@ -83,20 +126,18 @@ class WriteBehind:
         Raises:
             FencedError: a newer incarnation owns the ledger.
         """
-        with self._lock:
-            rows, self._rows, self._due = self._rows, [], None
-        if not rows:
-            return
-        try:
-            self._writer.append(rows)
-            self._warned = False
-        except StorageError as problem:
-            with self._lock:
-                self._rows = rows + self._rows
-                self._due = time.monotonic() + BEHIND
-            if not self._warned:
-                log.warning("the ledger could not be written, %d rows are waiting: %s", len(rows), problem)
-            self._warned = True
+        with self._writing:
+            rows = self._take()
+            if not rows:
+                return
+            try:
+                self._writer.append(rows)
+                self._warned = False
+            except StorageError as problem:
+                self._put_back(rows)
+                if not self._warned:
+                    log.warning("the ledger could not be written, %d rows are waiting: %s", len(rows), problem)
+                self._warned = True
 
     def write_now(self, rows: Sequence[Any]) -> None:
         """Write all waiting rows, then the given ones, before returning.
@@ -105,14 +146,25 @@ class WriteBehind:
             FencedError: a newer incarnation owns the ledger.
             StorageError: the rows are not in the ledger.
         """
+        with self._writing:
+            waiting = self._take()
+            try:
+                self._writer.append([*waiting, *rows])
+            except StorageError:
+                self._put_back(waiting)
+                raise
+
+    def _take(self) -> list[Any]:
         with self._lock:
-            waiting, self._rows, self._due = self._rows, [], None
-        try:
-            self._writer.append([*waiting, *rows])
-        except StorageError:
-            with self._lock:
-                self._rows = waiting + self._rows
-            raise
+            rows, self._rows, self._due = self._rows, [], None
+            return rows
+
+    def _put_back(self, rows: list[Any]) -> None:
+        with self._lock:
+            self._rows = rows + self._rows
+            if self._rows:
+                self._due = time.monotonic() + BEHIND
+                self._lock.notify()
 
     def end(self, reason: str) -> None:
         """Record the end of this incarnation, after all waiting rows.

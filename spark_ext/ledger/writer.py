@@ -55,7 +55,9 @@ class LedgerWriter:
             for row_type, group in sorted(groups.items(), key=lambda it: last[it[0]]):
                 self.ledger.table(row_type).append([_masked(row) for row in group], self.incarnation.fence)
                 self._written.extend(group)
-            self._written.clear()
+            # What another call has to add again stays known.
+            done = {id(row) for row in given}
+            self._written = [row for row in self._written if id(row) not in done]
 
     def new_lineage(self, query: str, reason: str) -> int:
         """Start a new lineage, of a query or of the whole job ("").

@@ -50,9 +50,7 @@ def can_follow(before: State, after: State) -> bool:
 
 
 _ORDER = (
-    State.FAILED,
     State.FAILING,
-    State.CANCELED,
     State.CREATED,
     State.RESTORING,
     State.RESTARTING,
@@ -62,9 +60,15 @@ _ORDER = (
 
 
 def job_state(queries: Iterable[State]) -> State:
-    """A job's state: the least advanced state of its queries that have not finished."""
-    left = [state for state in queries if state is not State.FINISHED]
-    return min(left, key=_ORDER.index) if left else State.FINISHED
+    """A job's state: the least advanced state of its queries that have not ended, FAILING if one has failed.
+
+    It is final once all of them have ended: FAILED if one has failed, else CANCELED if one was, else FINISHED.
+    """
+    states = list(queries)
+    left = [state for state in states if not state.ended]
+    if left:
+        return State.FAILING if State.FAILED in states else min(left, key=_ORDER.index)
+    return next((end for end in (State.FAILED, State.CANCELED) if end in states), State.FINISHED)
 
 
 class FinalStep(str, Enum):

@@ -7,6 +7,9 @@ from enum import Enum
 
 from spark_ext.errors import CommitError, PreparedLostError, SparkExtError, StorageError, TerminalError
 
+RUN_AGAIN_MS = 1000
+"""Wait before a query with the trigger `availableNow` that has committed nothing is started again, ms."""
+
 
 @dataclass(frozen=True)
 class RestartPolicy:
@@ -91,13 +94,29 @@ class Failures:
         return Failures(self.count + 1, self.since if self.count else now)
 
 
+@dataclass(frozen=True)
+class AvailableNowRun:
+    """What a run with the trigger `availableNow` has left in Spark's log."""
+
+    same_input: bool = False
+    """A further run planned no input that the run before it had not; none at all counts as well."""
+    committed: bool = True
+    """The newest planned epoch is committed."""
+    moved: bool = True
+    """An epoch was committed in this run."""
+
+
+ANY_RUN = AvailableNowRun()
+"""Of a query without that trigger."""
+
+
 class Action(Enum):
     """What follows the end of a Spark query."""
 
     RESTART = "restart"
     """Start it again after a wait."""
     RUN_AGAIN = "run again"
-    """Start it again at once, because nothing shows yet that its input has ended."""
+    """Start it again, because nothing shows yet that its input has ended."""
     FINISH = "finish"
     """Its input has ended: the final checkpoint is next."""
     CANCEL = "cancel"
@@ -113,7 +132,7 @@ class Decision:
     action: Action
     reason: str = ""
     delay_ms: int = 0
-    """Wait before a RESTART, ms."""
+    """Wait before a RESTART or RUN_AGAIN, ms."""
     failures: Failures = Failures()
     """Consecutive failures from here on."""
 
@@ -126,7 +145,8 @@ def decide(
     now: float,
     *,
     stopping: bool = False,
-    same_input: bool = False,
+    draining: bool = False,
+    run: AvailableNowRun = ANY_RUN,
 ) -> Decision:
     """What follows the end of a Spark query.
 
@@ -137,11 +157,14 @@ def decide(
         policy: the job's.
         now: s, on a clock that never goes back.
         stopping: whether the job is stopping; a failure is then no reason for a restart.
-        same_input: whether a query with the trigger `availableNow` planned no input that the run before it had not.
+        draining: whether the query is being stopped for a drain; likewise.
+        run: of a query with the trigger `availableNow`.
     """
     if cause is Cause.FAILURE:
         if stopping:
             return Decision(Action.CANCEL, "stopped; the query failed while it was being stopped", failures=failures)
+        if draining:
+            return Decision(Action.FINISH, "drained; the query failed while it was being stopped", failures=failures)
         return _after_failure(error, failures.and_one_at(now), policy, now)
     if cause is Cause.DRAINED:
         return Decision(Action.FINISH, "drained", failures=failures)
@@ -149,8 +172,10 @@ def decide(
         return Decision(Action.CANCEL, "stopped", failures=failures)
     if cause is Cause.AVAILABLE_NOW:
         # A stop in the middle also ends without an exception, so a run that has ended proves nothing: the input is at
-        # its end only when a further run has nothing to plan.
-        return Decision(Action.FINISH if same_input else Action.RUN_AGAIN, failures=failures)
+        # its end only when all that was planned is committed, and a further run has nothing to plan.
+        if run.same_input and run.committed:
+            return Decision(Action.FINISH, failures=failures)
+        return Decision(Action.RUN_AGAIN, delay_ms=0 if run.moved else RUN_AGAIN_MS, failures=failures)
     return Decision(Action.CANCEL, "the query was stopped from outside the job", failures=failures)
 
 

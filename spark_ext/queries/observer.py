@@ -42,6 +42,10 @@ class QueryPosition:
         return frozenset(uid for uid, offset in offsets.items() if offset.ended)
 
 
+LIST_EVERY = 1.0
+"""How often commits are listed, which finds those beyond a gap: Spark removes old ones from its log, s."""
+
+
 class EpochObserver:
     """Reads Spark's log of one query, and keeps what of it has been seen and stored.
 
@@ -70,6 +74,8 @@ class EpochObserver:
         self._incarnation = incarnation
         self._flagged = dict(flagged)
         self._position = QueryPosition()
+        self._clock = clock
+        self._listed_at = clock()
 
     @property
     def position(self) -> QueryPosition:
@@ -89,11 +95,10 @@ class EpochObserver:
         left = checkpoint_directory.look(self._log, known, who, self._spec.uid)
         self._move(QueryPosition(left.query_id, left.committed, left.offsets))
         self.history.begin_after(left.committed)
-        # What an earlier run had committed and not written down when it ended: history has no gaps.
+        # What an earlier run had committed and not written down when it ended: history has no gaps. Spark may have
+        # removed the offsets of old epochs.
         for epoch in range(0 if known is None else known[1] + 1, left.committed + 1):
-            logged = self._log.offsets(epoch)
-            if logged is not None:
-                self.history.committed(epoch, logged, in_this_run=False)
+            self.history.committed(epoch, self._log.offsets(epoch), in_this_run=False)
 
     def recall(self, known: tuple[str, int]) -> None:
         """Take the position of a query that has finished from the ledger: its checkpoint may be gone.
@@ -114,28 +119,36 @@ class EpochObserver:
         return None if newest is None else self._log.offsets(newest)
 
     def look(self) -> list[FinishedRow] | None:
-        """Take in the epochs that have been committed since the last look.
+        """Take in the epochs that have been committed since the last look, however many they are.
 
         Returns:
             New finished flags of channels, to be stored; None when no further epoch has been committed.
         """
-        before = newest = self._position.epoch
-        while self._log.is_committed(newest + 1):
-            newest += 1
-        if newest == before:
+        before, newest = self._position.epoch, self._newest_commit()
+        logged = self._log.offsets(newest) if newest > before else None
+        if logged is None:
+            # Also when Spark removed that epoch in this moment, because it has committed many more.
             return None
-        offsets = self._position.offsets
         for epoch in range(before + 1, newest + 1):
-            logged = self._log.offsets(epoch)
-            if logged is not None:
-                offsets = logged
-            self.history.committed(epoch, logged)
-        self._move(replace(self._position, epoch=newest, offsets=offsets))
-        assert offsets is not None
-        flags = channel_flags(offsets, self._flagged, self._row(), datetime.now(timezone.utc))
+            # Epochs that Spark has removed are known to be committed, and their offsets are not known any more.
+            self.history.committed(epoch, logged if epoch == newest else self._log.offsets(epoch))
+        self._move(replace(self._position, epoch=newest, offsets=logged))
+        flags = channel_flags(logged, self._flagged, self._row(self._position), datetime.now(timezone.utc))
         for flag in flags:
             self._flagged[flag.source] = flag.sequence
         return flags
+
+    def _newest_commit(self) -> int:
+        """The newest committed epoch, by one lookup per epoch; by a listing when the next one may have been removed."""
+        newest = self._position.epoch
+        while self._log.is_committed(newest + 1):
+            newest += 1
+        now = self._clock()
+        if now - self._listed_at >= LIST_EVERY or self.history.reported_upto > newest + 1:
+            self._listed_at = now
+            listed = self._log.newest_commit()
+            return newest if listed is None else max(newest, listed)
+        return newest
 
     def _move(self, position: QueryPosition) -> None:
         offsets, spec = position.offsets, self._spec
@@ -148,13 +161,16 @@ class EpochObserver:
         )
         self._position = replace(position, input_done=done)
 
-    def final_flags(self) -> list[FinishedRow]:
-        """The flags that follow from the query's final checkpoint, and any of a channel that was not stored yet."""
-        offsets = self._position.offsets
-        if offsets is None:
-            return []
-        now = datetime.now(timezone.utc)
-        return [*channel_flags(offsets, self._flagged, self._row(), now), *final_flags(offsets, self._row(), now)]
+    def final_flags(self, position: QueryPosition) -> list[FinishedRow]:
+        """The flags that follow from the query's final checkpoint, and any of a channel that was not stored yet.
+
+        Args:
+            position: of the final checkpoint.
+        """
+        now, row = datetime.now(timezone.utc), self._row(position)
+        if position.offsets is None:
+            return [*final_flags(None, row, now)]
+        return [*channel_flags(position.offsets, self._flagged, row, now), *final_flags(position.offsets, row, now)]
 
     def epoch_rows(self, *, everything: bool = False) -> Iterator[EpochRow]:
         """Rows of committed epochs, each once, in order.
@@ -176,11 +192,11 @@ class EpochObserver:
                 offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
             )
 
-    def _row(self) -> dict[str, Any]:
+    def _row(self, position: QueryPosition) -> dict[str, Any]:
         """What the query's flags share."""
         return {
             "query": self._spec.uid,
-            "epoch": self._position.epoch,
+            "epoch": position.epoch,
             "lineage": self.lineage,
             "incarnation": self._incarnation,
         }

@@ -36,9 +36,15 @@ def channel_flags(
     ]
 
 
-def final_flags(logged: LoggedOffsets, row: Mapping[str, Any], at: datetime) -> list[FinishedRow]:
-    """Flags of the sources and of the query, which follow from its final checkpoint."""
-    offsets = query_offsets.source_offsets(logged)
+def final_flags(logged: LoggedOffsets | None, row: Mapping[str, Any], at: datetime) -> list[FinishedRow]:
+    """Flags of the sources and of the query, which follow from its final checkpoint.
+
+    Args:
+        logged: offsets of the last epoch; None when the query has ended without one.
+        row: fields that all rows share: query, epoch, lineage, incarnation.
+        at: now.
+    """
+    offsets = {} if logged is None else query_offsets.source_offsets(logged)
     sources = [_flag("source", row, at, source=uid, drained=offset.drained) for uid, offset in offsets.items()]
     return [*sources, _flag("query", row, at, drained=any(offset.drained for offset in offsets.values()))]
 

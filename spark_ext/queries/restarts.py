@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_ext.errors import SparkExtError
-from spark_ext.model.restarts import Action, Cause, Decision, Failures, RestartPolicy, decide
+from spark_ext.errors import SparkExtError, TransientError
+from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision, Failures, RestartPolicy, decide
 
 
 class Restarts:
@@ -32,8 +32,8 @@ class Restarts:
         """Whether the query is being stopped for a drain."""
         return self._draining
 
-    def epoch_committed(self) -> None:
-        """An epoch has been committed: the next failure is the first."""
+    def progressed(self) -> None:
+        """An epoch has been committed, or a step of the final checkpoint taken: the next failure is the first."""
         self._failures = Failures()
 
     def cause(self, *, failed: bool) -> Cause:
@@ -46,29 +46,40 @@ class Restarts:
             failed=failed, draining=self._draining, stopping=self._stopping, available_now=self._available_now
         )
 
-    def after(self, cause: Cause, error: SparkExtError | None, now: float, *, same_input: bool = False) -> Decision:
-        """What follows the end of the Spark query, or a start that failed; sets when a restart is due.
+    def after(self, cause: Cause, error: SparkExtError | None, now: float, run: AvailableNowRun = ANY_RUN) -> Decision:
+        """What follows the end of the Spark query, or a start or step that failed; sets when the next try is due.
 
         Args:
             cause: why it ended.
             error: the failure, if that is the cause.
             now: s, on a clock that never goes back.
-            same_input: see `decide`.
+            run: see `decide`.
         """
         decision = decide(
-            cause, error, self._failures, self._policy, now, stopping=self._stopping, same_input=same_input
+            cause,
+            error,
+            self._failures,
+            self._policy,
+            now,
+            stopping=self._stopping,
+            draining=self._draining,
+            run=run,
         )
         self._failures = decision.failures
-        if decision.action is Action.RESTART:
+        if decision.action in (Action.RESTART, Action.RUN_AGAIN):
             self._due_at = now + decision.delay_ms / 1000
         return decision
 
     def due(self, now: float) -> bool:
-        """Whether a restart is due."""
+        """Whether a restart was decided on, and its time has come."""
         return self._due_at is not None and now >= self._due_at
 
+    def waiting(self, now: float) -> bool:
+        """Whether the next try has to wait."""
+        return self._due_at is not None and now < self._due_at
+
     def clear(self) -> None:
-        """The query starts: no restart is due any more."""
+        """The next try begins: none is due any more."""
         self._due_at = None
 
     def stop(self) -> None:
@@ -78,3 +89,15 @@ class Restarts:
     def drain(self) -> None:
         """The query is stopped for a drain: its input ends with the last committed epoch."""
         self._draining = True
+
+
+def as_error(problem: Exception, who: str) -> SparkExtError:
+    """The failure of a step as one of our errors, for the ledger."""
+    if isinstance(problem, SparkExtError):
+        return problem
+    return TransientError(
+        f"a step of the final checkpoint failed: {type(problem).__name__}: {problem}",
+        operator=who,
+        kept="all rows are committed; the steps that were recorded are not repeated",
+        do="fix the cause and run the job again: it continues with the step that failed",
+    )

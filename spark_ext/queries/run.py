@@ -1,40 +1,50 @@
 """One query of a running job under supervision: its state, its epochs as they commit, its restarts and its end.
 
-Driven by the coordinator's `tick`. All decisions follow from Spark's logs and from how the Spark query ended; listener
-events only add figures. Nothing here is on an epoch's critical path.
+Driven by the coordinator's `tick`, on its thread, which never blocks: what takes time is a command for the query's
+worker. All decisions follow from Spark's logs and from how the Spark query ended; listener events only add figures.
+Nothing here is on an epoch's critical path.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from spark_ext.errors import SparkExtError
-from spark_ext.ledger.schema import FinishedRow
-from spark_ext.model.checkpoint_metadata import QueryMetadata
-from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
-from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.errors import FencedError, SparkExtError
+from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import same_input
-from spark_ext.model.restarts import Action, Cause
+from spark_ext.model.restarts import Action, AvailableNowRun, Cause, Decision
 from spark_ext.queries.describe_failure import describe
-from spark_ext.queries.history import Figures
-from spark_ext.queries.observer import EpochObserver
+from spark_ext.queries.observed import ObservedQuery
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.queries.records import query_metadata, registrations
-from spark_ext.queries.restarts import Restarts
+from spark_ext.queries.records import registrations
+from spark_ext.queries.restarts import as_error
 from spark_ext.queries.spark_query import End, RunnableQuery, SparkQuery
-from spark_ext.queries.spec import QuerySpec
+from spark_ext.queries.worker import Commands, Outcome, Worker
 from spark_ext.spark import registry
-from spark_ext.spark.query_events import Hint
-from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
+    from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
+    from spark_ext.queries.spec import QuerySpec
+    from spark_ext.spark.query_events import Hint
+
+T = TypeVar("T")
 
 
-class QueryRun:
+class _Launch(NamedTuple):
+    """A Spark query has been started."""
+
+    query_id: str
+    planned: LoggedOffsets | None
+    """The newest epoch that was planned before."""
+
+
+class QueryRun(ObservedQuery):
     """A query under supervision. Its attributes are for reading; its state changes by its methods alone.
+
+    Its methods are for one thread at a time, the one that decides: that of the job's start, then the coordinator's.
 
     Args:
         spec: the query.
@@ -42,6 +52,7 @@ class QueryRun:
         lineage: the query's: flags and sink identities of other lineages are not its own.
         flagged: per source, the last finish sequence whose flag is in the ledger.
         query: the query in Spark; None: made from the specification.
+        worker: what carries out commands; None: a thread.
         clock: s; never goes back. The same as that of `tick`.
     """
 
@@ -53,13 +64,12 @@ class QueryRun:
         flagged: Mapping[str, int],
         *,
         query: RunnableQuery | None = None,
+        worker: Commands | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.spec = spec
-        self.lineage = lineage
-        self.checkpoint = f"{context.state.rstrip('/')}/queries/{spec.uid}/checkpoint"
+        super().__init__(spec, context, lineage, flagged, clock)
         self.operators = OperatorHooks(spec, context, lineage, self.checkpoint)
-        self._context = context
+        self._clock = clock
         self._query = query or SparkQuery(
             spec,
             f"{context.job}/{spec.uid}",
@@ -67,256 +77,309 @@ class QueryRun:
             context.wake.set,
             context.identity(spec.uid, self.checkpoint, lineage),
         )
-        self._observer = EpochObserver(
-            spec, SparkLog(self.checkpoint), lineage, context.incarnation.number, flagged, clock
-        )
-        self._restarts = Restarts(context.settings.restarts, available_now=spec.available_now)
+        self._worker = worker or Worker(f"spark-ext-query-{spec.uid}", context.wake.set)
         self._planned_before: LoggedOffsets | None = None
-        self._state = State.CREATED
-        self._reason = ""
-        self._error: SparkExtError | None = None
-        self._had_finished = False
-
-    # -- looking ------------------------------------------------------------------------------------------------------
-
-    @property
-    def who(self) -> str:
-        """Job and query, for messages."""
-        return f"job '{self._context.job}', query '{self.spec.uid}'"
+        self._committed_before = -1
+        self._runs = 0
+        self._starting = False
+        self._live = False
+        self._needs_epoch = False
+        self._final_recorded = False
 
     @property
-    def state(self) -> State:
-        """The query's state."""
-        return self._state
-
-    @property
-    def reason(self) -> str:
-        """Why it entered its state; "" when that needs no reason."""
-        return self._reason
-
-    @property
-    def error(self) -> SparkExtError | None:
-        """Why it failed for good; None unless it did."""
-        return self._error
-
-    @property
-    def had_finished(self) -> bool:
-        """Whether it had finished before this incarnation: nothing of it was started."""
-        return self._had_finished
-
-    @property
-    def figures(self) -> Figures:
-        """What is counted of it in this run."""
-        return self._observer.history.figures
-
-    @property
-    def query_id(self) -> str | None:
-        """Spark's id; None before the first start."""
-        return self._observer.position.query_id
-
-    @property
-    def committed(self) -> int:
-        """The newest committed epoch; -1 when there is none."""
-        return self._observer.position.epoch
-
-    @property
-    def offsets(self) -> LoggedOffsets | None:
-        """The offsets of the newest committed epoch; None when there is none."""
-        return self._observer.position.offsets
-
-    @property
-    def input_done(self) -> bool:
-        """Whether the newest committed epoch has all input, and the state is empty."""
-        return self._observer.position.input_done
-
-    def metadata(self) -> QueryMetadata:
-        """The query's part of a checkpoint at its newest committed epoch."""
-        return query_metadata(
-            self.spec,
-            self.query_id,
-            None if self.committed < 0 else self.committed,
-            self.offsets,
-            finished=self._state is State.FINISHED or self.input_done,
-            restored=self._had_finished,
-        )
-
-    def final_flags(self) -> list[FinishedRow]:
-        """The finished flags that follow from the query's final checkpoint, and any of a channel that is missing."""
-        return self._observer.final_flags()
+    def busy(self) -> str:
+        """What its worker is carrying out; "" when it has nothing to do."""
+        return self._worker.busy
 
     # -- start --------------------------------------------------------------------------------------------------------
 
-    def restore(self, known: tuple[str, int] | None) -> None:
-        """Read what earlier runs have left: the facts from which this one continues.
-
-        Args:
-            known: Spark's query id and the newest committed epoch as the ledger has them; None: never ran.
-
-        Raises:
-            StateError: the ledger knows committed epochs of this query and its checkpoint is gone or another one.
-        """
-        self._observer.restore(known, self.who)
-
-    def finished_before(self, known: tuple[str, int] | None) -> None:
-        """The query had finished in an earlier run: nothing of it is started, its checkpoint is not needed.
-
-        Args:
-            known: Spark's query id and the last epoch, as the ledger has them.
-        """
-        if known is not None:
-            self._observer.recall(known)
-        self._had_finished = True
-        self._enter(State.FINISHED)
-
     def resume_final(self) -> None:
         """An earlier run has recorded the final checkpoint: what is left are its steps, without Spark."""
+        self._final_recorded = True
         self._become(State.FINISHING, "resumed")
 
     def claim(self) -> None:
-        """Fence older incarnations off the target; see `OperatorHooks.claim`."""
-        self.operators.claim()
+        """Command: fence older incarnations off the target; see `OperatorHooks.claim`. Failures come with `deliver`."""
+        self._worker.do("claim", self.operators.claim, self._done)
 
     def open(self) -> None:
-        """Call the operators' `open`, except that of sources which have ended."""
-        self.operators.open(self._observer.position.ended_sources)
+        """Command: call the operators' `open`, except that of sources which have ended."""
+        ended = self.position.ended_sources
+        self._worker.do("open", lambda: self.operators.open(ended), self._done)
 
     def start(self) -> None:
-        """Start the Spark query.
+        """Command: start the Spark query. A start that fails is raised by `deliver`.
 
         Raises:
             IllegalTransition: it has ended.
-            Exception: whatever Spark raises.
         """
-        running = self._state in (State.RUNNING, State.FINISHING)
-        if not running:
-            self._require(State.RUNNING)
+        self._require(State.RUNNING)
+        self._starting = True
+        self._worker.do("start", self._launch, self._launched_first)
+
+    def deliver(self) -> None:
+        """Take in what commands have brought.
+
+        Raises:
+            Exception: what a command of the job's start has raised.
+            FencedError: a newer incarnation owns the ledger or a target.
+        """
+        self._worker.deliver()
+
+    def _launch(self) -> _Launch:
+        """On the worker's thread."""
         context = self._context
         registry.publish(registrations(self.spec, context, self.checkpoint, self.lineage), context.registry)
-        self._planned_before = self._observer.newest_planned()
-        self._restarts.clear()
-        self._observer.started(self._query.start())
-        if not running:
-            self._become(State.RUNNING)
+        planned = self._observer.newest_planned()
+        return _Launch(self._query.start(), planned)
 
-    def ensure_running(self) -> None:
-        """Start the Spark query unless it runs: for the further epochs that finalization needs."""
-        if not self._query.started:
-            self.claim()
-        if not self._query.started or self._query.ended:
-            self.start()
+    def _done(self, outcome: Outcome[None]) -> None:
+        if not self._restarts.stopping:
+            outcome.result()
+
+    def _launched_first(self, outcome: Outcome[_Launch]) -> None:
+        self._starting = False
+        if outcome.error is None or not self._restarts.stopping:
+            self._launched(outcome.result())
+
+    def _launched(self, launch: _Launch) -> None:
+        self._live = True
+        self._runs += 1
+        self._planned_before = launch.planned
+        self._committed_before = self.committed
+        self._observer.started(launch.query_id)
+        if not self._state.ended and self._state is not State.FINISHING:
+            self._become(State.RUNNING)
 
     # -- supervision --------------------------------------------------------------------------------------------------
 
-    def report(self, hint: Hint) -> None:
-        """Take an event of a Spark query, if it is this one's; called on Spark's listener thread."""
-        if hint.kind == "progress" and hint.query_id == self.query_id:
-            self._observer.history.report(hint)
-
     def tick(self, now: float) -> None:
-        """Look at the facts, and do what they call for.
+        """Take in what commands have brought, look at the facts, and decide what they call for. Does not block.
 
         Args:
             now: s, on the run's clock.
-        """
-        if self._state.ended or self._state is State.FINISHING:
-            return
-        self.observe()
-        if self._observer.history.overdue():
-            self._ask_for_figures()
-        self._record_epochs()
-        if self.input_done and not self._restarts.stopping:
-            self._become(State.FINISHING)
-            return
-        end = self._query.take_end()
-        if end is not None:
-            self._on_end(end, now)
-        elif self._restarts.due(now):
-            self._restart(now)
 
-    def observe(self) -> None:
-        """Take in the epochs that have been committed since the last look."""
-        flags = self._observer.look()
-        if flags is not None:
-            self._restarts.epoch_committed()
-            for flag in flags:
-                self._context.write_behind.put_soon(flag)
+        Raises:
+            FencedError: a newer incarnation owns the ledger or a target.
+        """
+        self.deliver()
+        if not self._state.ended and not self._starting:
+            self.observe()
+            if self._observer.history.overdue() and not self._worker.busy:
+                self._ask_for_figures()
+            self._record_epochs()
+            if self.input_done and self._state is not State.FINISHING and not self._restarts.stopping:
+                self._become(State.FINISHING)
+            else:
+                self._look_at_the_end(now)
+        self._cancel_if_stopped()
+
+    def _look_at_the_end(self, now: float) -> None:
+        end = self._query.take_end() if self._live else None
+        if end is not None:
+            self._live = False
+            self._on_end(end, now)
+        if self._state is not State.FINISHING and not self._state.ended and self._restarts.due(now):
+            self._restart()
+
+    def ask_late(self) -> None:
+        """The query has ended: ask for figures whose events have not come yet."""
+        if self._runs:
+            self._ask_for_figures()
 
     def observe_late(self) -> None:
-        """Take in what came with the end: epochs, and figures whose events have not come yet."""
-        if self._query.started:
+        """Take in what came with the end."""
+        if self._runs:
             self.observe()
-            self._ask_for_figures()
         self._record_epochs(everything=True)
 
     def _ask_for_figures(self) -> None:
-        for hint in self._query.reports(self._observer.history.reported_upto):
+        after = self._observer.history.reported_upto
+        self._worker.do("figures", lambda: self._query.reports(after), self._figures)
+
+    def _figures(self, outcome: Outcome[list[Hint]]) -> None:
+        # Figures are hints: without them history has none.
+        for hint in outcome.value or ():
             self._observer.history.report(hint)
 
-    def _record_epochs(self, *, everything: bool = False) -> None:
-        for row in self._observer.epoch_rows(everything=everything):
-            self._context.write_behind.put(row)
-
     def _on_end(self, end: End, now: float) -> None:
-        cause = self._restarts.cause(failed=end.failure is not None)
-        error = None if end.failure is None else describe(end.failure, self.who, self.committed)
-        nothing_new = cause is Cause.AVAILABLE_NOW and self._planned_nothing()
-        decision = self._restarts.after(cause, error, now, same_input=nothing_new)
-        evidence = {"stack": str(end.failure)}
+        """The Spark query has ended, or could not be started."""
+        failure = end.failure
+        error = None if failure is None else describe(failure, self.who, self.committed)
+        if self._state is State.FINISHING and not self._needs_epoch:
+            # All its input is committed: the final checkpoint needs no further epoch of it, as far as is known.
+            if error is not None:
+                action = "ignored: all input is committed"
+                self._context.write_behind.incident(self.who, "failure", str(error), action, {"stack": str(failure)})
+            return
+        cause = self._restarts.cause(failed=error is not None)
+        run = self._available_now_run() if cause is Cause.AVAILABLE_NOW else AvailableNowRun()
+        decision = self._restarts.after(cause, error, now, run)
+        self._act(decision, error, {"stack": str(failure)})
+
+    def _act(self, decision: Decision, error: SparkExtError | None, evidence: Any = None) -> None:
+        """Carry out what was decided after an end or a failure: every failure takes this way."""
         if decision.action is Action.FAIL:
             assert error is not None
             self.fail(error, evidence)
         elif decision.action is Action.RESTART:
             action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
             self._context.write_behind.incident(self.who, "failure", decision.reason, action, evidence)
-            self._become(State.RESTARTING, decision.reason)
+            if self._state is not State.FINISHING:
+                self._become(State.RESTARTING, decision.reason)
         elif decision.action is Action.RUN_AGAIN:
-            self.start()
+            if decision.delay_ms and self._state is not State.FINISHING:
+                self._become(State.RESTARTING, "it ended without a committed epoch")
         elif decision.action is Action.FINISH:
-            self._become(State.FINISHING, decision.reason)
-        else:
+            if self._state is not State.FINISHING:
+                self._become(State.FINISHING, decision.reason)
+        elif decision.action is Action.CANCEL:
             self._become(State.CANCELED, decision.reason)
 
-    def _planned_nothing(self) -> bool:
-        """Whether Spark has planned no input since the last start."""
+    def _available_now_run(self) -> AvailableNowRun:
+        """What the run that has ended has left."""
         newest, before = self._observer.newest_planned(), self._planned_before
-        return newest is not None and before is not None and same_input(newest, before)
+        further = self._runs > 1 or before is not None
+        same = newest is before is None or (newest is not None and before is not None and same_input(newest, before))
+        return AvailableNowRun(
+            same_input=further and same,
+            committed=newest is None or newest.epoch <= self.committed,
+            moved=self.committed > self._committed_before,
+        )
 
-    def _restart(self, now: float) -> None:
+    def _restart(self, *, claim: bool = False) -> None:
+        def launch() -> _Launch:
+            if claim:
+                self.operators.claim()
+            return self._launch()
+
         self._restarts.clear()
-        try:
-            self.start()
-        except Exception as failure:
-            self._on_end(End(failure), now)
+        self._starting = True
+        self._worker.do("start", launch, self._restarted)
 
-    # -- end ----------------------------------------------------------------------------------------------------------
+    def _restarted(self, outcome: Outcome[_Launch]) -> None:
+        self._starting = False
+        if outcome.error is not None:
+            self._on_end(End(outcome.error), self._clock())
+        else:
+            self._launched(outcome.result())
 
-    def request_stop(self) -> None:
-        """Stop the Spark query where it is; no end of input is emitted."""
-        self._restarts.stop()
-        if self._query.started and self._state is not State.RESTARTING:
-            self._query.stop()
-        elif not self._state.ended:
-            self._become(State.CANCELED, "stopped")
+    # -- the final checkpoint -----------------------------------------------------------------------------------------
 
-    def request_drain(self) -> None:
-        """A drain is in force: channel sources read it in the ledger, Spark's own cannot, so their query is stopped.
+    def may_finish(self, now: float) -> bool:
+        """Whether the next step of the final checkpoint can be taken: its worker is free, and no wait is under way."""
+        stopped = self._restarts.stopping and not self._final_recorded
+        return (
+            self._state is State.FINISHING
+            and not stopped
+            and not self._starting
+            and not self._worker.busy
+            and not self._restarts.waiting(now)
+        )
 
-        The cut is then the last committed epoch: what was planned after it is not part of the job.
+    def take_step(self, what: str, action: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Command: a step of the final checkpoint. One that fails is tried again, as a failed epoch is.
+
+        Args:
+            what: for messages.
+            action: the step, on the worker's thread.
+            then: gets what it returned, on the deciding thread.
         """
-        if self.spec.natives and not self._state.ended and not self._restarts.draining:
-            self._restarts.drain()
-            self._query.stop()
+
+        def taken(outcome: Outcome[T]) -> None:
+            if isinstance(outcome.error, FencedError):
+                raise outcome.error
+            if outcome.error is None:
+                then(outcome.result())
+            elif not self._state.ended:
+                self._step_failed(outcome.error)
+
+        self._worker.do(what, action, taken)
+
+    def _step_failed(self, failure: Exception) -> None:
+        error = as_error(failure, self.who)
+        self._act(self._restarts.after(Cause.FAILURE, error, self._clock()), error, {"stack": repr(failure)})
+
+    def step_taken(self, *, recorded: bool) -> None:
+        """A step of the final checkpoint has been taken.
+
+        Args:
+            recorded: whether the final checkpoint is recorded: from here on Spark is not needed, and a stop waits.
+        """
+        self._restarts.progressed()
+        self._restarts.clear()
+        self._needs_epoch = False
+        self._final_recorded = recorded
+
+    def ensure_running(self) -> None:
+        """Start the Spark query unless it runs: for a further epoch that finalization needs."""
+        self._needs_epoch = True
+        if not self._live and not self._starting:
+            self._restart(claim=self._runs == 0)
 
     def stop_spark(self) -> None:
-        """Stop the Spark query, if it runs."""
+        """Stop the Spark query, if it runs, and wait for it: for the worker's thread."""
         self._query.stop()
 
     def finished(self) -> None:
         """The final checkpoint is complete."""
         self._become(State.FINISHED)
 
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Stop the Spark query where it is; no end of input is emitted. A recorded final checkpoint is completed."""
+        if self._state.ended or self._restarts.stopping:
+            return
+        self._restarts.stop()
+        if self._live or self._worker.busy:
+            self._worker.do("stop", self._query.stop, self._stop_returned)
+        self._cancel_if_stopped()
+
+    def _stop_returned(self, outcome: Outcome[None]) -> None:
+        """Spark's stop has returned; the end itself comes from the query."""
+        if outcome.error is not None and not self._state.ended:
+            what = f"Spark's query could not be stopped: {outcome.error}"
+            self._context.write_behind.incident(self.who, "stop", what, "none")
+
+    def _cancel_if_stopped(self) -> None:
+        if not self._restarts.stopping or self._state.ended or self._worker.busy or self._final_recorded:
+            return
+        if self._state is State.FINISHING:
+            self._become(State.CANCELED, "stopped before the final checkpoint; the next start takes it")
+        elif not self._live:
+            self._become(State.CANCELED, "stopped")
+
+    def cancel(self, reason: str) -> None:
+        """Give the query up: its worker has not ended in time. Spark's query is stopped without waiting for it.
+
+        Args:
+            reason: why, for the result.
+        """
+        if not self._state.ended:
+            self._context.write_behind.incident(self.who, "stop", reason, "CANCELED")
+            self._become(State.CANCELED, reason)
+        self._worker.abandon(self._query.stop)
+
+    def request_drain(self) -> None:
+        """A drain is in force: channel sources read it in the ledger, Spark's own cannot, so their query is stopped.
+
+        The cut is then the last committed epoch: what was planned after it is not part of the job.
+        """
+        if not self.spec.natives or self._state.ended or self._restarts.draining or self._restarts.stopping:
+            return
+        self._restarts.drain()
+        if self._live or self._starting:
+            self._worker.do("stop", self._query.stop, self._drain_stopped)
+        elif self._state is not State.FINISHING:
+            self._become(State.FINISHING, "drained")
+
+    def _drain_stopped(self, outcome: Outcome[None]) -> None:
+        if outcome.error is not None and not self._state.ended:
+            self.fail(describe(outcome.error, self.who, self.committed))
+
     def fail(self, error: SparkExtError, evidence: Any = None) -> None:
-        """The query has failed for good.
+        """The query has failed for good; Spark's query is stopped if it runs.
 
         Args:
             error: why.
@@ -325,30 +388,36 @@ class QueryRun:
         self._error = error
         self._context.write_behind.incident(self.who, "failure", str(error), "stopped: FAILED", evidence)
         self._become(State.FAILED, str(error))
+        if self._live:
+            self._worker.do("stop", self._query.stop, self._stop_returned)
 
     def abandon(self, error: SparkExtError) -> None:
-        """The job cannot be supervised any more: fail, and write nothing, as the ledger may have another owner."""
+        """The job cannot be supervised any more: fail, and write nothing, as the ledger may have another owner.
+
+        Spark's query is stopped; `busy` says whether that is still under way.
+        """
         if not self._state.ended:
             self._error = error
             self._enter(State.FAILED)
+            self._worker.do("stop", self._query.stop, lambda _: None)
+
+    def refuse(self) -> None:
+        """The start of the job was refused: stop Spark's query, or give it up when its worker does not answer."""
+        busy = self.busy
+        if not self._state.ended:
+            self._enter(State.CANCELED)
+        if busy:
+            self.give_up()
+        elif self._live:
+            self._worker.do("stop", self._query.stop, lambda _: None)
+
+    def give_up(self) -> None:
+        """Stop Spark's query as far as that is possible without waiting for it."""
+        self._worker.abandon(self._query.stop)
 
     def release(self) -> None:
-        """Withdraw the registrations of the query's operators."""
+        """Withdraw the registrations of the query's operators, and end its worker."""
+        self._worker.close()
         context = self._context
         uids = (operator.uid for operator in self.spec.operators)
         registry.withdraw(uids, context.registry, (context.job_id, context.incarnation.number))
-
-    def _become(self, state: State, reason: str = "") -> None:
-        """Enter a state and record it; entering the present one again is no event."""
-        if state is not self._state:
-            self._enter(state)
-            self._reason = reason
-            self._context.write_behind.state(self.spec.uid, state, reason)
-
-    def _enter(self, state: State) -> None:
-        self._require(state)
-        self._state = state
-
-    def _require(self, state: State) -> None:
-        if not can_follow(self._state, state):
-            raise IllegalTransition(f"{self.who}: {state.value} cannot follow {self._state.value}")

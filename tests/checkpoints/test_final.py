@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_ext import failpoints
-from spark_ext.checkpoints.final import FinalCheckpoint, FinalizationTimeout
+from spark_ext.checkpoints.final import Advance, FinalCheckpoint, FinalizationTimeout
 from spark_ext.errors import StorageError
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, IncidentRow
 from spark_ext.model.lifecycle import FinalStep, State
@@ -63,9 +63,13 @@ class Finishing(Bench):
         return FinalCheckpoint(self.run, self.spec, 1, operators, self.context, 7, clock=self.clock, **given)
 
     def finish(self, final: FinalCheckpoint | None = None) -> None:
-        final = final or self.final
-        while not final.done and final.advance():
-            pass
+        """Take steps until one has to wait."""
+        final, came = final or self.final, Advance.STEP
+        while not final.done and came is Advance.STEP:
+            self.tick()
+            came = final.advance(self.run.position)
+        if came is Advance.EPOCH:
+            self.run.ensure_running()
 
     def steps(self) -> list[str]:
         return [row.status for row in self.rows(CheckpointRow)]
@@ -88,9 +92,9 @@ def test_steps_come_in_their_order_and_are_recorded(bench: Finishing) -> None:
 def test_the_query_runs_until_the_fact_is_recorded(bench: Finishing) -> None:
     for _ in range(4):
         assert bench.query.running
-        bench.final.advance()
+        bench.final.advance(bench.run.position)
     assert bench.steps() == STEPS[:3]
-    bench.final.advance()
+    bench.final.advance(bench.run.position)
     assert not bench.query.running and bench.final.done
 
 
@@ -140,10 +144,10 @@ def test_flags_that_an_earlier_run_stored_are_not_stored_again(bench: Finishing)
 
 
 def test_a_step_that_fails_is_taken_again(bench: Finishing) -> None:
-    bench.final.advance()
+    bench.final.advance(bench.run.position)
     bench.writer.failures = [StorageError("the disk is full")]
     with pytest.raises(StorageError):
-        bench.final.advance()
+        bench.final.advance(bench.run.position)
     bench.finish()
     assert bench.steps() == STEPS and bench.operators.calls.count("end_of_input") == 1
 

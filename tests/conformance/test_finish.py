@@ -103,7 +103,7 @@ def test_f3_a_later_checkpoint_may_serve(lab: JobHarness, monkeypatch: pytest.Mo
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "final.before_completed=raise")
     with pytest.raises(JobFailedError, match="a step of the final checkpoint failed"):
-        lab.run(lab.source(counts="30"))
+        lab.run(lab.source(counts="30"), restart_attempts=0)
     failed = lab.history()
     assert failed.finals("q") == [] and failed.finished_queries == ()
     assert lab.run(lab.source(counts="30")).finished

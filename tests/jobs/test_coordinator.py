@@ -9,10 +9,12 @@ import pytest
 
 from spark_ext.control.events import request
 from spark_ext.errors import DataError, FencedError, StorageError
+from spark_ext.jobs.begin import in_all
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, ExecutionStateRow
+from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.worker import Worker
 from tests.queries.fakes import Bench, position
 from tests.support.waiting import until
 
@@ -24,14 +26,18 @@ class FakeJob:
     """A job of two queries, with its coordinator's thread."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.a = Bench(folder, query="a", **settings)
-        self.b = Bench(folder, query="b", around=self.a, natives=["rate"], sources=[])
+        self.a = Bench(folder, query="a", worker=Worker("a", self.wake), **settings)
+        self.b = Bench(folder, query="b", worker=Worker("b", self.wake), around=self.a, natives=["rate"], sources=[])
         ledger: Any = self.a.ledger
         self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.b.run], 1, {})
 
+    def wake(self) -> None:
+        self.a.context.wake.set()
+
     def start(self) -> None:
-        self.a.started()
-        self.b.started()
+        for bench in (self.a, self.b):
+            bench.started()
+        in_all((self.a.run, self.b.run), lambda run: None, self.a.context, self.coordinator, END)
         self.coordinator.start()
 
     def states(self) -> tuple[State, State, State]:
@@ -61,7 +67,7 @@ def test_a_drained_job_finishes_and_its_drain_is_acknowledged(job: FakeJob) -> N
     assert job.coordinator.join(END)
     assert job.states() == (State.FINISHED,) * 3
     assert [row.status for row in job.a.rows(ControlEventRow)] == ["accepted", "acknowledged"]
-    assert job.entered() == ["RUNNING", "FINISHED"]
+    assert [state for state in job.entered() if state != "FINISHING"] == ["RUNNING", "FINISHED"]
     finals = {row.query: row.checkpoint_id for row in job.a.rows(CheckpointRow) if row.kind == "final"}
     assert set(finals) == {"a", "b"} and len(set(finals.values())) == 2
 
@@ -103,14 +109,22 @@ def test_a_ledger_table_that_a_newer_incarnation_has_taken_names_the_job(job: Fa
     assert failure.operator == f"job '{job.a.context.job}', ledger table 'epochs' at /x"
 
 
-def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(job: FakeJob) -> None:
-    job.start()
-    until(lambda: job.entered() == ["RUNNING"], "the start's rows")
-    job.a.writer.failures = [StorageError("the disk is full")]
-    job.a.query.commit(position(ended=True))
-    assert job.coordinator.join(END)
-    assert job.states()[1:] == (State.FAILED, State.CANCELED)
-    assert isinstance(job.coordinator.failure, StorageError)
+def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(tmp_path: Path, job: FakeJob) -> None:
+    """When it may not be tried again; else it takes the way of every failure."""
+    for attempts, end in ((0, State.FAILED), (3, State.FINISHED)):
+        job = FakeJob(tmp_path / str(attempts), restart_attempts=attempts)
+        job.start()
+        until(lambda job=job: job.entered() == ["RUNNING"], "the start's rows")
+        job.a.writer.failures = [StorageError("the disk is full")]
+        job.a.query.commit(position(ended=True))
+        until(lambda job=job, end=end: job.a.run.state is end, "the end of the query")
+        if end is State.FINISHED:
+            actions = [row.action for row in job.a.rows(IncidentRow)]
+            assert actions == ["restart 1 in 100 ms"]
+            job.coordinator.stop()
+        assert job.coordinator.join(END)
+        assert job.states()[1:] == (end, State.CANCELED)
+        assert isinstance(job.coordinator.failure, StorageError) == (end is State.FAILED)
 
 
 def test_a_cut_holds_the_last_committed_epoch_of_each_query(tmp_path: Path) -> None:

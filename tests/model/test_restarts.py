@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 
 from spark_ext.errors import CommitError, DataError, FencedError, SparkExtError, StorageError
-from spark_ext.model.restarts import Action, Cause, Decision, Failures, RestartPolicy, decide
+from spark_ext.model.restarts import (
+    RUN_AGAIN_MS,
+    Action,
+    AvailableNowRun,
+    Cause,
+    Decision,
+    Failures,
+    RestartPolicy,
+    decide,
+)
 
 POLICY = RestartPolicy()
 NONE = Failures()
@@ -49,8 +58,21 @@ def test_the_cause_is_the_first_that_holds(failed: bool, draining: bool, stoppin
 )
 @given(before=failures, now=st.floats(0, 2000))
 def test_an_end_without_a_failure(cause: Cause, same_input: bool, action: Action, before: Failures, now: float) -> None:
-    decision = decide(cause, None, before, POLICY, now, same_input=same_input)
+    decision = decide(cause, None, before, POLICY, now, run=AvailableNowRun(same_input))
     assert (decision.action, decision.failures, decision.delay_ms) == (action, before, 0)
+
+
+@given(before=failures, same=st.booleans(), committed=st.booleans(), moved=st.booleans())
+def test_available_now_is_at_its_end_when_all_that_was_planned_is_committed(
+    before: Failures, same: bool, committed: bool, moved: bool
+) -> None:
+    """Finding 34: with an epoch that is not committed it runs again. Finding 38: a run without an epoch waits."""
+    decision = decide(Cause.AVAILABLE_NOW, None, before, POLICY, 0.0, run=AvailableNowRun(same, committed, moved))
+    if same and committed:
+        assert decision == Decision(Action.FINISH, failures=before)
+    else:
+        delay = 0 if moved else RUN_AGAIN_MS
+        assert decision == Decision(Action.RUN_AGAIN, delay_ms=delay, failures=before)
 
 
 @given(error=terminal, before=failures, attempts=st.integers(0, 100))
@@ -59,10 +81,16 @@ def test_a_terminal_error_fails_whatever_the_policy(error: SparkExtError, before
     assert (decision.action, decision.reason) == (Action.FAIL, str(error))
 
 
-@given(error=terminal | passing, before=failures, same=st.booleans())
-def test_a_failure_while_stopping_cancels(error: SparkExtError, before: Failures, same: bool) -> None:
-    decision = decide(Cause.FAILURE, error, before, POLICY, 2000.0, stopping=True, same_input=same)
+@given(error=terminal | passing, before=failures, draining=st.booleans())
+def test_a_failure_while_stopping_cancels(error: SparkExtError, before: Failures, draining: bool) -> None:
+    decision = decide(Cause.FAILURE, error, before, POLICY, 2000.0, stopping=True, draining=draining)
     assert (decision.action, decision.failures) == (Action.CANCEL, before)
+
+
+@given(error=terminal | passing, before=failures)
+def test_a_failure_while_draining_does_not_lose_the_drain(error: SparkExtError, before: Failures) -> None:
+    decision = decide(Cause.FAILURE, error, before, POLICY, 2000.0, draining=True)
+    assert (decision.action, decision.failures) == (Action.FINISH, before)
 
 
 @given(error=passing, attempts=st.integers(0, 8), count=st.integers(0, 10), since=st.floats(0, 1000))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,10 +16,12 @@ from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.spark_query import End
 from spark_ext.queries.spec import OperatorSpec, QuerySpec
+from spark_ext.queries.worker import Commands, Outcome, outcome_of
 from spark_ext.settings import JobSettings
 from spark_ext.spark.query_events import Hint
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 QUERY_ID = "fake-id"
 
@@ -63,11 +65,16 @@ class FakeWriter:
         self.incarnation = Incarnation("lab", "job-id", 1, 1)
         self.failures: list[Exception] = []
         """Raised by the next appends, one each."""
+        self.ended: list[str] = []
+        """How the incarnation has ended."""
 
     def append(self, rows: Sequence[Row]) -> None:
         if self.failures:
             raise self.failures.pop(0)
         self.ledger.rows.extend(rows)
+
+    def end(self, reason: str) -> None:
+        self.ended.append(reason)
 
 
 class FakeQuery:
@@ -129,6 +136,11 @@ class FakeQuery:
         self._write(f"commits/{epoch}", "v1\n{}")
         return epoch
 
+    def commit_planned(self) -> None:
+        """Commit the newest planned epoch."""
+        newest = max(int(path.name) for path in (self.checkpoint / "offsets").iterdir())
+        self._write(f"commits/{newest}", "v1\n{}")
+
     def end(self, failure: BaseException | None = None) -> None:
         """End, by itself or with a failure."""
         assert self.running
@@ -138,6 +150,24 @@ class FakeQuery:
         place = self.checkpoint / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
+
+
+class Inline:
+    """Carries out commands at once, on the thread that gives them."""
+
+    busy = ""
+
+    def do(self, what: str, action: Callable[[], T], then: Callable[[Outcome[T]], None]) -> None:
+        then(outcome_of(action))
+
+    def deliver(self) -> None:
+        pass
+
+    def abandon(self, last: Callable[[], object]) -> None:
+        last()
+
+    def close(self) -> None:
+        pass
 
 
 class Bench:
@@ -150,6 +180,7 @@ class Bench:
         available_now: the query's trigger.
         query: its uid.
         around: another query's bench, whose job this query belongs to.
+        worker: carries out the query's commands; None: at once.
         **settings: of the job.
     """
 
@@ -162,6 +193,7 @@ class Bench:
         available_now: bool = False,
         query: str = "q",
         around: Bench | None = None,
+        worker: Commands | None = None,
         **settings: Any,
     ) -> None:
         self.clock: Clock = Clock() if around is None else around.clock
@@ -179,6 +211,7 @@ class Bench:
             available_now,
         )
         self.query = FakeQuery(folder / "state" / "queries" / query / "checkpoint")
+        self.worker: Commands = worker or Inline()
         self.run = self.made()
 
     def _context(self, folder: Path, settings: dict[str, Any]) -> JobContext:
@@ -195,7 +228,7 @@ class Bench:
 
     def made(self) -> QueryRun:
         """A run as a start of the job makes one."""
-        return QueryRun(self.spec, self.context, 1, {}, query=self.query, clock=self.clock)
+        return QueryRun(self.spec, self.context, 1, {}, query=self.query, worker=self.worker, clock=self.clock)
 
     def started(self) -> Bench:
         """With the query running."""

@@ -25,7 +25,7 @@ def test_a_failure_between_flags_and_their_step_repeats_no_flag(
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, "ledger.checkpoints.before=raise#2")
     with pytest.raises(JobFailedError):
-        lab.job(lab.source(), checkpoint_interval="1 hour").run(progress=False)
+        lab.job(lab.source(), checkpoint_interval="1 hour", restart_attempts=0).run(progress=False)
     ledger = Ledger(str(tmp_path / "state"))
     steps = ledger.final_steps("q", ledger.lineage_of("q"))
     assert steps is not None

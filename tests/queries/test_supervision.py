@@ -169,6 +169,8 @@ def test_an_epoch_that_was_committed_before_the_failure_may_be_the_last(bench: B
     bench.query.end(PASSING)
     bench.tick()
     assert bench.run.state is State.FINISHING
+    bench.tick()
+    assert bench.query.starts == 1
     bench.run.ensure_running()
     assert bench.query.starts == 2, "finalization may need further epochs"
     assert bench.run.state is State.FINISHING
@@ -259,19 +261,31 @@ def test_available_now_runs_until_a_run_finds_nothing_new(tmp_path: Path) -> Non
 
 
 def test_available_now_is_not_at_its_end_by_an_epoch_that_was_not_committed(tmp_path: Path) -> None:
+    """Finding 34: however often a run ends without having committed what was planned; with a pause between them."""
     bench = native(tmp_path, available_now=True)
     bench.query.plan({"logOffset": 1})
+    for starts in (1, 2, 3):
+        bench.query.end()
+        bench.tick()
+        assert (bench.run.state, bench.query.starts) == (State.RESTARTING, starts)
+        bench.tick(1.0)
+        assert (bench.run.state, bench.query.starts) == (State.RUNNING, starts + 1)
+    bench.query.commit_planned()
     bench.query.end()
     bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
+    assert (bench.run.state, bench.query.starts, bench.run.committed) == (State.FINISHING, 4, 0)
 
 
-def test_available_now_without_any_input_runs_again(tmp_path: Path) -> None:
-    """Nothing was ever planned: that the input is at its end cannot be seen."""
+def test_available_now_without_any_input_ends_with_the_second_run(tmp_path: Path) -> None:
+    """Finding 38: it was started again without an end or a pause."""
     bench = native(tmp_path, available_now=True)
     bench.query.end()
     bench.tick()
-    assert (bench.run.state, bench.query.starts) == (State.RUNNING, 2)
+    assert (bench.run.state, bench.query.starts) == (State.RESTARTING, 1)
+    bench.tick(1.0)
+    bench.query.end()
+    bench.tick()
+    assert (bench.run.state, bench.query.starts, bench.run.committed) == (State.FINISHING, 2, -1)
 
 
 def test_a_stopped_available_now_is_canceled(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError
-from spark_ext.ledger import Ledger
-from spark_ext.queries.reset import reset_query
+from spark_ext.jobs.job import Job
 from spark_ext.queries.writer_checks import check_target, check_writer, partition_option
 from spark_ext.spark.jvm import WriterTarget
 from tests.support.jobs import JobHarness
@@ -198,15 +197,10 @@ def test_settings_of_a_writer_are_found_on_it(lab: JobHarness) -> None:
 
 def test_a_reset_of_an_unknown_query_is_refused(tmp_path: Path) -> None:
     """Finding 26: `reset("unknown")` succeeded."""
-    ledger = Ledger(str(tmp_path))
-    with pytest.raises(ConfigurationError, match="no query 'a'") as refused:
-        reset_query(ledger, "lab", str(tmp_path), "a", "")
-    assert "never run" in refused.value.do and not list(tmp_path.iterdir())
-    (tmp_path / "queries" / "daily").mkdir(parents=True)
-    with pytest.raises(ConfigurationError, match="no query 'dayly'") as refused:
-        reset_query(ledger, "lab", str(tmp_path), "dayly", "", ["other"])
-    assert refused.value.do == "use one of: 'daily', 'other'"
-    assert reset_query(ledger, "lab", str(tmp_path), "daily", "") > 1
+    nothing: Any = None  # a reset needs no session
+    with pytest.raises(ConfigurationError, match="'daily', which this job never had; its queries so far: none"):
+        Job(nothing, "lab", state=tmp_path).reset("daily")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_source_and_a_sink_of_one_uid_get_advice_for_them(lab: JobHarness) -> None:

@@ -1,0 +1,77 @@
+"""The commands of a job's start: claims, hooks and Spark's starts, by the workers of all queries at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from spark_ext.errors import StorageError
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+
+LOOK_EVERY = 0.05
+"""Pause between two looks at the workers, s, if none of them reports."""
+
+
+def begin(waiting: Sequence[QueryRun], context: JobContext, coordinator: Coordinator) -> None:
+    """Claim the targets of all queries, then open their operators; each step is done everywhere before the next one.
+
+    Args:
+        waiting: the queries.
+        context: the job's.
+        coordinator: when it has been asked to stop, the rest is left out.
+
+    Raises:
+        StorageError: a command has not ended within the setting `start_timeout`.
+        Exception: what a command has raised.
+    """
+    within = context.settings.start_timeout / 1000
+    in_all(waiting, lambda run: run.claim(), context, coordinator, within)
+    in_all(waiting, lambda run: run.open(), context, coordinator, within)
+
+
+def in_all(
+    runs: Sequence[QueryRun],
+    command: Callable[[QueryRun], None],
+    context: JobContext,
+    coordinator: Coordinator,
+    within: float,
+) -> None:
+    """Give a command to the workers of all queries, and wait until all have carried it out, or the job is stopped.
+
+    Args:
+        runs: the queries.
+        command: what each is given.
+        context: the job's.
+        coordinator: of the job.
+        within: s.
+
+    Raises:
+        StorageError: a command has not ended in time.
+        Exception: what a command has raised.
+    """
+    if coordinator.stopping:
+        return
+    for run in runs:
+        command(run)
+    by = time.monotonic() + within
+    while not coordinator.stopping:
+        for run in runs:
+            run.deliver()
+        late = next((run for run in runs if run.busy), None)
+        if late is None:
+            return
+        if time.monotonic() >= by:
+            raise StorageError(
+                f"'{late.busy}' has not ended within {within:g} s",
+                operator=late.who,
+                kept="no epoch ran; the state is as it was",
+                do="find out what it is waiting for, and start the job again; the setting start_timeout is how long a "
+                "start waits",
+            )
+        context.wake.wait(LOOK_EVERY)
+        context.wake.clear()
