@@ -1,4 +1,4 @@
-# make run | quick | test | test-all | bench | chaos | histories | lint | clean.
+# make run | quick | test | test-all | spec | bench | chaos | histories | lint | clean.
 # Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
@@ -11,13 +11,14 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run quick test test-all bench chaos histories lint clean python java
+.PHONY: help run quick test test-all spec bench chaos histories lint clean python java
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
 	@echo "make quick      the tests that need no Spark, no server and no process of their own: under a minute"
 	@echo "make test       the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
 	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
+	@echo "make spec       the model of the commit protocol, and that each of its rules is needed: 2 to 4 minutes"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run"
 	@echo "make chaos      every sink, and the flights job, killed at random moments and at each named step"
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
@@ -37,6 +38,9 @@ test: .venv/.test java
 
 test-all: .venv/.test java
 	@$(PYTEST) $(ARGS)
+
+spec: .venv/.test java
+	@$(BIN)/python -m tests.spec $(ARGS)
 
 bench: .venv/.test java
 	@$(BIN)/python -m benchmarks $(ARGS)

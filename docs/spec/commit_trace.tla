@@ -11,16 +11,16 @@
 (***************************************************************************)
 EXTENDS commit, TraceData, TLC
 \* Jobs:    <<[number]>>                               starts, from the ledger
-\* Target:  <<[version, kind, start, epoch, rows]>>    its log: "claim", "epoch", "other"
+\* Versions:  <<[version, kind, start, epoch, rows]>>    its log: "claim", "epoch", "other"
 \* Commits: <<[epoch, upto]>>                          Spark's epochs, with the position where they end
 \* Finals:  <<[start, epoch]>>                         final checkpoints, from the ledger
 \* Totals:  <<rows>>                                   rows up to position 0, 1, ...
 
-VARIABLES followed, finals      \* how much of Target and of Finals has been followed
+VARIABLES followed, finals      \* how much of Versions and of Finals has been followed
 
 Name == defined.query
-Written == followed = Len(Target)
-Following == Target[followed + 1]
+Written == followed = Len(Versions)
+Following == Versions[followed + 1]
 
 \* Whose steps come next: of other drivers nothing is left to be seen.
 Actor(d) ==
@@ -35,7 +35,7 @@ Seen(kind, d) ==
 
 TraceTake(d) ==
     /\ d <= Len(Jobs)
-    /\ Written \/ Following.start >= d
+    /\ IF Written THEN TRUE ELSE Following.start >= d
     /\ Take(d, 1)
     /\ Jobs[d].number = driver'[d].number
     /\ UNCHANGED followed
@@ -65,6 +65,7 @@ TraceCommit(d) ==
           ELSE Seen("epoch", d) /\ Following.epoch = n /\ Following.rows = rows
 
 TraceFinish(d) ==
+    /\ Live(d)
     /\ finals < Len(Finals)
     /\ Finals[finals + 1].start = d
     /\ Finals[finals + 1].epoch = Query(d).done
@@ -85,7 +86,8 @@ TraceNext ==
                    /\ \/ Claim(d) /\ Seen("claim", d)
                       \/ driver[d].phase = "ready" /\ TracePlan(d)
                       \/ driver[d].phase = "planned" /\ TraceCommit(d)
-                      \/ (Begin(d) \/ Replay(d) \/ SparkCommit(d) \/ Fail(d) \/ Observe(d)) /\ UNCHANGED followed
+                      \/ Written /\ Observe(d) /\ UNCHANGED followed     \* earlier would change nothing that is logged
+                      \/ (Begin(d) \/ Replay(d) \/ SparkCommit(d) \/ Fail(d)) /\ UNCHANGED followed
 
 TraceSpec == TraceInit /\ [][TraceNext]_<<vars, followed, finals>>
 

@@ -175,6 +175,7 @@ class Round:
             problems += differences(name, found, self.reference.content[name])
         problems += self.scenario.leftovers(self.out, late_tasks=self.cluster is not None)
         problems += ledger_problems(self.scenario.state(self.out), self.scenario.queries, self.starts)
+        problems += self.scenario.disallowed(self.out)
         again = self.start()
         code = again.wait(RUN_LIMIT)
         if code != 0 or "0 rows read" not in again.text():

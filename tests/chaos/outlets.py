@@ -33,6 +33,7 @@ from tests.servers import receiver
 from tests.servers.kafka import Broker
 from tests.servers.postgres import PostgresServer
 from tests.sinks.postgres_2pc.postgres_kit import LEFT
+from tests.spec import traces
 
 UID = "copied"
 
@@ -60,6 +61,10 @@ class Outlet(ABC):
     def left(self, out: Path) -> list[str]:
         """Descriptions of everything that is prepared or staged and will never be visible."""
 
+    def disallowed(self, out: Path) -> list[str]:
+        """What of the round's history the model of the commit protocol does not allow."""
+        return []
+
 
 class DeltaOutlet(Outlet):
     name = "delta_2pc"
@@ -74,6 +79,11 @@ class DeltaOutlet(Outlet):
 
     def left(self, out: Path) -> list[str]:
         return leftovers("table", out / "table", UID, late_tasks=False)
+
+    def disallowed(self, out: Path) -> list[str]:
+        trace = traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
+        problem = traces.validate(trace)
+        return [problem] if problem else []
 
 
 class HttpOutlet(Outlet):
@@ -295,3 +305,6 @@ class SinkScenario(Scenario):
 
     def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
         return self._outlet().left(out)
+
+    def disallowed(self, out: Path) -> list[str]:
+        return self._outlet().disallowed(out)

@@ -76,6 +76,10 @@ class Scenario:
         """Its outputs, by name."""
         return {name: Content.delta(out / name) for name in self.tables}
 
+    def disallowed(self, out: Path) -> list[str]:
+        """What of the job's history the model of the commit protocol does not allow; see `tests.spec.traces`."""
+        return []
+
     def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
         """Descriptions of what dead incarnations have left prepared or staged."""
         found = (leftovers(name, out / name, uid, late_tasks=late_tasks) for name, uid in self.tables.items())

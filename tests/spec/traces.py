@@ -105,7 +105,7 @@ class Trace:
                 "---- MODULE TraceData ----",
                 "EXTENDS Sequences",
                 f"Jobs == {_sequence({'number': start.number} for start in self.jobs)}",
-                f"Target == {_sequence(asdict(written) for written in self.target)}",
+                f"Versions == {_sequence(asdict(written) for written in self.target)}",
                 "Commits == "
                 + _sequence({"epoch": it.epoch, "upto": bisect_left(totals, it.total)} for it in self.commits),
                 f"Finals == {_sequence(asdict(final) for final in self.finals)}",
@@ -204,14 +204,15 @@ def of_job(state: Path, table: Path, *, query: str, source: str, sink: str) -> T
 
 
 def starts(rows: Iterable[JobRow]) -> tuple[Start, ...]:
-    """The job's starts, in the order of the ledger."""
-    return tuple(Start(row.incarnation, getattr(row, "start_id", None) or 0) for row in rows if row.event == "started")
+    """The job's starts in their order: Delta returns rows in any."""
+    found = (Start(row.incarnation, row.start_id or 0) for row in rows if row.event == "started")
+    return tuple(sorted(found, key=lambda start: start.number))
 
 
 def _which(jobs: Sequence[Start], number: int, start_id: int | None = None) -> int:
     """The place of a start in the ledger, from 1; 0 if the ledger does not have it."""
     for place, start in enumerate(jobs, 1):
-        if start.number == number and start_id in (None, start.start_id):
+        if start.number == number and (start_id is None or start_id == start.start_id):
             return place
     return 0
 
