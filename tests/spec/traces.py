@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from spark_ext.ledger.schema import EpochRow, FinishedRow, JobRow
 from spark_ext.model.lifecycle import FinalStep
@@ -163,8 +163,8 @@ def verdict(trace: Trace, answer: Answer) -> str:
     starts, written, epochs, finals = furthest
     following = trace.target[written] if written < len(trace.target) else "the end of the target's log"
     return (
-        f"the model does not allow this trace: after {starts} starts, {written} versions of the target, {epochs} epochs "
-        f"of Spark and {finals} final checkpoints it does not allow {following}"
+        f"the model does not allow this trace: after {starts} starts, {written} versions of the target, "
+        f"{epochs} epochs of Spark and {finals} final checkpoints it does not allow {following}"
     )
 
 
