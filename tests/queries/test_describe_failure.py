@@ -94,12 +94,17 @@ def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch
         ("Caused by: java.io.IOException: No space left on device", StorageError),
         ("java.nio.file.FileSystemException: /s/offsets/.3.tmp: No space left on device", StorageError),
         ("Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: Disk quota exceeded", StorageError),
-        ("Lost task 0.0 in stage 1.0 (TID 1) (h executor 1): java.io.IOException: No space left on device", StorageError),
+        (
+            "Lost task 0.0 in stage 1.0 (TID 1) (h executor 1): java.io.IOException: No space left on device",
+            StorageError,
+        ),
         ("Caused by: java.io.FileNotFoundException: /s/offsets/.3.tmp (Read-only file system)", StateError),
     ],
 )
 def test_a_disk_counts_where_java_says_so(line: str, kind: type[SparkExtError]) -> None:
-    text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: it failed\n\n{line}\n\tat x.Y(Z.java:1)"
+    text = (
+        f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: it failed\n\n{line}\n\tat x.Y(Z.java:1)"
+    )
     assert type(describe(RuntimeError(text), "job 'j', query 'q'", 3)) is kind
 
 
