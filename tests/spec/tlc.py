@@ -39,8 +39,6 @@ class Question:
     invariants: Sequence[str] = ()
     properties: Sequence[str] = ()
     constraints: Sequence[str] = ()
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    """Constants that are defined in the module itself, by the names of their definitions."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Further modules, by file name."""
 
@@ -49,7 +47,6 @@ class Question:
         """The text of TLC's configuration file."""
         lines = [f"SPECIFICATION {self.specification}", "CONSTANTS"]
         lines += [f"    {name} = {_value(value)}" for name, value in self.constants.items()]
-        lines += [f"    {name} <- {definition}" for name, definition in self.overrides.items()]
         for keyword, names in (
             ("INVARIANT", self.invariants),
             ("PROPERTY", self.properties),
@@ -76,7 +73,7 @@ class Answer:
 
 def _value(value: Constant) -> str:
     if isinstance(value, frozenset):
-        return "{" + ", ".join(_value(item) for item in sorted(value, key=str)) + "}"
+        return "{" + ", ".join(sorted(_value(item) for item in value)) + "}"
     if isinstance(value, bool):
         return str(value).upper()
     return f'"{value}"' if isinstance(value, str) else str(value)
