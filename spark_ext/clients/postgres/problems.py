@@ -60,8 +60,9 @@ def describe(error: BaseException, *, redact: bool = False) -> str:
     diag = getattr(error, "diag", None)
     primary = getattr(diag, "message_primary", None)
     if primary is None:
-        # A failed connection: the client's own message, for all addresses that it tried.
-        return " ".join(str(error).split()) or type(error).__name__
+        # A failed connection: the client's own message, for all addresses that it tried; or ADBC's, with the statement.
+        message = re.sub(r"\bQuery was: .*?(?=SQLSTATE: \w+$|$)", "", " ".join(str(error).split()))
+        return message.strip() or type(error).__name__
     state = sqlstate(error)
     if redact:
         # Some primary messages contain the value as well: invalid input syntax for type integer: "secret".
