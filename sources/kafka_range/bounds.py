@@ -103,7 +103,14 @@ Ask = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 
 
 def begins(
-    bound: Bound, places: Iterable[TopicPartition], ends: Ends, ask: Ask, who: str, *, accept: bool
+    bound: Bound,
+    places: Iterable[TopicPartition],
+    ends: Ends,
+    ask: Ask,
+    who: str,
+    *,
+    accept: bool,
+    future: bool = False,
 ) -> dict[TopicPartition, int]:
     """The first offsets of partitions.
 
@@ -114,13 +121,22 @@ def begins(
         ask: looks up times.
         who: for messages.
         accept: whether messages deleted by retention are skipped.
+        future: whether a time may be in the future; earlier messages that come until then are read.
 
     Raises:
-        ConfigurationError: a partition is not named, or an offset lies beyond its end.
+        ConfigurationError: a partition is not named, or an offset lies beyond its end, or a time in the future.
         DataError: retention has deleted the beginning.
     """
     out = {}
+    now = time.time() * 1000
     for place, found in _resolved(bound, list(places), ends, ask, who, "starting").items():
+        if not future and (bound.time_of(place) or 0) > now and found == ends.latest[place]:
+            raise refused(
+                f"the option 'starting_time' is in the future, and {name(place)} has no message of that time: until "
+                "then earlier messages would be read",
+                who,
+                "start the job at that time, or use starting=latest with a condition on the column timestamp",
+            )
         low, high = ends.earliest[place], ends.latest[place]
         if found > high:
             raise refused(

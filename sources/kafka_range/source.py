@@ -8,34 +8,29 @@ first and last offset of each partition are decided once and stored in the first
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.clients.kafka import (
     RECREATED,
-    KafkaOptions,
     admin,
     lent,
     library,
     no_topic,
     offsets,
-    partitions,
     shared,
     to_error,
     unanswered,
 )
-from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, refused
+from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, TerminalError, refused
 from spark_ext.masking import logger
 from spark_ext.model.offsets import Position
-from spark_ext.options import Bytes, Milliseconds, Names
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
+from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.kafka_range.bounds import (
     NOTHING_READ,
     Bound,
@@ -45,10 +40,19 @@ from spark_ext.sources.kafka_range.bounds import (
     finishes,
     id_of,
     name,
-    options_of,
     place_of,
 )
+from spark_ext.sources.kafka_range.options import KafkaRangeOptions
 from spark_ext.sources.kafka_range.reader import COLUMNS, HEADERS, read
+from spark_ext.sources.kafka_range.topics import (
+    NO_TOPIC,
+    ChannelData,
+    Topic,
+    check_ids,
+    check_still,
+    described,
+    matching,
+)
 from spark_ext.sources.staged import Cutover
 
 if TYPE_CHECKING:
@@ -60,66 +64,6 @@ _FRESH_S: Final = 0.02
 """How long the ends of partitions are cached, s: Spark asks every 10 ms."""
 
 
-class KafkaRangeOptions(SourceOptions, KafkaOptions):
-    """Options of `kafka_range`."""
-
-    secret_fields: ClassVar[frozenset[str]] = frozenset({"client_options"})
-
-    identity_fields: ClassVar[frozenset[str]] = frozenset({"bootstrap_servers", "pattern", "topics"})
-
-    topics: Names = ()
-    """Names of the topics to read, comma-separated."""
-    pattern: str | None = None
-    """Regular expression of the names of the topics to read, instead of `topics`."""
-    starting: str | None = None
-    """`earliest` (default), `latest`, or offsets by partition: `{"orders": {"0": 23, "1": -2}}`; -2 is earliest."""
-    starting_time: str | None = None
-    """Begin with the first message at or after a time: ISO 8601 or ms, one for all or by partition."""
-    ending: str | None = None
-    """`latest` (default), `none`, or offsets by partition, exclusive; -1 is latest."""
-    ending_time: str | None = None
-    """End before the first message at or after a time: ISO 8601 or ms, one for all or by partition. A future time is
-    awaited; a partition without such a message ends at its end `ending_grace` after that time."""
-    ending_grace: Milliseconds = 5_000
-    """How long after `ending_time` older messages may still arrive, ms."""
-    lost_records: Literal["refuse", "accept"] = "refuse"
-    """Whether records that retention deleted before they were read stop the query, or are skipped."""
-    headers: bool = False
-    """Whether to add a column `headers`."""
-    group: str | None = Field(default=None, min_length=1)
-    """Consumer group to which committed positions are written, for Kafka's own tools; never read."""
-    message_bytes: Bytes = Field(default=1024, gt=0)
-    """Assumed size of a message for `max_bytes_per_epoch`, bytes: sizes are not known before reading."""
-
-    _bounds: tuple[Bound, Bound] = PrivateAttr()
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        try:
-            re.compile(value or "")
-        except re.error as problem:
-            raise ValueError(f"this is not a regular expression: {problem}") from None
-        return value
-
-    @model_validator(mode="after")
-    def _together(self) -> KafkaRangeOptions:
-        if bool(self.topics) == (self.pattern is not None):
-            raise ValueError("give either topics or pattern")
-        self._bounds = options_of(self.model_dump())
-        return self
-
-    @property
-    def start(self) -> Bound:
-        """The beginning of partitions."""
-        return self._bounds[0]
-
-    @property
-    def end(self) -> Bound:
-        """The end of partitions."""
-        return self._bounds[1]
-
-
 class KafkaRange(ChannelSource):
     """Partitions as channels. Positions are offsets; a channel's data are topic, partition and end."""
 
@@ -129,6 +73,8 @@ class KafkaRange(ChannelSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._known: set[TopicPartition] = set()
+        self._ids: dict[str, str | None] = {}
+        """Ids of the topics that were begun."""
         self._begun: bool | None = None
         self._watched: set[TopicPartition] = set()
         self._highs: dict[TopicPartition, int] = {}
@@ -175,7 +121,7 @@ class KafkaRange(ChannelSource):
         """
         # This process is the driver; it needs no client afterwards.
         with admin(self.options, self._who) as client:
-            self._places(client)
+            self._topics(client)
 
     def follow(self, cutover: Cutover) -> None:
         """Begin after another source's last offsets, or after its last time."""
@@ -189,7 +135,9 @@ class KafkaRange(ChannelSource):
         """
         self._check_columns()
         self._begun = bool(known or finished)
-        self._known = {(channel.data[0], channel.data[1]) for channel in known}
+        stored = [ChannelData.of(channel.data) for channel in known]
+        self._known = {one.place for one in stored}
+        self._ids = {one.place[0]: one.topic_id for one in stored}
         self._watched = set(self._known)
         self._known |= {place_of(id) for id in finished}
 
@@ -208,10 +156,12 @@ class KafkaRange(ChannelSource):
         if self._begun and self.bounded:
             return []
         with self._admin() as client:
-            places = self._places(client)
+            topics = self._topics(client)
+        places = [(topic, number) for topic in sorted(topics) for number in range(topics[topic].partitions)]
         if self._begun is None and not self.bounded:
             # Called before `resume`: what was read is not known yet.
-            return [Channel(id_of(place), 0, [*place, None]) for place in places]
+            return [Channel(id_of(place), 0, ChannelData(place, None, None).to_json()) for place in places]
+        self._check_ids(topics)
         fresh = [place for place in places if place not in self._known]
         if not fresh:
             return []
@@ -219,15 +169,18 @@ class KafkaRange(ChannelSource):
         start = Bound(word="earliest") if self._begun else self._start(fresh)
         accept = self.options.lost_records == "accept"
         ends = self._ends(fresh)
-        first = begins(start, fresh, ends, self._offsets, self._who, accept=accept)
+        by_cutover = self._cutover is not None and self._cutover.time is not None
+        first = begins(start, fresh, ends, self._offsets, self._who, accept=accept, future=by_cutover)
         grace = self.options.ending_grace
         last = finishes(self.options.end, fresh, ends, self._offsets, self._who, grace=grace)
         self._highs.update(ends.latest)
         self._watched.update(fresh)
+        self._ids |= {place[0]: topics[place[0]].id for place in fresh}
         if not self.bounded:
             self._begun = True
             self._known.update(fresh)
-        return [Channel(id_of(place), first[place], [*place, last[place]]) for place in fresh]
+        data = {place: ChannelData(place, last[place], self._ids[place[0]]).to_json() for place in fresh}
+        return [Channel(id_of(place), first[place], data[place]) for place in fresh]
 
     def _start(self, places: Sequence[TopicPartition]) -> Bound:
         cutover = self._cutover
@@ -244,8 +197,8 @@ class KafkaRange(ChannelSource):
 
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Up to the limit, the channel's end, or what is committed now."""
-        topic, partition, end = channel.data
-        place = (topic, partition)
+        stored = ChannelData.of(channel.data)
+        place, end = stored.place, stored.end
         waits = end is None and self.options.end.time_of(place) is not None
         if waits:
             end = self._end_by_time(place, start)
@@ -289,7 +242,7 @@ class KafkaRange(ChannelSource):
 
     def latest(self, channel: Channel) -> Position:
         """The end of what is committed, in a list: a new channel without a message must be stored too."""
-        return [self._high((channel.data[0], channel.data[1]), 0, None)]
+        return [self._high(ChannelData.of(channel.data).place, 0, None)]
 
     def _high(self, place: TopicPartition, start: int, enough: int | None) -> int:
         """The end of what is committed; a cached one if that is enough."""
@@ -297,7 +250,11 @@ class KafkaRange(ChannelSource):
         if known is None or (known < enough if enough is not None else True):
             now = time.monotonic()
             if known is None or now - self._asked > _FRESH_S:
-                self._highs |= self._offsets({place: "latest" for place in {place, *self._watched}})
+                found = self._offsets({place: "latest" for place in {place, *self._watched}})
+                if any(self._highs.get(one) != high for one, high in found.items()):
+                    # After the ends, so that they are those of the topics that were begun.
+                    self._check_ids(None)
+                self._highs |= found
                 self._asked = now
         high = self._highs[place]
         if high < start:
@@ -313,11 +270,23 @@ class KafkaRange(ChannelSource):
     # -- reading --------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The committed messages of a range."""
-        topic, partition, _ = channel.data
+        """The committed messages of a range.
+
+        Raises:
+            DataError: retention has deleted the range, or the topic is no longer the one that was planned.
+            StorageError: the brokers do not answer.
+        """
+        stored = ChannelData.of(channel.data)
         columns = (self.declared or self.schema()).names
         accept = self.options.lost_records == "accept"
-        yield from read(self.options, (topic, partition), start, end, columns, self._who, accept=accept)
+        try:
+            yield from read(self.options, stored.place, start, end, columns, self._who, accept=accept)
+        except TerminalError:
+            # A topic that is gone or another one is the better explanation of offsets that are not there.
+            check_still(self.options, stored.place[0], stored.topic_id, self._who)
+            raise
+        # After the last message: ids never return, so all of them were of the topic that was planned.
+        check_still(self.options, stored.place[0], stored.topic_id, self._who)
 
     # -- what is safe ---------------------------------------------------------------------------------------
 
@@ -356,25 +325,35 @@ class KafkaRange(ChannelSource):
         own = self.options.client(self._who, group_id=self.options.group, enable_auto_commit=False)
         return shared("commit", own, lambda: library(self._who).Consumer(own))
 
-    def _places(self, client: AdminClient) -> list[TopicPartition]:
-        """All partitions of the topics."""
-        topics = self._matching(client) if self.options.pattern is not None else self.options.topics
-        found = partitions(client, topics, self._seconds, self._who, NOTHING_DONE) if topics else {}
-        for topic, count in found.items():
-            if not count:
-                raise no_topic(topic, "read", self._who, NOTHING_DONE)
+    def _topics(self, client: AdminClient) -> dict[str, Topic]:
+        """The topics to read; with a pattern, without those in which Kafka keeps its own state."""
+        pattern = self.options.pattern
+        names = self.options.topics if pattern is None else matching(self._listed(client), pattern)
+        found = described(client, names, self._seconds, self._who, NOTHING_DONE)
+        if pattern is not None:
+            found = {name: one for name, one in found.items() if not one.internal or name in self._ids}
+        elif missing := [name for name in names if name not in found]:
+            self._check_ids(found)
+            raise no_topic(missing[0], "read", self._who, NOTHING_DONE)
         if not found and self.bounded:
-            pattern = self.options.pattern
             raise refused(f"no topic's name matches '{pattern}'", self._who, "correct the option 'pattern'")
-        return [(topic, number) for topic in sorted(found) for number in range(found[topic])]
+        return found
 
-    def _matching(self, client: AdminClient) -> list[str]:
-        kafka, pattern = library(self._who), str(self.options.pattern)
+    def _listed(self, client: AdminClient) -> list[str]:
+        kafka = library(self._who)
         try:
-            topics = client.list_topics(timeout=self._seconds).topics
+            return list(client.list_topics(timeout=self._seconds).topics)
         except kafka.KafkaException as problem:
             raise self._fault(problem, "the topics could not be listed") from problem
-        return [topic for topic in topics if re.fullmatch(pattern, topic)]
+
+    def _check_ids(self, topics: Mapping[str, Topic] | None) -> None:
+        """Refuse topics that are no longer those that were begun; without `topics` the brokers are asked."""
+        if topics is None:
+            with self._admin() as client:
+                topics = described(client, list(self._ids), self._seconds, self._who, NOTHING_READ)
+        check_ids(self._ids, topics, self._who)
+        # An older version has not stored them: from now on they are known, as long as this planner runs.
+        self._ids = {topic: id or topics[topic].id for topic, id in self._ids.items()}
 
     def _ends(self, places: Sequence[TopicPartition]) -> Ends:
         return Ends(self._offsets(dict.fromkeys(places, "earliest")), self._offsets(dict.fromkeys(places, "latest")))
@@ -390,6 +369,8 @@ class KafkaRange(ChannelSource):
             with self._admin() as client:
                 return offsets(client, specs, self._seconds)
         except kafka.KafkaException as problem:
+            if problem.args[0].name() in NO_TOPIC:
+                self._check_ids(None)
             raise self._fault(problem, "the ends of partitions could not be looked up") from problem
         except TimeoutError as problem:
             raise unanswered(self._who, self._seconds, NOTHING_READ) from problem

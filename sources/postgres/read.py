@@ -18,6 +18,7 @@ from pyarrow import types
 from spark_ext.clients.postgres.arrow import arrow_session, execute
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import DataError, ReplayError
+from spark_ext.sources.postgres.relation import NO_LIST_COLUMN
 from spark_ext.sources.postgres.settings import settings_of
 from spark_ext.sources.postgres.snapshot import APPLICATION
 
@@ -96,6 +97,7 @@ def _begin(connection: Connection, snapshot: str) -> bool:
 
 
 def _conform(batch: pa.RecordBatch, wanted: pa.Schema, who: str) -> pa.RecordBatch:
+    _refuse_no_lists(batch, who)
     columns: list[Any] = []
     for index, field in enumerate(wanted):
         column = batch.column(index)
@@ -114,6 +116,19 @@ def _conform(batch: pa.RecordBatch, wanted: pa.Schema, who: str) -> pa.RecordBat
                 ) from None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _refuse_no_lists(batch: pa.RecordBatch, who: str) -> None:
+    index = batch.schema.get_field_index(NO_LIST_COLUMN)
+    names = [] if index < 0 else batch.column(index).drop_null()
+    if len(names):
+        raise DataError(
+            f"column '{names[0]}' contains an array of several dimensions, or one whose first index is not 1, which "
+            "Spark's array does not support",
+            operator=who,
+            kept=KEPT,
+            do=f"declare '{names[0]}' as string with .schema(...), or read a query that converts or excludes such rows",
+        )
 
 
 def _refuse_infinity(column: pa.Array, name: str, who: str) -> None:

@@ -24,6 +24,9 @@ XID = f"({_NEXT} - (({_NEXT} - greatest(t.xmin::text::bigint, 3)) & 4294967295))
 HASH_COLUMN = "_spark_ext_hash"
 """An additional column of the rows read: 64 bits that identify the row's version."""
 
+NO_LIST_COLUMN = "_spark_ext_no_list"
+"""An additional column of rows with arrays: the name of one whose value is not a plain list; else null."""
+
 _PLAIN: dict[str, spark.DataType] = {
     "bool": spark.BooleanType(),
     "int2": spark.ShortType(),

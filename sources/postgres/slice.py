@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import types as spark
 
-from spark_ext.sources.postgres.relation import HASH_COLUMN, hash_of, literal, quoted, xid_of
+from spark_ext.sources.postgres.relation import HASH_COLUMN, NO_LIST_COLUMN, hash_of, literal, quoted, xid_of
 
 MOST_WRITERS = 100
 """Maximum number of transactions in a position: those that wrote planned rows and are newer than an open one."""
@@ -56,12 +56,25 @@ class Slice:
     def statement(self, declared: spark.StructType) -> str:
         """The statement that reads the declared columns, and each row's hash."""
         columns = [_selected(field) for field in declared.fields]
+        arrays = [field.name for field in declared.fields if isinstance(field.dataType, spark.ArrayType)]
+        if arrays:
+            found = " ".join(f"WHEN {_no_list(name)} THEN {literal(name)}" for name in arrays)
+            columns.append(f"CASE {found} END AS {NO_LIST_COLUMN}")
         hashed = f"{hash_of(self.key, self.has_xid)} AS {HASH_COLUMN}"
         return f"SELECT {', '.join([*columns, hashed])} FROM {self.source} t WHERE {self.where} ORDER BY {self.order}"
 
 
+def _no_list(name: str) -> str:
+    """The condition for an array that is not a plain list: of several dimensions, or not counted from 1."""
+    return f"(array_ndims(t.{quoted(name)}) > 1 OR array_lower(t.{quoted(name)}, 1) <> 1)"
+
+
 def _selected(field: spark.StructField) -> str:
     """A column in the form from which its declared type is made."""
+    if isinstance(field.dataType, spark.ArrayType):
+        # The client would flatten it, or fail.
+        value = f"CASE WHEN NOT coalesce({_no_list(field.name)}, false) THEN t.{quoted(field.name)} END"
+        return f"{value} AS {quoted(field.name)}"
     as_text = isinstance(field.dataType, (spark.StringType, spark.DecimalType, spark.CharType, spark.VarcharType))
     return f"t.{quoted(field.name)}::text AS {quoted(field.name)}" if as_text else f"t.{quoted(field.name)}"
 

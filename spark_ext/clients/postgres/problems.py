@@ -13,14 +13,25 @@ from contextlib import contextmanager
 
 from spark_ext.errors import DataError, SparkExtError, StorageError, refused
 
-_DATA = ("21", "22", "23", "44", "P0")
-"""Classes: cardinality, data, integrity constraint, WITH CHECK OPTION, RAISE in a trigger."""
+_DATA = ("20", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "XX001", "XX002")
+"""Classes: CASE in a function, cardinality, data, integrity constraint, a row that its own trigger changed, functions
+(three), WITH CHECK OPTION, a limit of the server such as the size of an index entry, RAISE in a trigger; and damaged
+pages and indexes."""
 
-_CONFIGURATION = ("0A", "0L", "0P", "28", "3D", "3F", "42")
-"""Classes: not supported, grants, roles, authorization, database, schema, names and privileges."""
+_CONFIGURATION = ("0A", "0L", "0P", "28", "3D", "3F", "42", "53400")
+"""Classes: not supported, grants, roles, authorization, database, schema, names and privileges; and a limit that the
+server's configuration sets, such as temp_file_limit."""
 
-_TRANSIENT = ("08", "25", "40", "53", "54", "55", "57", "58", "XX", "F0")
-"""Classes: connection, transaction state, rollback, resources, limits, locks, operator intervention, system."""
+_TRANSIENT = ("08", "25", "40", "53", "55", "57", "58", "XX", "F0")
+"""Classes: connection, transaction state, rollback, resources, locks, operator intervention, system."""
+
+_LOCKED = "55P03"
+
+_CLIENTS_DATA = ("DataError", "ArrowInvalid")
+"""Classes of errors that a client raises itself, without a SQLSTATE: a text with a zero byte, a value of no type."""
+
+_CLIENTS_MISUSE = ("ProgrammingError", "NotSupportedError")
+"""Likewise, of psycopg: a statement that it refuses. ADBC uses these for connections in a wrong state as well."""
 
 _REFUSED = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|role .* does not exist|"
@@ -49,8 +60,9 @@ def describe(error: BaseException, *, redact: bool = False) -> str:
     diag = getattr(error, "diag", None)
     primary = getattr(diag, "message_primary", None)
     if primary is None:
-        # A failed connection: the client's own message, for all addresses that it tried.
-        return " ".join(str(error).split()) or type(error).__name__
+        # A failed connection: the client's own message, for all addresses that it tried; or ADBC's, with the statement.
+        message = re.sub(r"\bQuery was: .*?(?=SQLSTATE: \w+$|$)", "", " ".join(str(error).split()))
+        return message.strip() or type(error).__name__
     state = sqlstate(error)
     if redact:
         # Some primary messages contain the value as well: invalid input syntax for type integer: "secret".
@@ -70,19 +82,28 @@ def to_error(error: BaseException, who: str, kept: str, *, redact: bool = False)
         redact: whether to omit values of rows.
     """
     state, message = sqlstate(error), describe(error, redact=redact)
-    if state.startswith(_DATA):
+    kind = "" if state else type(error).__name__
+    if state.startswith(_DATA) or kind in _CLIENTS_DATA:
         return DataError(
-            f"PostgreSQL refused the rows: {message}",
+            f"{'PostgreSQL' if state else 'The client of PostgreSQL'} refused the rows: {message}",
             operator=who,
             kept=kept,
             do="correct the rows in the query, or the table's types and constraints; then start the job again",
         )
-    if state.startswith(_CONFIGURATION) or (not state and _REFUSED.search(message)):
+    if state.startswith(_CONFIGURATION) or _is_misuse(error) or (not state and _REFUSED.search(message)):
         return refused(
             f"PostgreSQL refused: {message}",
             who,
             "check the server, database, role, password and table, and the role's privileges on them",
             kept=kept,
+        )
+    if state == _LOCKED:
+        return StorageError(
+            f"a lock on the table was not granted in time: {message}",
+            operator=who,
+            kept=kept,
+            do="let the statement end that holds or awaits a lock, such as ALTER TABLE (see pg_locks and "
+            "pg_stat_activity); the epoch will be retried",
         )
     if state and not state.startswith(_TRANSIENT):
         return SparkExtError(
@@ -97,6 +118,10 @@ def to_error(error: BaseException, who: str, kept: str, *, redact: bool = False)
         kept=kept,
         do="check that the server is running and has space and connections left; the epoch will be retried",
     )
+
+
+def _is_misuse(error: BaseException) -> bool:
+    return not sqlstate(error) and type(error).__name__ in _CLIENTS_MISUSE and _module(error) == "psycopg"
 
 
 @contextmanager
@@ -114,4 +139,8 @@ def translated(who: str, kept: str, *, redact: bool = False) -> Iterator[None]:
 
 
 def _is_clients(error: Exception) -> bool:
-    return type(error).__module__.partition(".")[0] in ("psycopg", "adbc_driver_manager")
+    return _module(error) in ("psycopg", "adbc_driver_manager")
+
+
+def _module(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]

@@ -186,7 +186,8 @@ def test_records_that_retention_removed_are_reported_or_skipped(kafka: Broker) -
     assert list(accepting.read(channel, 0, 3)) == []
 
 
-def test_a_topic_that_was_created_again_is_reported(kafka: Broker) -> None:
+def test_a_topic_that_was_created_again_is_reported_by_its_offsets(kafka: Broker) -> None:
+    """Where its id is not known, as in offsets of older versions; see `test_changed_topics` for the others."""
     topic = kafka.topic()
     kafka.send(topic, named("a", 10))
     made = source(kafka, topic, ending="none")
@@ -195,9 +196,10 @@ def test_a_topic_that_was_created_again_is_reported(kafka: Broker) -> None:
     kafka.make(topic)
     kafka.send(topic, ["other"])
     fresh = source(kafka, topic, ending="none")
-    fresh.resume([Channel(channel.id, None, channel.data)], frozenset())
+    channel = Channel(channel.id, None, channel.data[:3])
+    fresh.resume([channel], frozenset())
     with pytest.raises(DataError, match="ends at offset 1, but was read up to 10"):
-        fresh.advance(Channel(channel.id, None, channel.data), 10, Limit())
+        fresh.advance(channel, 10, Limit())
     with pytest.raises(DataError, match="it is not the topic that was read before"):
         list(fresh.read(channel, 5, 10))
 

@@ -1,0 +1,65 @@
+"""What an error of PostgreSQL means for a job."""
+
+from __future__ import annotations
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from spark_ext.clients.postgres.problems import to_error
+from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StorageError
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("22012", DataError),
+        ("23505", DataError),
+        ("54000", DataError),  # an index entry that is too large
+        ("54001", DataError),  # a statement too complex
+        ("20000", DataError),  # CASE without a match, in a trigger
+        ("27000", DataError),  # a row that its own trigger changed
+        ("39004", DataError),  # null where a function wants a value
+        ("XX001", DataError),  # a damaged page
+        ("XX002", DataError),
+        ("42P01", ConfigurationError),
+        ("53400", ConfigurationError),  # temp_file_limit
+        ("53100", StorageError),
+        ("53300", StorageError),
+        ("55P03", StorageError),
+        ("57P01", StorageError),
+        ("40P01", StorageError),
+        ("XX000", StorageError),
+    ],
+)
+def test_errors_that_come_again_are_not_outages(state: str, kind: type[SparkExtError]) -> None:
+    """Finding 12: what every attempt meets again stops the query at once; an outage is retried."""
+    error = psycopg.errors.lookup(state)("x") if state != "39004" else _with_state(state)
+    assert type(to_error(error, "who", "kept")) is kind
+
+
+def _with_state(state: str) -> psycopg.Error:
+    error = psycopg.DatabaseError("x")
+    error.sqlstate = state
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes"), DataError),
+        (psycopg.ProgrammingError("the query has 1 placeholder but 2 parameters were passed"), ConfigurationError),
+        (pa.ArrowInvalid("[libpq] ReadRecord failed at row 0: not supported"), DataError),
+        (psycopg.OperationalError("the connection is lost"), StorageError),
+        (OSError("[libpq] PQgetCopyData() failed"), StorageError),
+    ],
+)
+def test_errors_of_the_clients_themselves(error: Exception, kind: type[SparkExtError]) -> None:
+    """Finding 12: they have no SQLSTATE, and were all retried as outages."""
+    assert type(to_error(error, "who", "kept")) is kind
+
+
+def test_a_lock_that_was_not_granted_is_named() -> None:
+    """Finding 6: the server is there; a statement such as ALTER TABLE stands between."""
+    error = to_error(psycopg.errors.LockNotAvailable("canceling statement due to lock timeout"), "who", "kept")
+    assert "a lock on the table was not granted in time" in error.what and "ALTER TABLE" in error.do

@@ -1,0 +1,147 @@
+"""`kafka_range` over topics that change while they are read: grown, shortened, deleted, created anew."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from spark_ext.errors import ConfigurationError, DataError, TerminalError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.kafka_range.source import KafkaRange
+from spark_ext.testing.source_kit import SourceRun
+from tests.servers.kafka import Broker
+from tests.servers.kafka_reader import ANSWER_S
+
+ENDINGS = ["latest", "none"]
+
+
+def run_of(kafka: Broker, topic: str, **options: str) -> SourceRun:
+    given = {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "discovery_interval": "0", **options}
+    limits = [{"max_rows_per_epoch": "5"}]
+    return SourceRun(KafkaRange, given, schema=columns("value binary"), limits=limits)
+
+
+def values(found: SourceRun) -> list[bytes]:
+    return [row["value"] for row in found.trace.all_rows().to_pylist()]
+
+
+def anew(kafka: Broker, topic: str, count: int) -> None:
+    """Delete a topic and create it with other messages."""
+    kafka.delete(topic)
+    kafka.make(topic)
+    kafka.send(topic, [f"new-{number}" for number in range(count)])
+
+
+def half_read(kafka: Broker, topic: str, ending: str) -> SourceRun:
+    """Ten of twenty messages are read."""
+    kafka.send(topic, [f"old-{number}" for number in range(20)])
+    found = run_of(kafka, topic, ending=ending)
+    while len(values(found)) < 10:
+        assert found.epoch()
+    return found
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("restart", [True, False], ids=["restart", "same planner"])
+def test_a_topic_created_anew_with_more_messages_is_refused(kafka: Broker, ending: str, restart: bool) -> None:
+    """Finding 4: its offsets go as far as those of the old one; only its id is another one."""
+    topic = kafka.topic()
+    found = half_read(kafka, topic, ending)
+    before = values(found)
+    anew(kafka, topic, 25)
+    if restart:
+        found.restart()
+    with pytest.raises(DataError, match=f"topic '{topic}' was deleted and created anew") as refused:
+        for _ in range(3):
+            found.epoch()
+    assert values(found) == before and "a new uid" in refused.value.do
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_replay_from_a_topic_created_anew_is_refused(kafka: Broker, ending: str) -> None:
+    """Finding 4: the epoch was planned and logged, and its offsets exist in the new topic as well."""
+    topic = kafka.topic()
+    found = half_read(kafka, topic, ending)
+    anew(kafka, topic, 25)
+    with pytest.raises(DataError, match="was deleted and created anew"):
+        found.replay()
+
+
+def test_a_topic_that_is_gone_is_refused_by_what_happened_to_it(kafka: Broker) -> None:
+    """Finding 4: to create it again, as for a topic that never was, would not help."""
+    topic = kafka.topic()
+    found = half_read(kafka, topic, "none")
+    kafka.delete(topic)
+    found.restart()
+    with pytest.raises(TerminalError, match=f"topic '{topic}' was deleted"):
+        found.epoch()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_offsets_without_ids_are_still_read(kafka: Broker, ending: str) -> None:
+    """Finding 4: an older version has stored topic, partition and end; once it runs, the topic is watched."""
+    topic = kafka.topic()
+    kafka.send(topic, [f"old-{number}" for number in range(20)])
+    made = KafkaRange(
+        {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "ending": ending, "request_timeout": "9 s"}
+    )
+    old = Channel(f"{topic}-0", None, [topic, 0, 20 if ending == "latest" else None])
+    made.resume([old], frozenset())
+    made.declared = columns("value binary")
+    assert made.advance(old, 10, Limit()).end == 20
+    assert sum(batch.num_rows for batch in made.read(old, 10, 20)) == 10
+    if ending == "none":
+        anew(kafka, topic, 25)
+        time.sleep(0.03)  # the ends are looked up again after 20 ms
+        with pytest.raises(DataError, match="was deleted and created anew"):
+            made.advance(old, 20, Limit())
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_topic_that_was_shortened_or_has_grown(kafka: Broker, ending: str) -> None:
+    """What was deleted from its beginning is reported; what was added behind it is no change."""
+    from confluent_kafka import TopicPartition
+
+    topic = kafka.topic()
+    found = half_read(kafka, topic, ending)
+    kafka.send(topic, ["more"] * 5)
+    kafka.grow(topic, 2)
+    found.restart()
+    assert found.epoch()
+    gone = TopicPartition(topic, 0, 18)
+    kafka.asked(lambda client: client.delete_records([gone])[gone].result(ANSWER_S))
+    found.restart()
+    with pytest.raises(DataError, match=r"offsets 1\d to 17 of partition 0 .* retention has deleted them"):
+        found.epoch()
+
+
+def test_a_pattern_does_not_match_the_topics_of_kafka_itself(kafka: Broker) -> None:
+    """Finding 11: `.*` means the users' topics."""
+    topic = kafka.topic()
+    kafka.send_in_transaction(topic, ["a"])  # which makes Kafka keep the state of transactions in a topic
+    assert any(name.startswith("__") for name in kafka.asked(lambda client: client.list_topics(timeout=9)).topics)
+    made = KafkaRange({"uid": "in", "bootstrap_servers": kafka.bootstrap, "pattern": ".*"})
+    made.resume([], frozenset())
+    found = {channel.id.rpartition("-")[0] for channel in made.discover()}
+    assert topic in found and not any(name.startswith("__") for name in found)
+
+
+def test_a_start_in_the_future_is_refused(kafka: Broker) -> None:
+    """Finding 11: it read all that came before that time. A message that bears such a time is a start."""
+    topic = kafka.topic()
+    at = int(time.time() * 1000) + 3_600_000
+    kafka.send(topic, ["earlier"])
+
+    def begins(moment: int) -> list[object]:
+        given = {"uid": "in", "bootstrap_servers": kafka.bootstrap, "topics": topic, "ending": "none"}
+        made = KafkaRange({**given, "starting_time": str(moment)})
+        made.resume([], frozenset())
+        return [channel.begin for channel in made.discover()]
+
+    with pytest.raises(ConfigurationError, match="'starting_time' is in the future"):
+        begins(at)
+    kafka.send(topic, ["ahead"], timestamp=at + 5)
+    assert begins(at) == [1]
+    assert begins(int(time.time() * 1000) - 1) == [1]
