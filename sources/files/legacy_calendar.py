@@ -1,8 +1,8 @@
 """Dates and timestamps of Parquet files that count in the calendar of Java's old classes.
 
-That calendar is Julian before 1582-10-15, as that of Spark 2 and of Hive is; Parquet's, Spark 3's and Arrow's is Gregorian
-throughout. A date of the year 1000 is six days off in it. Spark says in the footer which one a file is in; the rule
-here is that of Spark's own reader, and what a file does not say is refused instead of assumed.
+That calendar is Julian before 1582-10-15, as that of Spark 2 and of Hive is; that of Parquet, Spark 3 and Arrow is
+Gregorian throughout. A date of the year 1000 is five days off in it. Spark says in the footer which one a file is in;
+the rule here is that of Spark's own reader, but a time zone that a file does not name is not assumed.
 """
 
 from __future__ import annotations
