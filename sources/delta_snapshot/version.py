@@ -122,8 +122,8 @@ class TableVersion:
             unknown.append("columnMapping by id")
         if unknown or protocol.min_reader_version > 3:
             raise UnsupportedTableError(
-                f"table '{shown(self._path)}' needs {', '.join(unknown) or 'a newer reader'}, which this source does not "
-                "support",
+                f"table '{shown(self._path)}' needs {', '.join(unknown) or 'a newer reader'}, which this source does "
+                "not support",
                 operator=self._operator,
                 kept=NOTHING_DONE,
                 do="read it with Spark's own Delta source, or drop the feature from the table",

@@ -154,4 +154,5 @@ def gregorian(days: NDArray[np.int64]) -> NDArray[np.int64]:
     day = rest - (153 * month + 2) // 5
     year = four - 4800  # from March
     centuries = year // 100 - year // 400
-    return 365 * year + year // 4 - centuries + (153 * month + 2) // 5 + day - 719_468
+    found: NDArray[np.int64] = 365 * year + year // 4 - centuries + (153 * month + 2) // 5 + day - 719_468
+    return found

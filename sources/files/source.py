@@ -18,8 +18,9 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.datafiles.entry import Entry
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
-from spark_ext.datafiles.listing import Entry, Listing
+from spark_ext.datafiles.listing import Listing
 from spark_ext.datafiles.uri import shown
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.model.offsets import Position
