@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -40,9 +40,12 @@ def ids(made: DeltaSnapshot) -> list[int]:
     return sorted(found)
 
 
-def write(path: Path, first: int, rows: int, mode: str = "append") -> None:
+def write(path: Path, first: int, rows: int, mode: Literal["append", "overwrite"] = "append") -> None:
     table = pa.table({"id": pa.array(range(first, first + rows), pa.int64())})
-    write_deltalake(path, table, mode=mode)  # type: ignore[arg-type]
+    if mode == "append":
+        write_deltalake(path, table, mode="append")
+    else:
+        write_deltalake(path, table, mode="overwrite")
 
 
 def recreated(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +82,8 @@ def test_values_are_moved_at_any_depth(rows: list[list[int | None] | None], cut:
     times = pa.array([row and [day and day * per_day + 5 for day in row] for row in rows], pa.list_(pa.int64()))
     structs = [None if row is None else {"at": row[0] if row else None} for row in rows]
     struct = pa.array(structs, pa.struct([("at", pa.int32())])).cast(pa.struct([("at", pa.date32())]))
-    maps = pa.array([row and [(n, day) for n, day in enumerate(row)] for row in rows], pa.map_(pa.int64(), pa.int32()))
+    pairs: list[Any] = [None if row is None else list(enumerate(row)) for row in rows]
+    maps = pa.array(pairs, pa.map_(pa.int64(), pa.int32()))
     batch = pa.RecordBatch.from_arrays(
         [dates, times.cast(pa.list_(moment)), struct, maps.cast(pa.map_(pa.int64(), pa.date32()))],
         names=["dates", "times", "struct", "map"],
@@ -100,7 +102,7 @@ def test_values_are_moved_at_any_depth(rows: list[list[int | None] | None], cut:
         None if row is None else {"at": moved(row[0]) if row else None} for row in left
     ]
     assert found["map"].cast(pa.map_(pa.int64(), pa.int32())).to_pylist() == [
-        row and [(n, moved(day)) for n, day in enumerate(row)] for row in left
+        None if row is None else [(n, moved(day)) for n, day in enumerate(row)] for row in left
     ]
 
 
