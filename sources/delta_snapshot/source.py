@@ -18,13 +18,14 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.input_file import InputFile, resolve
-from spark_ext.errors import refused
+from spark_ext.datafiles.input_file import KEPT, InputFile, resolve
+from spark_ext.datafiles.uri import shown
+from spark_ext.errors import DataError, refused
 from spark_ext.model.offsets import Position
 from spark_ext.schemas.arrow import arrow_schema, arrow_type
 from spark_ext.schemas.columns import conform, fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.sources.delta_snapshot.version import DataFile, TableVersion, keep_masks, renamed, version_of
+from spark_ext.sources.delta_snapshot.version import DataFile, TableVersion, keep_masks, mask_of, renamed, version_of
 from spark_ext.sources.files.parquet import ParquetFormat
 
 _ID = re.compile(r"v(\d+)/")
@@ -61,6 +62,7 @@ class DeltaSnapshot(ChannelSource):
         super().__init__(options)
         self._place = resolve(self.options.path, self._operator)
         self._pinned: int | None = None
+        self._begun: dict[str, Any] = {}
         self._formats: dict[int | None, ParquetFormat] = {}
 
     @classmethod
@@ -99,6 +101,7 @@ class DeltaSnapshot(ChannelSource):
         """
         chosen = {int(found[1]) for name in [*(one.id for one in known), *finished] if (found := _ID.match(name))}
         self._pinned = min(chosen, default=None)
+        self._begun = {**dict.fromkeys(finished), **{one.id: one.data for one in known}}
         if self._pinned is not None and self.options.version not in (None, self._pinned):
             raise refused(
                 f"the option 'version' is {self.options.version}, but this source has begun with {self._pinned}",
@@ -111,7 +114,7 @@ class DeltaSnapshot(ChannelSource):
         """The data files of the version; only the log is read.
 
         Raises:
-            DataError: the source's version is no longer in the log.
+            DataError: the source's version is no longer in the log, or is that of another table.
         """
         if self._pinned is None:
             table = self._load(self.options.version, self.options.timestamp)
@@ -123,9 +126,23 @@ class DeltaSnapshot(ChannelSource):
         channels = [
             Channel(f"v{table.version}/{file.path}", 0, _data(file, names, table.mapped)) for file in table.files()
         ]
+        self._check_begun(table.version, channels)
         for channel in channels[:1]:
             self._format(channel).footers.announce(self._file(one) for one in channels)
         return channels
+
+    def _check_begun(self, version: int, channels: Sequence[Channel]) -> None:
+        """Refuse another table under the same path: its version has other files than those that were read."""
+        held = {channel.id: channel.data for channel in channels}
+        for name, data in self._begun.items():
+            if name not in held or (data is not None and data["size"] != held[name]["size"]):
+                raise DataError(
+                    f"version {version} of '{shown(self.options.path)}' is not the one that this source has begun: it "
+                    f"does not have the file '{name.partition('/')[2]}'; the table was replaced by another one",
+                    operator=self._operator,
+                    kept=KEPT,
+                    do="restore the table, or start the source with a new uid to read the table that is there now",
+                )
 
     def _check_columns(self, held: StructType) -> None:
         """Refuse a declared schema that does not match the table."""
@@ -169,12 +186,10 @@ class DeltaSnapshot(ChannelSource):
         yield from (batch for batch in batches if batch.num_rows)
 
     def _keep(self, version: int, file: InputFile) -> pa.Array:
-        masks = keep_masks(self._uri, version)
-        # The shortest one: a table inside this table's folder has longer ones with the same end.
-        found = sorted((uri for uri in masks if uri.endswith("/" + file.path.lstrip("/"))), key=len)
-        if not found:
+        mask = mask_of(keep_masks(self._uri, version), file.path)
+        if mask is None:
             raise file.refusal(f"its deletion vector in version {version} no longer exists", file.if_gone)
-        return masks[found[0]]
+        return mask
 
     def _file(self, channel: Channel) -> InputFile:
         filesystem, root = self._place

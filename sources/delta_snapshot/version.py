@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property, lru_cache
@@ -16,7 +17,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import KEPT, resolve
-from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, UnsupportedTableError, refused
+from spark_ext.datafiles.uri import shown, without_secrets
+from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, StorageError, UnsupportedTableError, refused
 from spark_ext.options import instant
 from spark_ext.sources.delta_snapshot.time import commits_of, current_at
 
@@ -70,20 +72,21 @@ class TableVersion:
             self._table = DeltaTable(path, version=version)
             if version is None and timestamp is not None:
                 self._table.load_as_version(self._version_at(instant(timestamp)))
-        except TableNotFoundError as problem:
-            raise refused(f"there is no Delta table '{path}'", operator, "correct the option 'path'") from problem
+        except TableNotFoundError:
+            raise refused(f"there is no Delta table '{shown(path)}'", operator, "correct the option 'path'") from None
         except ValueError as problem:
             raise refused(
                 f"'{timestamp}' is not a timestamp: {problem}", operator, "write it like 2024-01-31T00:00:00Z"
             ) from problem
         except DeltaError as problem:
-            raise self._unreadable(version, pinned, problem) from problem
+            raise self._unreadable(version, pinned, problem) from None
         self._check_features()
 
     def _unreadable(self, version: int | None, pinned: bool, problem: Exception) -> SparkExtError:
+        text = without_secrets(str(problem), self._path)
         if pinned:
             return DataError(
-                f"version {version} of '{self._path}', which this source reads, can no longer be loaded: {problem}",
+                f"version {version} of '{shown(self._path)}', which this source reads, can no longer be loaded: {text}",
                 operator=self._operator,
                 kept=KEPT,
                 do="restore the table's log, or start the source with a new uid to read the current version; "
@@ -91,7 +94,7 @@ class TableVersion:
             )
         which = f"version {version} of " if version is not None else ""
         return refused(
-            f"{which}the Delta table '{self._path}' cannot be loaded: {problem}",
+            f"{which}the Delta table '{shown(self._path)}' cannot be loaded: {text}",
             self._operator,
             "use a version that is still in the table's log, and check that the storage is reachable",
         )
@@ -119,8 +122,8 @@ class TableVersion:
             unknown.append("columnMapping by id")
         if unknown or protocol.min_reader_version > 3:
             raise UnsupportedTableError(
-                f"table '{self._path}' needs {', '.join(unknown) or 'a newer reader'}, which this source does not "
-                "support",
+                f"table '{shown(self._path)}' needs {', '.join(unknown) or 'a newer reader'}, which this source does "
+                "not support",
                 operator=self._operator,
                 kept=NOTHING_DONE,
                 do="read it with Spark's own Delta source, or drop the feature from the table",
@@ -167,22 +170,23 @@ class TableVersion:
             columns = {field.name: values.field(field.name).cast(pa.string()).to_pylist() for field in values.type}
         sizes = actions["size_bytes"].to_pylist()
         for index, encoded in enumerate(actions["path"].to_pylist()):
-            path = unquote(encoded)
+            path = _local(unquote(encoded))
             yield DataFile(
                 path,
                 sizes[index],
                 {name: texts[index] for name, texts in columns.items()},
-                any(name == path or name.endswith("/" + path) for name in deleted) if deleted else False,
+                any(_is_end(name, path) for name in deleted),
             )
 
     def _paths_with_deleted_rows(self) -> frozenset[str]:
         if "deletionVectors" not in (self._table.protocol().reader_features or ()):
             return frozenset()
-        return frozenset(
-            unquote(path)
-            for batch in self._table.deletion_vectors()
-            for path in pa.record_batch(batch)["filepath"].to_pylist()
-        )
+        with _vectors_of(self._path, self.version, self._operator):
+            return frozenset(
+                unquote(path)
+                for batch in self._table.deletion_vectors()
+                for path in pa.record_batch(batch)["filepath"].to_pylist()
+            )
 
 
 def _plain(node: Any, *, physical: bool) -> Any:
@@ -211,12 +215,52 @@ def keep_masks(path: str, version: int) -> dict[str, pa.Array]:
     Cached per process, because delta-rs returns those of all files at once.
     """
     masks = {}
-    for given in DeltaTable(path, version=version).deletion_vectors():
-        batch = pa.record_batch(given)
-        vectors = batch["selection_vector"]
-        for index, uri in enumerate(batch["filepath"].to_pylist()):
-            masks[unquote(uri)] = vectors[index].values.cast(pa.bool_())
+    with _vectors_of(path, version, f"table '{shown(path)}'"):
+        for given in DeltaTable(path, version=version).deletion_vectors():
+            batch = pa.record_batch(given)
+            vectors = batch["selection_vector"]
+            for index, uri in enumerate(batch["filepath"].to_pylist()):
+                masks[unquote(uri)] = vectors[index].values.cast(pa.bool_())
     return masks
+
+
+def mask_of(masks: Mapping[str, pa.Array], path: str) -> pa.Array | None:
+    """The mask of a data file by its path; None if there is none."""
+    # The shortest one: a table inside this table's folder has longer ones with the same end.
+    found = sorted((uri for uri in masks if _is_end(uri, path)), key=len)
+    return masks[found[0]] if found else None
+
+
+def _is_end(uri: str, path: str) -> bool:
+    return uri == path or uri.endswith("/" + path.lstrip("/"))
+
+
+def _local(path: str) -> str:
+    """A path in the log; an absolute local one, as in a shallow clone, without `file:`."""
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
+
+
+@contextlib.contextmanager
+def _vectors_of(path: str, version: int, operator: str) -> Iterator[None]:
+    """Read deletion vectors; delta-rs has one kind of error for all that may happen."""
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as problem:
+        text = without_secrets(str(problem), path)
+        if "://" in path and "not found" not in text.lower():
+            raise StorageError(
+                f"the deletion vectors of '{shown(path)}' could not be read: {text}",
+                operator=operator,
+                kept=KEPT,
+                do="check that the storage is reachable; it will be retried",
+            ) from problem
+        raise DataError(
+            f"the deletion vectors of version {version} of '{shown(path)}' cannot be read: {text}",
+            operator=operator,
+            kept=KEPT,
+            do="restore the table's files, or start the source with a new uid to read the current version; "
+            "set the retention longer than a run",
+        ) from problem
 
 
 class _Renamed:

@@ -1,8 +1,8 @@
 """Dates and timestamps of Parquet files that count in the calendar of Java's old classes.
 
-That calendar is Julian before 1582-10-15, as that of Spark 2 and of Hive is; Parquet's, Spark 3's and Arrow's is Gregorian
-throughout. A date of the year 1000 is six days off in it. Spark says in the footer which one a file is in; the rule
-here is that of Spark's own reader, and what a file does not say is refused instead of assumed.
+That calendar is Julian before 1582-10-15, as that of Spark 2 and of Hive is; that of Parquet, Spark 3 and Arrow is
+Gregorian throughout. A date of the year 1000 is five days off in it. Spark says in the footer which one a file is in;
+the rule here is that of Spark's own reader, but a time zone that a file does not name is not assumed.
 """
 
 from __future__ import annotations
@@ -154,4 +154,5 @@ def gregorian(days: NDArray[np.int64]) -> NDArray[np.int64]:
     day = rest - (153 * month + 2) // 5
     year = four - 4800  # from March
     centuries = year // 100 - year // 400
-    return 365 * year + year // 4 - centuries + (153 * month + 2) // 5 + day - 719_468
+    found: NDArray[np.int64] = 365 * year + year // 4 - centuries + (153 * month + 2) // 5 + day - 719_468
+    return found

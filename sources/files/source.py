@@ -18,8 +18,10 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.datafiles.entry import Entry
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
-from spark_ext.datafiles.listing import Entry, Listing
+from spark_ext.datafiles.listing import Listing
+from spark_ext.datafiles.uri import shown
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.model.offsets import Position
 from spark_ext.options import Milliseconds
@@ -133,7 +135,7 @@ class Files(ChannelSource):
         first = next((entry for entry in entries if entry.size), None)
         if first is None:
             raise self._refusal(
-                f"there is no file to take the schema from in '{self.options.path}'",
+                f"there is no file to take the schema from in '{shown(self.options.path)}'",
                 "declare the columns with .schema(...), or correct the option 'path'",
             )
         file = self._file(first.name, first.size, first.modified)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import fs
 
+from spark_ext.datafiles.uri import shown, without_secrets
 from spark_ext.errors import DataError, StorageError, refused
 
 if TYPE_CHECKING:
@@ -43,11 +44,12 @@ def resolve(path: str, operator: str) -> tuple[fs.FileSystem, str]:
     try:
         filesystem, inner = fs.FileSystem.from_uri(path)
     except (pa.ArrowException, OSError, ValueError) as problem:
+        # Without the cause: its text has the URI, and so has the traceback that shows it.
         raise refused(
-            f"no file system for the path '{path}': {problem}",
+            f"no file system for the path '{shown(path)}': {without_secrets(str(problem), path)}",
             operator,
             "use a local path or a URI that pyarrow.fs supports, such as s3://bucket/folder",
-        ) from problem
+        ) from None
     return filesystem, inner.rstrip("/")
 
 

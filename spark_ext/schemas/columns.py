@@ -92,6 +92,9 @@ def fits(found: pa.DataType, wanted: pa.DataType, grown: bool = False) -> bool:
             and wanted.scale >= found.scale
             and wanted.precision - wanted.scale >= found.precision - found.scale
         )
+    if types.is_date(found) and types.is_timestamp(wanted):
+        # A table's column may be widened from date to timestamp_ntz.
+        return grown and wanted.tz is None
     if types.is_timestamp(found):
         # A time without a zone is taken as UTC; the other way round would lose the zone.
         return bool(types.is_timestamp(wanted) and (found.tz is None or wanted.tz is not None))

@@ -105,6 +105,11 @@ def linked(path: Path, kind: str) -> None:
     path.symlink_to(other)
 
 
+def a_folder(path: Path, _kind: str) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 CHANGES: dict[str, Callable[[Path, str], None]] = {
     "grown": grown,
     "renamed": renamed,
@@ -112,7 +117,7 @@ CHANGES: dict[str, Callable[[Path, str], None]] = {
     "rewritten": rewritten,
     "replaced": lambda path, kind: write(path, table(7, 23), kind),
     "deleted": lambda path, _: path.unlink(),
-    "a folder": lambda path, _: (path.unlink(), path.mkdir())[1],
+    "a folder": a_folder,
     "linked": linked,
 }
 

@@ -152,3 +152,20 @@ def test_a_byte_limit_takes_a_part_of_the_file(tmp_path: Path) -> None:
     step = made.advance(channel, 0, Limit(bytes=size // 2))
     assert 20 <= step.end <= 30
     assert (step.bytes or 0) <= size // 2
+
+
+@pytest.mark.parametrize(("year", "right"), [(-4000, True), (9999, True), (290_000, True), (-10_000, False)])
+def test_int96_of_far_years(tmp_path: Path, year: int, right: bool) -> None:
+    """Finding 50: as the page says, INT96 before the first Julian day comes out wrong; later days are right."""
+    path = tmp_path / "x.parquet"
+    epoch = 2_440_588
+    day = epoch + int((year - 1970) * 365.2425)
+    rows = pa.table({"at": pa.array([0], pa.timestamp("us"))})
+    pq.write_table(rows, path, use_deprecated_int96_timestamps=True, use_dictionary=False, compression="none")
+    data, zero = path.read_bytes(), bytes(8) + epoch.to_bytes(4, "little")
+    assert data.count(zero) == 1
+    path.write_bytes(data.replace(zero, bytes(8) + day.to_bytes(4, "little", signed=True)))
+    made = source(path)
+    (channel,) = made.discover()
+    (batch,) = made.read(channel, 0, 1)
+    assert (batch["at"].cast(pa.int64()).to_pylist() == [(day - epoch) * 86_400_000_000]) is right
