@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 from pyspark.sql.types import StructType
 
-from spark_ext.datafiles.location import Location
+from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
 from spark_ext.errors import StorageError
 from spark_ext.failpoints import FailPoint, reach
@@ -77,6 +77,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self.location = Location.of(self.options.path, self.options.storage_options)
+        check_for_delta(self.location, f"sink '{self.options.uid}' (delta_2pc)")
         self._schema: StructType | None = None
 
     @classmethod

@@ -9,10 +9,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from spark_ext import masking
 from spark_ext.errors import refused
 from spark_ext.model.restarts import RestartPolicy
-from spark_ext.options import Milliseconds
+from spark_ext.options import Milliseconds, Options
 
 
 class JobSettings(BaseModel):
@@ -53,7 +52,7 @@ class JobSettings(BaseModel):
         Raises:
             ConfigurationError: a setting is unknown or invalid.
         """
-        masking.remember(*map(str, dict(given.get("storage_options") or {}).values()))
+        Options.keep_secret(given)
         shipped = yaml.safe_load(files("spark_ext.conf").joinpath("job.yaml").read_text()) or {}
         try:
             return cls.model_validate({**shipped, **given})

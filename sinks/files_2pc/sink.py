@@ -332,7 +332,8 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
     if not names:
         return spark.createDataFrame([], about.schema)
     reader = spark.read.format(about.format).schema(about.schema)
-    reader = reader.options(
+    # Spark's own switch: the names of files are no patterns.
+    reader = reader.option("__globPaths__", "false").options(
         basePath=str(folder.path / "_files"), **read_options(about.format, about.header, about.separator)
     )
     return reader.load(names).select(about.schema.fieldNames())

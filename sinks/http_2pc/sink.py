@@ -19,6 +19,7 @@ from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext import masking
+from spark_ext.datafiles.location import check_for_delta
 from spark_ext.errors import ConfigurationError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
@@ -147,6 +148,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         super().__init__(options)
         # Made absolute where the user's process is: an executor may have another working directory.
         self._place = placed(self.options.outbox, self.options.uid, self.options.storage_options)
+        check_for_delta(self._place, f"sink '{self.options.uid}' (http_2pc), outbox")
         self._acknowledged: tuple[Epoch | None, int] = (None, 0)
 
     @classmethod

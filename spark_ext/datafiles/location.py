@@ -15,10 +15,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from spark_ext.errors import refused
+
 if TYPE_CHECKING:
     from pyarrow import NativeFile
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+_NOT_FOR_DELTA = re.compile(r"%[0-9A-Fa-f]{2}|[\\\[\]|^\x00-\x1f\x7f]")
+"""What delta-rs takes for something else in a local path: it decodes `%20`, and `\\` becomes `/`."""
+
+
+def check_for_delta(location: Location, who: str) -> None:
+    """Refuse a local path at which delta-rs would look for a table in another folder, or end in an error of its own.
+
+    Raises:
+        ConfigurationError: names what the path may not contain.
+    """
+    found = _NOT_FOR_DELTA.search(location.uri) if location.local is not None else None
+    if found is not None:
+        raise refused(
+            f"the path {location.uri!r} contains {found[0]!r}, which the library for Delta tables takes for something "
+            "else",
+            who,
+            "choose a path without \\ [ ] | ^, control characters, and % before two hexadecimal digits",
+        )
 
 
 @dataclass(frozen=True)

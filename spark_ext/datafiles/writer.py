@@ -8,7 +8,9 @@ owner, so that the files of a dead incarnation can be found.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 import secrets
 import time
@@ -16,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spark_ext.errors import NOTHING_VISIBLE, DataError
 from spark_ext.model.commits import Epoch, Task
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 MOST_OPEN_FILES = 64
 """Maximum number of files that one task keeps open; with more partition values some are closed early."""
+
+LONGEST_NAME = 255
+"""Maximum length of the name of a file or folder, bytes: that of every usual file system."""
 
 _NAME = re.compile(r"part-(?P<uid>.+)-i(?P<incarnation>\d+)-e(?P<epoch>\d+)-p\d+-a\d+-[0-9a-f]{16}(\.\w+){1,2}")
 
@@ -195,6 +201,7 @@ class DataFileWriter:
 
         Raises:
             OSError: a file cannot be written.
+            DataError: a partition value is too long for the name of a folder.
         """
         try:
             for batch in batches:
@@ -236,13 +243,45 @@ class DataFileWriter:
         compression = self._layout.compression
         return ".parquet" if compression == "none" else f".{compression}.parquet"
 
+    def _folders(self, partition: Mapping[str, str | None]) -> str:
+        """The folder of a file, with a slash at its end.
+
+        Raises:
+            DataError: no file system has such a name: a retry would not help.
+        """
+        folders = [self._folder(*item) for item in partition.items()]
+        for column, folder in zip(partition, folders, strict=True):
+            size = len(os.fsencode(folder))
+            if self._place.local is not None and size > LONGEST_NAME:
+                raise self._too_long(
+                    f"a value of the partition column '{column}' makes the name of a folder {size} bytes long; file "
+                    f"systems allow {LONGEST_NAME}: {folder[:60]}..."
+                )
+        return "".join(folder + "/" for folder in folders)
+
+    def _too_long(self, what: str) -> DataError:
+        return DataError(
+            what,
+            operator=f"sink '{self._task.sink}', epoch {self._task.epoch}, partition {self._task.partition}",
+            kept=NOTHING_VISIBLE,
+            do="shorten the value in the query, or partition by other columns",
+        )
+
+    def _opened(self, path: str) -> OpenFile:
+        try:
+            return self._open(path)
+        except OSError as problem:
+            if problem.errno != errno.ENAMETOOLONG:
+                raise
+            raise self._too_long(f"the path of a file is too long for the file system: {path[:200]}...") from problem
+
     def _open(self, path: str) -> OpenFile:
         return _File(self._place, path, self._file_schema, self._leaves, self._named, self._layout)
 
     def _collect(self, key: tuple[str | None, ...], partition: Mapping[str, str | None], batch: pa.RecordBatch) -> None:
         group = self._groups.get(key)
         if group is None:
-            group = _Group(partition, "".join(self._folder(*item) + "/" for item in partition.items()))
+            group = _Group(partition, self._folders(partition))
             self._groups[key] = group
         for part in _pieces(batch, self._layout.row_group_rows - group.rows, self._layout.row_group_rows):
             size = part.nbytes
@@ -262,7 +301,7 @@ class DataFileWriter:
             self._make_room()
             path = group.folder + file_name(self._task, self._suffix)
             self._begun.append(path)  # before it exists: a full disk may leave an empty file
-            group.file = self._open(path)
+            group.file = self._opened(path)
         size = group.file.write(table)
         self._waiting -= group.size
         group.batches, group.rows, group.size = [], 0, 0

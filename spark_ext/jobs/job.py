@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.control.events import request
+from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.identity import unknown
@@ -80,6 +81,7 @@ class Job:
         self.settings = JobSettings.of(name, settings)
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
+        check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
         self._spark = spark
         self._takeover = takeover
         self._specs: list[QuerySpec] = []

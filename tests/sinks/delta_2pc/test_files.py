@@ -245,3 +245,25 @@ def test_layouts_that_cannot_be_are_refused(tmp_path: Path, text: str, partition
     schema = ddl(text)
     with pytest.raises(ConfigurationError, match=message):
         Driver(tmp_path / "t", schema, options={"partition_by": partition_by}).sink().validate(schema)
+
+
+def test_a_partition_column_that_no_folder_can_have_as_its_name_is_bad_data(tmp_path: Path) -> None:
+    """Finding 12: values are cut in folders' names, the names of columns are not. It was retried as an outage."""
+    name = "ä" * 60
+    driver = Driver(tmp_path / "t", ddl(f"id long, {name} string"), options={"partition_by": name})
+    with pytest.raises(DataError, match=r"makes the name of a folder \d+ bytes long"):
+        driver.write(0, [{"id": 1, name: "x"}])
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a\\b", "a[b]", "a|b", "a^b", "a\tb"])
+def test_paths_that_delta_rs_takes_for_others_are_refused(tmp_path: Path, name: str) -> None:
+    """Finding 18: the first epoch failed, in the library's words or by a panic of it."""
+    with pytest.raises(ConfigurationError, match="takes for something else"):
+        Driver(tmp_path / name).sink()
+
+
+@pytest.mark.parametrize("name", ["a%b 20%", "a{b}?#", "ä~日本", "a'b\"c;&$!,()+*:<>`@="])
+def test_other_paths_work(tmp_path: Path, name: str) -> None:
+    driver = Driver(tmp_path / name)
+    driver.run(0, numbered(0, 3))
+    assert table(tmp_path / name).num_rows == 3

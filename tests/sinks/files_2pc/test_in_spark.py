@@ -161,3 +161,15 @@ def test_a_folder_without_epochs_has_its_columns(spark: SparkSession, tmp_path: 
     frame = read(spark, tmp_path)
     assert frame.schema.simpleString() == "struct<id:bigint,at:timestamp>"
     assert frame.count() == 0
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_paths_are_not_patterns(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """Finding 18: a path with a character of patterns could not be read, or another folder's files were."""
+    ids = {"a[b]": 1, "ab": 2, "a{b,c}": 3, "a\\b": 4, "a*": 5, "a%20b ?": 6}
+    # In CSV the only other column could be an empty line.
+    options = {} if kind == "csv" else {"partition_by": "id"}
+    for name, number in ids.items():
+        path = tmp_path / name
+        written(path, kind, NUMBERS, numbered(number, number + 1), **options)
+        assert [row["id"] for row in found(spark, path)] == [number]

@@ -293,3 +293,26 @@ def test_a_read_only_disk_is_reported_at_the_start(disk: Path) -> None:
         second.claim()
     assert "permissions" in caught.value.do
     assert second.target.ids() == list(range(5)), "it can be read"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_partition_value_that_no_folder_can_have_as_its_name_is_bad_data(tmp_path: Path, kind: str) -> None:
+    """Finding 12: bytes count, also those that escaping adds. It was retried as an outage."""
+    schema = columns("id bigint, name string, n int")
+    for number, (character, most) in enumerate({"x": 250, "ä": 125, "/": 83}.items()):
+        driver = Driver(FilesTarget(tmp_path / str(number), kind), schema=schema, options={"partition_by": "name"})
+        driver.claim()
+        driver.run(0, [{"id": 1, "name": character * most, "n": 1}])
+        with pytest.raises(DataError, match=r"'name' makes the name of a folder 25[6-8] bytes long.*allow 255"):
+            driver.run(1, [{"id": 2, "name": character * (most + 1), "n": 2}])
+        assert len(committed_files(tmp_path / str(number))) == 1 and driver.target.leftovers() == set()
+
+
+def test_a_path_that_is_too_long_is_bad_data(tmp_path: Path) -> None:
+    """Finding 12: each of the names is short enough."""
+    schema = columns(", ".join(["id bigint", *(f"p{number} string" for number in range(20))]))
+    options = {"partition_by": ",".join(f"p{number}" for number in range(20))}
+    driver = Driver(FilesTarget(tmp_path / "out", "parquet"), schema=schema, options=options)
+    driver.claim()
+    with pytest.raises(DataError, match="the path of a file is too long"):
+        driver.run(0, [{"id": 1} | {f"p{number}": "x" * 240 for number in range(20)}])

@@ -213,7 +213,7 @@ def test_a_temporary_table_is_refused(database: Database) -> None:
     schema = columns("id bigint, name string")
     sink = PostgresTarget(database, "pg_temp.out", create_table="true").sink()
     sink.validate(schema)
-    with pytest.raises(ConfigurationError, match="the table 'pg_temp.out' is temporary"):
+    with pytest.raises(ConfigurationError, match=r"the table 'pg_temp\.out' is temporary"):
         sink.claim(Claim("out", "job", "job-1", 1, 0))
 
 
