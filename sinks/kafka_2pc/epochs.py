@@ -77,12 +77,12 @@ class EpochRecord:
                 how = "created again" if found[topic] else "deleted"
                 raise not_the_target(f"the topic '{topic}' was {how}", who)
 
-    def with_epoch(self, epoch: Epoch, topics: Mapping[str, str]) -> EpochRecord:
+    def with_epoch(self, epoch: Epoch, topics: Mapping[str, str] | None = None) -> EpochRecord:
         """The record with this epoch as the last one, and the ids of its topics."""
         others = {name: number for name, number in self.epochs.items() if name != epoch.application}
         kept = dict(list(others.items())[-(APPLICATIONS - 1) :])
         epochs = {**kept, epoch.application: epoch.number}
-        known = dict(list({**topics, **self.topics}.items())[:TOPICS])
+        known = dict(list({**(topics or {}), **self.topics}.items())[:TOPICS])
         return replace(self, incarnation=epoch.incarnation, start=epoch.start, epochs=epochs, topics=known)
 
     def claimed(self, claim: Claim, topics: Mapping[str, str]) -> EpochRecord:

@@ -95,7 +95,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         if empty and not mine.in_job:
             return  # nothing is fenced
         query_id = self._query_id(written) or ""
-        before = remembered(mine.checkpoint, kept=True) if mine.in_job else None
+        before = remembered(mine.checkpoint, kept=True) if mine.checkpoint else None
         epoch = Epoch(
             sink=self._uid,
             lineage=mine.lineage,
@@ -113,7 +113,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         reach(FailPoint.SINK_BEFORE_COMMIT)
         self._with_retries(epoch, prepared)
         reach(FailPoint.SINK_COMMITTED)
-        if mine.in_job:
+        if mine.checkpoint:
             remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId))
         tune()
 
