@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.clients.kafka import KafkaOptions, admin, answered, library, offsets, partitions, to_error, unanswered
 from spark_ext.errors import ConfigurationError, StorageError, refused
-from spark_ext.model.commits import FenceMark
+from spark_ext.model.commits import FenceMark, not_the_target
 from spark_ext.sinks.contract import Claim, Epoch
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ PARTITIONS: Final = 8
 
 APPLICATIONS: Final = 100
 """Number of queries whose epochs a record keeps: a sink outside a job may serve many, one after the other."""
+
+TOPICS: Final = 100
+"""Number of topics whose ids a record keeps."""
 
 _VERSION: Final = 1
 _KEPT: Final = "the target is unchanged"
@@ -47,6 +50,8 @@ class EpochRecord:
     job_id: str = ""
     epochs: Mapping[str, int] = field(default_factory=dict)
     """The last epoch by `Epoch.application`, the most recent one last."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the topics that it writes, by name, at most `TOPICS`."""
 
     @property
     def mark(self) -> FenceMark:
@@ -57,20 +62,37 @@ class EpochRecord:
         """Whether the epoch, or a later one of its query, is committed."""
         return self.epochs.get(epoch.application, -1) >= epoch.number
 
-    def with_epoch(self, epoch: Epoch) -> EpochRecord:
-        """The record with this epoch as the last one."""
+    def check_topics(self, found: Mapping[str, str], who: str) -> None:
+        """Compare the topics with those that were written before.
+
+        Args:
+            found: ids of topics as they are now; "" for one that does not exist.
+            who: for messages.
+
+        Raises:
+            StateError: one was deleted, and perhaps created again.
+        """
+        for topic, identity in self.topics.items():
+            if topic in found and found[topic] != identity:
+                how = "created again" if found[topic] else "deleted"
+                raise not_the_target(f"the topic '{topic}' was {how}", who)
+
+    def with_epoch(self, epoch: Epoch, topics: Mapping[str, str] | None = None) -> EpochRecord:
+        """The record with this epoch as the last one, and the ids of its topics."""
         others = {name: number for name, number in self.epochs.items() if name != epoch.application}
         kept = dict(list(others.items())[-(APPLICATIONS - 1) :])
         epochs = {**kept, epoch.application: epoch.number}
-        return replace(self, incarnation=epoch.incarnation, start=epoch.start, epochs=epochs)
+        known = dict(list({**(topics or {}), **self.topics}.items())[:TOPICS])
+        return replace(self, incarnation=epoch.incarnation, start=epoch.start, epochs=epochs, topics=known)
 
-    def claimed(self, claim: Claim) -> EpochRecord:
-        """The record with a new owner."""
-        return replace(self, incarnation=claim.incarnation, start=claim.start, job=claim.job, job_id=claim.job_id)
+    def claimed(self, claim: Claim, topics: Mapping[str, str]) -> EpochRecord:
+        """The record with a new owner, and the ids of the topics as they are now."""
+        owner = replace(self, incarnation=claim.incarnation, start=claim.start, job=claim.job, job_id=claim.job_id)
+        return replace(owner, topics={**self.topics, **topics})
 
     def to_bytes(self) -> bytes:
         """The value of the message."""
-        names = ("incarnation", "start", "job", "job_id", "epochs")
+        names = ("incarnation", "start", "job", "job_id", "epochs", "topics")
         return json.dumps({"version": _VERSION, **{name: getattr(self, name) for name in names}}).encode()
 
     @classmethod
@@ -89,6 +111,7 @@ class EpochRecord:
                     job=found["job"],
                     job_id=found["job_id"],
                     epochs=found["epochs"],
+                    topics=found.get("topics", {}),
                 )
         except (ValueError, KeyError, TypeError):
             pass

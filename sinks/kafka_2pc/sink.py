@@ -8,15 +8,15 @@ together with a record of the epoch (`epochs`). See `docs/kafka_2pc.md` for the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 from pyspark.sql.types import StructType
 
-from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions
-from spark_ext.errors import NOTHING_DONE, FencedError, refused
+from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions, topic_ids
+from spark_ext.errors import NOTHING_DONE, NOTHING_VISIBLE, FencedError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.identity import Identity
@@ -171,13 +171,14 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 epoch.mark,
                 lambda record: self._refuse_newer(record, epoch.mark),
             )
-            self._check(held.record, epoch)
+            topics = self._topic_ids({topic for one in prepared for topic, _ in one.topics}) if epoch.start else {}
+            self._check(held.record, epoch, topics)
             if held.record.holds(epoch):
                 outcome = CommitOutcome.ALREADY_COMMITTED
             else:
                 held.require(prepared)
                 messages = (batch for one in prepared for batch in staging.read(one))
-                held.publish(messages, options.topic, held.record.with_epoch(epoch))
+                held.publish(messages, options.topic, held.record.with_epoch(epoch, topics))
                 outcome = CommitOutcome.COMMITTED
                 reach(FailPoint.KAFKA_COMMITTED)
         except BaseException:
@@ -191,11 +192,23 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         """Read the sink's record, without waiting for open transactions of other sinks."""
         record = self._epochs.look(settled=False)
         self._refuse_newer(record, epoch.mark)
-        self._check(record, epoch)
+        self._check(record, epoch, self._topic_ids(record.topics))
 
-    def _check(self, record: EpochRecord, epoch: Epoch) -> None:
+    def _check(self, record: EpochRecord, epoch: Epoch, topics: Mapping[str, str]) -> None:
         mark = record.mark if record.incarnation else None
         epoch.check_target(mark, record.epochs.get(epoch.application), self._epochs_who)
+        record.check_topics(topics, self._epochs_who)
+
+    def _topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """The ids of topics; "" for one that does not exist."""
+        if not topics:
+            return {}
+        from spark_ext.sinks.kafka_2pc.epochs import TOPICS
+
+        asked = sorted(topics)[:TOPICS]
+        with admin(self.options, self._who) as client:
+            found = topic_ids(client, asked, self.options.request_timeout / 1000, self._who, NOTHING_VISIBLE)
+        return {topic: found.get(topic, "") for topic in asked}
 
     @property
     def _epochs_who(self) -> str:
@@ -213,15 +226,16 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         self._place(claim.state)
         reach(FailPoint.KAFKA_BEFORE_FENCE)
         forget(options, self._epochs)
+        topics = self._topic_ids([options.topic] if options.topic else [])
         try:
             held = session(
                 options,
                 self._epochs,
                 self._limits,
                 claim.mark,
-                lambda record: self._refuse_other(record, claim),
+                lambda record: self._refuse_other(record, claim, topics),
             )
-            held.publish((), options.topic, held.record.claimed(claim))
+            held.publish((), options.topic, held.record.claimed(claim, topics))
         finally:
             # Epochs are committed by another process.
             forget(options, self._epochs)
@@ -240,7 +254,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 do="nothing: the newer incarnation continues; make sure that only one is started",
             )
 
-    def _refuse_other(self, record: EpochRecord, claim: Claim) -> None:
+    def _refuse_other(self, record: EpochRecord, claim: Claim, topics: Mapping[str, str]) -> None:
         if record.job_id not in ("", claim.job_id):
             raise refused(
                 f"job '{record.job}' wrote to this target under the sink uid '{claim.sink}': it is another job, or the "
@@ -250,4 +264,7 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 kept="the target is unchanged",
             )
         self._refuse_newer(record, claim.mark)
-        claim.check_state(claim.known(record.epochs), self._epochs_who)
+        known = claim.known(record.epochs)
+        claim.check_state(known, self._epochs_who)
+        if known:
+            record.check_topics(topics, self._epochs_who)

@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.spark.spark_log import local_path
+from spark_ext.errors import ConfigurationError
+from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -64,6 +65,26 @@ def remember(checkpoint: str, position: Position) -> None:
     _newest[checkpoint] = position
     with suppress(OSError, ValueError):
         _write(checkpoint, json.dumps(asdict(position)))
+
+
+def refuse_other_uid(checkpoint: str, uid: str, lineage: int, query_id: str | None) -> None:
+    """Refuse another uid for a sink whose last epoch Spark is going to repeat: under that uid it would be a new one.
+
+    Raises:
+        ConfigurationError: names both uids, and the epoch.
+    """
+    last = remembered(checkpoint)
+    if last is None or last.sink == uid or last.of(last.sink, lineage, query_id) is None:
+        return
+    if SparkLog(checkpoint).is_committed(last.epoch):
+        return
+    raise ConfigurationError(
+        f"the sink's uid was '{last.sink}' and is '{uid}' now, and epoch {last.epoch} was committed under the former "
+        "one just before a crash: it is going to be repeated, and would be written twice",
+        operator=f"sink '{uid}', checkpoint {checkpoint}",
+        kept="nothing was started",
+        do=f"start the job once with the uid '{last.sink}', stop it, and change the uid then",
+    )
 
 
 def _read(checkpoint: str) -> str:

@@ -113,7 +113,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         reach(FailPoint.SINK_BEFORE_COMMIT)
         self._with_retries(epoch, prepared)
         reach(FailPoint.SINK_COMMITTED)
-        if mine is not None:
+        if mine.checkpoint:
             remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId))
         tune()
 

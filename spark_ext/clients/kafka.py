@@ -318,19 +318,35 @@ def partitions(client: AdminClient, topics: Collection[str], seconds: float, who
     Raises:
         SparkExtError: the brokers refuse the request, or do not answer.
     """
+    described = _described(client, topics, seconds, who, kept)
+    return {topic: 0 if one is None else len(one.partitions) for topic, one in described.items()}
+
+
+def topic_ids(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, str]:
+    """The ids of those topics that exist: a topic that is deleted and created again has another one.
+
+    Raises:
+        SparkExtError: the brokers refuse the request, or do not answer.
+    """
+    described = _described(client, topics, seconds, who, kept)
+    return {topic: str(one.topic_id) for topic, one in described.items() if one is not None}
+
+
+def _described(client: AdminClient, topics: Collection[str], seconds: float, who: str, kept: str) -> dict[str, Any]:
+    """The brokers' descriptions; None for a topic that does not exist."""
     import confluent_kafka as kafka
 
     asked = client.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=seconds)
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     for topic, answer in asked.items():
         try:
-            found[topic] = len(answered(answer, seconds + 1).partitions)
+            found[topic] = answered(answer, seconds + 1)
         except TimeoutError as problem:
             raise unanswered(who, seconds, kept) from problem
         except kafka.KafkaException as problem:
             if problem.args[0].name() not in _NO_TOPIC:
                 raise to_error(problem.args[0], f"topic '{topic}' could not be described", who, kept) from problem
-            found[topic] = 0
+            found[topic] = None
     return found
 
 

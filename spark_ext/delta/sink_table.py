@@ -45,6 +45,8 @@ class _Kept(threading.local):
 
     def __init__(self) -> None:
         self.logs: dict[tuple[str, str], tuple[tuple[object, ...], FencedLog]] = {}
+        self.checked: dict[tuple[str, str], int] = {}
+        """Versions up to which no RESTORE was found."""
 
 
 _kept = _Kept()
@@ -159,6 +161,7 @@ class Target:
         if log is None or owner != whose:
             log = self._log()
             _kept.logs[key] = (whose, log)
+            _kept.checked.pop(key, None)
         return log
 
     def facts(self, table: DeltaTable) -> TableFacts:
@@ -251,10 +254,9 @@ class Target:
         log = self._kept_log(epoch)
         fence = self.fence(epoch.mark)
         carried = fence.transactions if fence else ()
-        seen = log.version
 
         def attempt(table: DeltaTable | None) -> tuple[CommitOutcome, int] | None:
-            self._check_target(log, epoch, seen)
+            self._check_target(log, epoch)
             if table is None:
                 parquet_types.check_input(schema, self._partition_by, self.who)
                 reach(FailPoint.DELTA_BEFORE_CREATE)
@@ -289,18 +291,16 @@ class Target:
         """
         log = self._kept_log(epoch)
         with log.lock:
-            seen = log.version
             log.notice_loss()
             log.refresh()
-            self._check_target(log, epoch, seen)
+            self._check_target(log, epoch)
 
-    def _check_target(self, log: FencedLog, epoch: Epoch, seen: int | None) -> None:
+    def _check_target(self, log: FencedLog, epoch: Epoch) -> None:
         """Compare the table, as last seen, with what was claimed and committed; see `Epoch.check_target`.
 
         Args:
             log: the table's.
             epoch: to be committed next.
-            seen: version at the look before; None: this is the first one.
         """
         fence = self.fence(epoch.mark)
         if fence is None or (log.handle is None and not epoch.start and epoch.previous is None):
@@ -310,7 +310,9 @@ class Target:
         log.check(fence)
         epoch.check_target(fence.held_mark(log.held), log.held(epoch.application), self.who)
         if epoch.start:
-            self._refuse_restored(log.handle, seen)
+            key, version = (self.location.uri, self.uid), log.handle.version()
+            self._refuse_restored(log.handle, _kept.checked.get(key))
+            _kept.checked[key] = version
 
     def _refuse_restored(self, table: DeltaTable, seen: int | None) -> None:
         """Refuse a table that RESTORE has put back since the sink's last commit: its numbers stay, its rows go.

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model import query_offsets
 from spark_ext.model.commits import Claim, Epoch
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.queries import operators
-from spark_ext.sinks.runtime.position import Position, remembered
+from spark_ext.sinks.runtime.position import refuse_other_uid, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.sources.contract import Committed
 from spark_ext.spark import jvm
@@ -65,7 +64,7 @@ class OperatorHooks:
         schema = jvm.writer_frame(self._spec.writer).schema
         query_id, planned = self._planned()
         last = remembered(self._checkpoint)
-        self._refuse_other_uid(last, spec.uid, query_id)
+        refuse_other_uid(self._checkpoint, spec.uid, self._lineage, query_id)
         claim = Claim(
             sink=spec.uid,
             job=context.job,
@@ -97,20 +96,6 @@ class OperatorHooks:
             if local_path(self._checkpoint) is not None:
                 raise
             return None, None
-
-    def _refuse_other_uid(self, last: Position | None, uid: str, query_id: str | None) -> None:
-        """Refuse another uid for a sink whose last epoch Spark is going to repeat: under it the epoch would be new."""
-        if last is None or last.sink == uid or last.of(last.sink, self._lineage, query_id) is None:
-            return
-        if SparkLog(self._checkpoint).is_committed(last.epoch):
-            return
-        raise ConfigurationError(
-            f"the sink's uid was '{last.sink}' and is '{uid}' now, and epoch {last.epoch} was committed under the "
-            "former one just before a crash: it is going to be repeated, and would be written twice",
-            operator=f"query '{self._spec.uid}'",
-            kept="nothing was started",
-            do=f"start the job once with the uid '{last.sink}', stop it, and change the uid then",
-        )
 
     @guarded()
     def open(self, ended: Collection[str]) -> None:

@@ -42,7 +42,9 @@ SINK_BUGS = {
         'where id = ?", [epoch.application]', 'order by epoch desc limit 1"', ("c10_two_jobs",)
     ),
     "does not look at the fence when it commits": Bug(
-        "self._refuse_others(db, epoch.mark)", "pass", ("c7_", "c11_", "i5_")
+        "epoch.check_target(self._held(db), last, self._who)",
+        "pass",
+        ("c7_", "c11_", "i5_an_equal", "i5_an_empty", "i7_a_target_that_is_dropped_under"),
     ),
     "does not look whose the uid is": Bug("if owner and owner[0] != claim.job_id:", "if False:", ("c10_the_same_uid",)),
     "shows rows before the epoch is there": Bug(

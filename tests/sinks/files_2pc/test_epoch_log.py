@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ext.errors import CommitError, StateError
+from spark_ext.model.commits import FenceMark
 from spark_ext.sinks.files_2pc import epoch_log
 from spark_ext.sinks.files_2pc.epoch_log import Entry, EpochLog, LogState, put_if_absent
 
@@ -51,6 +53,17 @@ def test_a_log_is_the_fold_of_its_entries_however_they_were_merged(
         write(EpochLog(folder, span), entry)
         assert EpochLog(folder, span).state() == state
     assert list(EpochLog(folder, span).entries()) == wanted
+
+
+def test_a_claim_of_an_older_release_has_no_random_number() -> None:
+    """So a newer start takes the folder over, and the segments that it wrote are read."""
+    old = LogState().after({"kind": "claim", "incarnation": 3, "job": "j", "job_id": "i"})
+    FenceMark(4, 5).check(old.mark, "")
+    new = old.after({"kind": "claim", "incarnation": 4, "start": 5, "job": "j", "job_id": "i"})
+    assert (old.mark, new.mark) == (FenceMark(3), FenceMark(4, 5))
+    held = asdict(old)
+    del held["start"]
+    assert LogState(**held) == old
 
 
 def test_a_log_of_many_entries_has_few_files(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from spark_ext.errors import (
     TransientError,
 )
 from spark_ext.schemas.ddl import columns
-from spark_ext.sinks.contract import CommitOutcome, Epoch, Task
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, FenceMark, Task
 from spark_ext.sinks.kafka_2pc.epochs import PARTITIONS, EpochRecord
 from tests.servers.kafka import Broker
 from tests.sinks.kafka_2pc.kafka_hand import QUERY, VALUE, Sink, values
@@ -260,3 +260,14 @@ def test_a_record_keeps_the_last_queries_and_not_all() -> None:
     assert record.holds(Epoch("out", 0, "query-249", 249, 0)) and record.holds(Epoch("out", 0, "query-150", 150, 0))
     assert not record.holds(Epoch("out", 0, "query-149", 149, 0))
     assert EpochRecord.from_bytes(record.to_bytes(), "") == record
+
+
+def test_a_record_of_an_older_release_is_taken_over() -> None:
+    """It has neither the start's random number nor the topics' ids."""
+    raw = json.dumps({"version": 1, "incarnation": 3, "job": "j", "job_id": "i", "epochs": {"spark_ext:out:1:q": 7}})
+    record = EpochRecord.from_bytes(raw.encode(), "")
+    FenceMark(4, 5).check(record.mark, "")
+    claim = Claim("out", "j", "i", 4, 1, start=5)
+    assert claim.known(record.epochs) == {"q": 7}
+    assert record.claimed(claim, {"t": "id"}).mark == FenceMark(4, 5)
+    record.check_topics({"t": "another"}, "")
