@@ -1,4 +1,4 @@
-"""Loaded by pytest as the entry point `spark_ext`: the kit's assertions say what differs, as those of a test file do."""
+"""Loaded by pytest as the entry point `spark_ext`: the kit's assertions say what differs, as those of a test do."""
 
 import pytest
 

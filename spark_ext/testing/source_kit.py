@@ -15,7 +15,7 @@ import gc
 import json
 import random
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -359,9 +359,9 @@ class _Zoned:
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """The source's batches."""
         for batch in self._source.read(channel, start, end):
-            for field in self._declared:
-                if field.name in batch.schema.names:
-                    _check_zone(field.name, field.type, batch.schema.field(field.name).type)
+            for column in self._declared:
+                if column.name in batch.schema.names:
+                    _check_zone(column.name, column.type, batch.schema.field(column.name).type)
             yield batch
 
 

@@ -167,23 +167,23 @@ class Times(Counters):
     """One column of times, with another zone than is declared."""
 
     declared_as = ""
-    given: pa.DataType
+    in_batches: pa.DataType
 
     def schema(self) -> str:
         return f"at {self.declared_as}"
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_arrays([pa.array(range(start, end), pa.int64()).cast(self.given)], ["at"])
+        yield pa.RecordBatch.from_arrays([pa.array(range(start, end), pa.int64()).cast(self.in_batches)], ["at"])
 
 
 class WallClock(Times):
     declared_as = "timestamp_ntz"
-    given = pa.timestamp("us", tz="UTC")
+    in_batches = pa.timestamp("us", tz="UTC")
 
 
 class Instant(Times):
     declared_as = "timestamp"
-    given = pa.timestamp("us")
+    in_batches = pa.timestamp("us")
 
 
 @pytest.mark.parametrize("kind", [WallClock, Instant])
@@ -203,7 +203,7 @@ def test_times_with_another_zone_than_declared_are_noticed(kind: type[Times]) ->
 
 
 def test_two_jobs_beside_each_other_have_a_query_id_each() -> None:
-    """Finding 29: with one id for both, a sink whose names rest on Spark's query id failed a test that it had to pass."""
+    """Finding 29: with one id for both, a sink whose names rest on Spark's query id failed without a fault."""
     target: Any = None
     ids = [[beside(target, mine, incarnation).query_id for incarnation in (1, 2)] for mine in (0, 1)]
     assert ids[0][0] == ids[0][1] and ids[1][0] == ids[1][1]
@@ -240,4 +240,4 @@ def test_a_lost_row_is_shown(tmp_path: Path) -> None:
         timeout=300,
         check=False,
     )
-    assert re.search(r"^E +(AssertionError: )?assert \[.*'n': ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^E +At index 0 diff: .*'n': 1.* != .*'n': 0", done.stdout, re.MULTILINE), done.stdout
