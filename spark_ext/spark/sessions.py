@@ -8,7 +8,6 @@ spark-submit) only needs `register`.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.masking import logger
 from spark_ext.spark import environment, formats, jvm, registry, short_errors
 from spark_ext.spark.jars import delta_jars
 from spark_ext.spark.spark_home import home_without_zip
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from spark_ext.spark.connector import Connector
 
-log = logging.getLogger("spark_ext.session")
+log = logger("spark_ext.session")
 
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")
 _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
