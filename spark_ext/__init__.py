@@ -15,6 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from spark_ext import errors as errors
     from spark_ext.asynchronous import async_map as async_map
     from spark_ext.jobs.job import Job as Job
@@ -38,6 +40,10 @@ __all__ = ["Job", "JobResult", "async_map", "errors", "register", "session", "wi
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("spark-ext")
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module 'spark_ext' has no attribute {name!r}")

@@ -130,6 +130,7 @@ def _event_time(df: DataFrame, column: str, who: str) -> int:
 
 def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, event_time: int, flag: str) -> DataFrame:
     """The marker row with the columns of the user's rows, and the flag."""
+    jvm.activate_if_none(spark)
     uid = marker_uid(watches)
     reader = spark.readStream.format(FORMAT).option("uid", uid).option("watches", ",".join(watches))
     if jvm.is_on(spark, jvm.SOURCE_EVOLUTION):

@@ -112,7 +112,7 @@ class Job:
 
         Args:
             uid: the query's stable name; its checkpoint is kept under it.
-            writer: `df.writeStream...`, without trigger and checkpoint location.
+            writer: `df.writeStream...`, without trigger, checkpoint location, `start` and `toTable`.
             available_now: the query's input ends with what is there when it starts; for Spark's own sources, which
                 have no end. It has finished when a further run finds nothing to read.
             renamed_from: the uid that the query had before: it continues exactly where it was. May stay there.
@@ -120,7 +120,8 @@ class Job:
                 to: `("orders.path",)` is the option `path` of the operator `orders`. Remove it after the next start.
 
         Raises:
-            ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised.
+            ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised, or
+                something on the writer would be ignored; see `queries.writer_checks`.
         """
         if self._coordinator is not None:
             raise ConfigurationError(
@@ -257,6 +258,15 @@ class Job:
             if self._result is None:
                 assert self._context is not None
                 self._result = job_result(job_snapshot(self.state_directory, self._started, self._context, coordinator))
+                for query in self._result.queries:
+                    if query.finished and not query.finished_before and query.state_rows:
+                        log.warning(
+                            "query '%s' of job '%s' has finished with %d rows in its state, which no end of input has "
+                            "emptied: open windows and unmatched rows among them are not in its output",
+                            query.uid,
+                            self.name,
+                            query.state_rows,
+                        )
             return self._result
 
     def stop(self, timeout: float | None = None) -> JobResult:

@@ -1,5 +1,6 @@
-"""A failure that came through Spark as one of our errors: the one that a worker raised, what Spark itself says, or the
-most telling line of its stacks.
+"""A failure that came through Spark as one of our errors.
+
+It is the error that a worker raised, what Spark itself says, or the most telling line of the stacks.
 
 Only what carries the mark of this session's workers counts as an error of ours, and only what Java wrote as Spark's
 word: the message of a user's exception decides nothing. Pure.

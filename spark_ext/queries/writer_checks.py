@@ -1,5 +1,6 @@
-"""What a query is refused for when it is added, before anything is started: everything on its writer or in its plan that
-a job, or a sink, could only ignore.
+"""What a query is refused for when it is added, before anything is started.
+
+That is everything on its writer or in its plan that a job, or a sink, could only ignore.
 """
 
 from __future__ import annotations

@@ -193,6 +193,12 @@ def activate(spark: SparkSession) -> None:
     _jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
 
 
+def activate_if_none(spark: SparkSession) -> None:
+    """Make a session the active one of the calling thread, unless that has one; see `activate`."""
+    if _jvm(spark).org.apache.spark.sql.SparkSession.getActiveSession().isEmpty():
+        activate(spark)
+
+
 def silence(spark: SparkSession) -> None:
     """Switch off Spark's own logging, for a program that reports failures itself and would show each twice."""
     log4j = _jvm(spark).org.apache.logging.log4j

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext import errors, failpoints
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.masking import logger
 from spark_ext.spark import environment, formats, jvm, registry, short_errors
 from spark_ext.spark.jars import delta_jars
 from spark_ext.spark.spark_home import home_without_zip
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
     from spark_ext.spark.connector import Connector
+
+log = logger("spark_ext.session")
 
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")
 _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
@@ -86,6 +89,9 @@ def register(
 ) -> None:
     """Register the sources and sinks of spark-ext, and further ones, with a session. It may be called repeatedly.
 
+    In a thread of its own, in which Spark has no active session and finds no format of Python's, it also makes this
+    session the active one. Settings of the session that are costly for jobs are logged, once.
+
     The class registered last under a format name wins, in the session and in this process. No thread is started and no
     file is created. The workers get environment variables: the directory of the session registry (created by the first
     job that starts), the session's parallelism, and the mark of its workers' errors.
@@ -116,6 +122,38 @@ def register(
     for kind, wrapped in connectors:
         formats.add(kind)
         spark.dataSource.register(wrapped)
+    jvm.activate_if_none(spark)
+    _advise(spark)
+
+
+_ADVISED: Final = {
+    "spark.sql.shuffle.partitions": ("200", "each stateful epoch runs 200 tasks; twice the number of cores is enough"),
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+        "state is kept on the heap; RocksDBStateStoreProvider keeps it outside",
+    ),
+    "spark.sql.execution.arrow.maxBytesPerBatch": (
+        "67108864",
+        "the size of each row is added up; 2147483647 switches this off, and passing rows to Python is faster",
+    ),
+}
+"""Settings that `session` changes: Spark's default, and what it costs a job."""
+
+_advised: set[str] = set()
+"""Applications that have been advised."""
+
+
+def _advise(spark: SparkSession) -> None:
+    """Say once which settings of a session that was not made by `session` are costly for jobs."""
+    application = str(spark.sparkContext.applicationId)
+    found = [
+        f"{key} is {value}: {words}"
+        for key, (default, words) in _ADVISED.items()
+        if (value := str(spark.conf.get(key, default))).removesuffix("b") == default
+    ]
+    if found and application not in _advised:
+        log.warning("this session has settings of Spark's that are costly for jobs; %s", "; ".join(found))
+    _advised.add(application)
 
 
 def _check(spark: SparkSession, require_delta: bool) -> None:

@@ -7,13 +7,15 @@ traceback is shown with the environment variable SPARK_EXT_TRACEBACK=1, and stay
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from spark_ext.errors import SparkExtError, from_text
+from spark_ext.errors import ConfigurationError, SparkExtError, from_text
+from spark_ext.spark import formats
 
 VARIABLE: Final = "SPARK_EXT_TRACEBACK"
 
@@ -34,8 +36,22 @@ def ours(problem: BaseException) -> SparkExtError | None:
     """The error itself, or the one of a worker in an exception of Spark's; None if it is neither."""
     if isinstance(problem, SparkExtError):
         return problem
-    is_sparks = type(problem).__module__.startswith(("pyspark.", "py4j."))
-    return from_text(str(problem), marked=True) if is_sparks else None
+    if not type(problem).__module__.startswith(("pyspark.", "py4j.")):
+        return None
+    return from_text(str(problem), marked=True) or _format_not_found(str(problem))
+
+
+def _format_not_found(text: str) -> SparkExtError | None:
+    match = re.search(r"\[DATA_SOURCE_NOT_FOUND\] [^:]*: (\S+?)\. ", text)
+    if match is None or formats.find(match[1]) is None:
+        return None
+    return ConfigurationError(
+        f"Spark does not find the format '{match[1]}' in this thread, which has no active session, or one with which "
+        "spark-ext is not registered",
+        operator=f"format '{match[1]}'",
+        kept="nothing was started",
+        do="call spark_ext.register(spark) in this thread before its first load() or start()",
+    )
 
 
 def short(problem: SparkExtError, trace: TracebackType | None) -> str:

@@ -1,8 +1,8 @@
 """Spark's own write-ahead log of a query, read as files: the facts on which the lifecycle is based.
 
-A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then
-one line per source; see `parse_offsets`) and `commits/N` (written after epoch N has been committed by the sink). Spark keeps about 100
-epochs. Listener events are only hints that something has changed here.
+A checkpoint directory holds `metadata` (the query's id), `offsets/N` (written before epoch N runs: a header, then one
+line per source; see `parse_offsets`) and `commits/N` (written after epoch N has been committed by the sink). Spark
+keeps about 100 epochs. Listener events are only hints that something has changed here.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ class SparkLog:
 def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:
     """Parse the text of `offsets/N`; None while Spark is still writing it.
 
-    Version 1 of the log has one line per source, in plan order. Version 2 (`spark.sql.streaming.offsetLog.formatVersion`)
-    has lines `id:offset`: the id is the source's position, or its name where source evolution is on.
+    Version 1 of the log has one line per source, in plan order. Version 2, which the setting
+    `spark.sql.streaming.offsetLog.formatVersion` selects, has lines `id:offset`: the id is the source's position, or
+    its name where source evolution is on.
 
     Raises:
         StateError: the log has a version that is not known.

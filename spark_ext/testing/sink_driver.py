@@ -257,10 +257,16 @@ def run_epoch(target: SinkTarget, incarnation: int, epoch: int, start: int, end:
     driver.run(epoch, numbered(start, end))
 
 
+def beside(target: SinkTarget, mine: int, incarnation: int) -> Driver:
+    """One of several jobs on a target: its uid, its id and Spark's id of its query are its own, in each incarnation."""
+    query_id = f"6f9b3d54-2f5e-4b2c-9a86-0f0f3c1d7e{mine:02x}"
+    return Driver(target, incarnation, uid=f"out-{mine}", job_id=f"job-{mine}", query_id=query_id)
+
+
 def run_job_beside_another(target: SinkTarget, mine: int) -> None:
     """Run a job with its own uid: 8 epochs, then a new start that repeats two of them, then 4 more."""
     for incarnation, epochs in ((1, range(8)), (2, range(6, 12))):
-        driver = Driver(target, incarnation, uid=f"out-{mine}", job_id=f"job-{mine}")
+        driver = beside(target, mine, incarnation)
         driver.claim()
         for epoch in epochs:
             start = mine * 1000 + epoch * 5

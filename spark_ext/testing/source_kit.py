@@ -15,7 +15,7 @@ import gc
 import json
 import random
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -339,7 +339,41 @@ def _check_cuts(piece: Range, cuts: Sequence[tuple[Position, Position]], parts: 
 
 def _read(planning: _Planning, channel: Channel, start: Position, end: Position) -> list[pa.RecordBatch]:
     reader = cloudpickle.loads(planning.shipped)
+    reader._source = _Zoned(reader._source, planning.arrow)
     return list(reader.read(ReadTask((Range(channel.id, channel.data, start, end),))))
+
+
+class _Zoned:
+    """Wraps a source and checks that its times have a zone exactly where they are declared with one.
+
+    At run time a time without a zone is taken for one in UTC, and a time in a zone becomes the wall clock of UTC: both
+    give a value, and often another one than was meant.
+    """
+
+    def __init__(self, source: ChannelSource, declared: pa.Schema) -> None:
+        self._source, self._declared = source, declared
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._source, name)
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        """The source's batches."""
+        for batch in self._source.read(channel, start, end):
+            for column in self._declared:
+                if column.name in batch.schema.names:
+                    _check_zone(column.name, column.type, batch.schema.field(column.name).type)
+            yield batch
+
+
+def _check_zone(name: str, declared: pa.DataType, given: pa.DataType) -> None:
+    if pa.types.is_timestamp(declared) and pa.types.is_timestamp(given):
+        if (declared.tz is None) != (given.tz is None):
+            shown = "timestamp_ntz" if declared.tz is None else "timestamp"
+            raise ContractViolation(f"column '{name}' is declared as {shown}, and its batches have {given}")
+    elif pa.types.is_nested(declared) and pa.types.is_nested(given) and declared.num_fields == given.num_fields:
+        for index in range(declared.num_fields):
+            one, other = declared.field(index), given.field(index)
+            _check_zone(f"{name}.{one.name}", one.type, other.type)
 
 
 def _table(batches: list[pa.RecordBatch], trace: Trace) -> pa.Table:

@@ -84,7 +84,9 @@ def line(snapshot: JobSnapshot) -> Text:
     out.append(f"  {clock(snapshot.seconds)}")
     if snapshot.epochs or snapshot.rows:
         rate = snapshot.rows / snapshot.seconds if snapshot.seconds > 0 else 0.0
-        out.append(f"  {count(snapshot.epochs, 'epoch')}  {count(snapshot.rows, 'row')}  {rate:,.0f} rows/s")
+        # The first epoch of a query may be empty: no rate is no news then.
+        pace = f"  {rate:,.0f} rows/s" if snapshot.rows else ""
+        out.append(f"  {count(snapshot.epochs, 'epoch')}  {count(snapshot.rows, 'row')}{pace}")
     if len(snapshot.queries) == 1:
         (query,) = snapshot.queries
         out.append(_joined(_activity(query), _channels(query)))

@@ -17,6 +17,7 @@ from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.job import Job
 from spark_ext.queries.writer_checks import check_target, check_writer, partition_option
 from spark_ext.spark.jvm import WriterTarget
+from tests.support import validators
 from tests.support.jobs import JobHarness
 
 SINKS = ("delta_2pc", "files_2pc", "kafka_2pc", "http_2pc", "postgres_2pc")
@@ -171,6 +172,14 @@ def test_sparks_own_watermark_over_its_own_source_is_accepted(lab: JobHarness) -
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
     job.add("plain", delta(lab, windows(rate.withWatermark("ts", "1 second"))))
     job.add("batch", lab.source("a").writeStream.format("noop"))
+
+
+@pytest.mark.without_validators(validators.no_state_left, reason="duplicates are remembered without an end")
+def test_state_that_is_left_at_the_end_is_said(lab: JobHarness, caplog: pytest.LogCaptureFixture) -> None:
+    """Finding 22: FINISHED with rows in the state, without a word."""
+    result = lab.run(lab.source(counts="5").dropDuplicates(["n"]))
+    assert result.finished and result.query("q").state_rows == 5
+    assert any("finished with 5 rows in its state" in record.getMessage() for record in caplog.records)
 
 
 def test_partition_by_of_the_writer_partitions_the_table(lab: JobHarness) -> None:

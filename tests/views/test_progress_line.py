@@ -69,6 +69,11 @@ def test_a_rate_needs_time() -> None:
     assert "5 rows  0 rows/s" in line(job(query("q", rows=5, epochs=1), seconds=0)).plain
 
 
+def test_an_empty_first_epoch_has_no_rate() -> None:
+    """Finding 28: `0 rows/s` for as long as nothing had been read."""
+    assert line(job(query("q", epochs=1, last_epoch=0))).plain == "flights RUNNING  0:10  1 epoch  0 rows"
+
+
 def snapshots(*, times: int) -> tuple[list[JobSnapshot], Iterator[bool]]:
     """A job that has one more row with each snapshot, and ends after so many waits."""
     return (
