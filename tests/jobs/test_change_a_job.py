@@ -341,7 +341,6 @@ CHANGES: Final = (
         "continues",
         "says so",
         marks=EXTENDED,
-        marks=EXTENDED,
     ),
     Change(
         "column-type",
