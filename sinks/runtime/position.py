@@ -38,31 +38,41 @@ class Position:
         return self.epoch if (self.sink, self.lineage, self.query_id) == (sink, lineage, query_id) else None
 
 
-_newest: dict[str, Position] = {}
-"""By checkpoint, what this process has written: the committing process reads no file for each epoch."""
+_newest: dict[tuple[str, int], Position] = {}
+"""By checkpoint and start of the job, what this process has written: the committing process reads no file for each
+epoch. Between two starts state and target may both have been put back, or the target exchanged on request."""
 
 
-def remembered(checkpoint: str, *, kept: bool = False) -> Position | None:
+def remembered(checkpoint: str, *, start: int | None = None) -> Position | None:
     """The position of a query's sink; None when nothing is known.
 
     Args:
         checkpoint: local path or URI of Spark's checkpoint.
-        kept: whether what this process wrote last may be used without a look at the file.
+        start: random number of the job's start, for which what this process wrote last may be used without a look at
+            the file; None: look.
     """
-    if kept and checkpoint in _newest:
-        return _newest[checkpoint]
+    if start is not None and (checkpoint, start) in _newest:
+        return _newest[checkpoint, start]
     with suppress(OSError, ValueError, TypeError):  # Arrow's own errors are ValueErrors
         return Position(**json.loads(_read(checkpoint)))
     return None
 
 
-def remember(checkpoint: str, position: Position) -> None:
+def forget(checkpoint: str) -> None:
+    """Nothing is known any more: the query continues in another target, on request."""
+    with suppress(OSError, ValueError):
+        _write(checkpoint, "null")
+
+
+def remember(checkpoint: str, position: Position, start: int) -> None:
     """Store the position after a commit; that of a repeated, older epoch says nothing new."""
-    newest = _newest.get(checkpoint)
+    newest = _newest.get((checkpoint, start))
     known = newest.of(position.sink, position.lineage, position.query_id) if newest else None
     if known is not None and known >= position.epoch:
         return
-    _newest[checkpoint] = position
+    for key in [key for key in _newest if key[0] == checkpoint]:
+        del _newest[key]
+    _newest[checkpoint, start] = position
     with suppress(OSError, ValueError):
         _write(checkpoint, json.dumps(asdict(position)))
 

@@ -95,7 +95,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         if empty and not mine.in_job:
             return  # nothing is fenced
         query_id = self._query_id(written) or ""
-        before = remembered(mine.checkpoint, kept=True) if mine.checkpoint else None
+        before = remembered(mine.checkpoint, start=mine.start) if mine.checkpoint else None
         epoch = Epoch(
             sink=self._uid,
             lineage=mine.lineage,
@@ -114,7 +114,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
         self._with_retries(epoch, prepared)
         reach(FailPoint.SINK_COMMITTED)
         if mine.checkpoint:
-            remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId))
+            remember(mine.checkpoint, Position(self._uid, mine.lineage, query_id, batchId), mine.start)
         tune()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

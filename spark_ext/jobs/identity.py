@@ -66,6 +66,16 @@ class Start:
     def _logged(self, query: str) -> Logged:
         return self.logs.get(query, Logged(""))
 
+    def exchanged(self) -> tuple[str, ...]:
+        """Queries whose sink is another one, on request."""
+        return tuple(
+            query
+            for query, known in ((query, self.memory.of(query)) for query in self.given)
+            if known.definition is not None and not known.finished and self.begun(query)
+            for change in compare(query, known.definition, self.given[query])
+            if change.role is Role.SINK and change.acceptable
+        )
+
     # -- refusals -----------------------------------------------------------------------------------------------------
 
     def check(self) -> tuple[Notice, ...]:

@@ -329,7 +329,8 @@ class Job:
         known = JobMemory.read(self._ledger)
         if uid not in known.ever and all(spec.uid != uid for spec in self._specs):
             raise unknown(uid, known, f"job '{self.name}'", "reset")
-        reset_query(self._ledger, self.name, self.state_directory, uid, reason)
+        former = [name for name in known.lineages.names(uid, known.lineage(uid))[1:] if not known.knows(name)]
+        reset_query(self._ledger, self.name, self.state_directory, uid, reason, former)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

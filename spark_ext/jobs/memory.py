@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.errors import StateError
@@ -13,6 +13,7 @@ from spark_ext.jobs.identity import UNCHANGED, Logged, Notice, Start, refuse_unk
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import DefinitionRow
 from spark_ext.queries.definition import definition_of
+from spark_ext.sinks.runtime import position
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes,
         reach(FailPoint.QUERY_RENAMED)
     for query in given:
         _move(ledger.uri, after, query)
+    for query in start.exchanged():
+        position.forget(checkpoint_of(ledger.uri, query))
     for query in sorted(wishes.removed & after.names):
         if not after.of(query).removed:
             writer.removed(query, after.lineage(query))
@@ -109,5 +112,8 @@ def _move(state: str, memory: JobMemory, query: str) -> None:
             kept=UNCHANGED,
             do=f"move {there} to {own}, and start the job again",
         )
-    Path(target).parent.mkdir(parents=True, exist_ok=True)
-    Path(source).rename(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Last the checkpoint: while it is in its old place, the next start does both again.
+    with suppress(FileNotFoundError):
+        (source.parent / position.NAME).rename(target.parent / position.NAME)
+    source.rename(target)

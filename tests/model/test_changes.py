@@ -1,0 +1,104 @@
+"""What differs between two definitions of a query."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.model.changes import Change, ChangeKind, compare
+from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
+
+texts = st.sampled_from(["a", "b", "c", "d"])
+options = st.dictionaries(texts, texts, max_size=3)
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> QueryDefinition:
+    """Queries of a few sources, a marker perhaps, and a sink."""
+    uids = draw(st.lists(st.sampled_from(["s", "t", "u"]), unique=True, max_size=3))
+    operators = [OperatorDefinition(uid, Role.SOURCE, draw(texts), draw(options), draw(options)) for uid in uids]
+    if draw(st.booleans()):
+        operators.append(OperatorDefinition("end", Role.END, "end_of_input"))
+    if draw(st.booleans()):
+        operators.append(OperatorDefinition(draw(st.sampled_from(["x", "y"])), Role.SINK, draw(texts), draw(options)))
+    columns = draw(st.lists(st.tuples(texts, st.sampled_from(["bigint", "string"])), unique_by=lambda it: it[0]))
+    natives = draw(st.lists(texts, max_size=2))
+    return QueryDefinition(tuple(operators), tuple(natives), draw(texts), tuple(columns))
+
+
+@given(definitions())
+def test_what_is_stored_and_read_again_has_not_changed(one: QueryDefinition) -> None:
+    assert QueryDefinition.from_json(one.to_json()) == one
+    assert compare("q", one, one) == ()
+
+
+@given(definitions(), definitions())
+def test_a_change_and_the_way_back_name_the_same(one: QueryDefinition, two: QueryDefinition) -> None:
+    there, back = compare("q", one, two), compare("q", two, one)
+    assert len(there) == len(back)
+    turned = {ChangeKind.ADDED: ChangeKind.REMOVED, ChangeKind.REMOVED: ChangeKind.ADDED}
+    found = {(turned.get(it.kind, it.kind), it.after, it.before) for it in there}
+    assert found == {(it.kind, it.before, it.after) for it in back}
+    assert all(str(it) and it.key for it in there)
+
+
+@given(definitions(), definitions())
+def test_without_a_change_that_breaks_each_operator_is_where_it_was(one: QueryDefinition, two: QueryDefinition) -> None:
+    if any(it.breaking for it in compare("q", one, two)):
+        return
+    for role in (Role.SOURCE, Role.END):
+        assert [(it.uid, it.format, it.identity) for it in one.of(role)] == [
+            (it.uid, it.format, it.identity) for it in two.of(role)
+        ]
+    assert one.natives == two.natives
+    assert [it.uid for it in one.of(Role.SINK)] == [
+        it.uid for it in two.of(Role.SINK)
+    ] or one.sink_format == two.sink_format
+
+
+def query(*operators: OperatorDefinition) -> QueryDefinition:
+    return QueryDefinition(operators)
+
+
+SOURCE = OperatorDefinition("s", Role.SOURCE, "files", {"path": "/a"}, {"path": "a", "readers": "1", "pattern": "*"})
+SINK = OperatorDefinition("x", Role.SINK, "delta_2pc", {"path": "/out"}, {"path": "out"})
+
+
+def changed(before: OperatorDefinition, after: OperatorDefinition) -> tuple[Change, ...]:
+    return compare("q", query(before), query(after))
+
+
+def test_what_can_be_accepted() -> None:
+    (path,) = changed(SOURCE, replace(SOURCE, identity={"path": "/b"}))
+    assert (path.key, path.before, path.after, path.breaking, path.acceptable) == ("s.path", "/a", "/b", True, True)
+    (kind,) = changed(SOURCE, replace(SOURCE, format="datagen"))
+    assert kind.breaking and not kind.acceptable, "positions of one format mean nothing to another"
+    (kind,) = changed(SINK, replace(SINK, format="files_2pc"))
+    assert (kind.key, kind.acceptable) == ("x.format", True)
+    (uid,) = changed(SINK, replace(SINK, uid="y"))
+    assert (uid.key, uid.acceptable) == ("x.uid", True)
+
+
+def test_how_a_source_reads_is_no_change_and_what_it_reads_beside_its_place_breaks_nothing() -> None:
+    assert changed(SOURCE, replace(SOURCE, options={**SOURCE.options, "readers": "3"})) == ()
+    (pattern,) = changed(SOURCE, replace(SOURCE, options={**SOURCE.options, "pattern": "*.csv"}))
+    assert not pattern.breaking
+    assert str(pattern) == "option 'pattern' of source 's' was '*', and is '*.csv'"
+    assert changed(SINK, replace(SINK, options={"compression": "zstd"})) == ()
+
+
+def test_a_stage_may_be_added_and_not_be_another_one() -> None:
+    staged = replace(SOURCE, identity={"old.path": "/a"})
+    assert changed(staged, replace(staged, identity={"old.path": "/a", "new.path": "/b"})) == ()
+    (path,) = changed(staged, replace(staged, identity={"old.path": "/c"}))
+    assert path.key == "s.old.path"
+
+
+def test_of_an_older_release_uids_and_formats_are_compared_alone() -> None:
+    raw = {"sources": {"s": {"format": "files"}}, "sinks": {"x": {"format": "delta_2pc"}}}
+    old = QueryDefinition.from_checkpoint(raw)
+    assert compare("q", old, QueryDefinition((SOURCE, SINK), ("more",), "delta_2pc", (("n", "bigint"),))) == ()
+    (gone,) = compare("q", old, query(SINK))
+    assert (gone.kind, gone.uid) == (ChangeKind.REMOVED, "s")
