@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
 from spark_ext.ledger import LedgerWriter, start_incarnation
-from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
@@ -26,25 +25,30 @@ def reset_query(ledger: Ledger, job: str, state: str, uid: str, reason: str) -> 
     Raises:
         StateError: the job runs, or the checkpoint cannot be moved aside.
     """
+    checkpoint = f"{state.rstrip('/')}/queries/{uid}/checkpoint"
+    _refuse_remote(checkpoint, f"job '{job}', query '{uid}'")
     incarnation = start_incarnation(ledger, job)
     writer = LedgerWriter(ledger, incarnation)
     try:
         # In this order: after a crash in between, the next start is refused, with the advice to reset again.
-        _move_aside(state, uid, datetime.now(timezone.utc))
+        _move_aside(checkpoint, datetime.now(timezone.utc))
         return writer.new_lineage(uid, reason or "reset on request")
     finally:
         writer.end("reset")
 
 
-def _move_aside(state: str, uid: str, now: datetime) -> None:
-    place = local_path(f"{state.rstrip('/')}/queries/{uid}/checkpoint")
-    if place is None:
+def _refuse_remote(checkpoint: str, who: str) -> None:
+    """An object store cannot rename a folder: the user moves it, and then resets."""
+    if local_path(checkpoint) is None and SparkLog(checkpoint).exists():
         raise StateError(
             "a checkpoint on an object store cannot be moved aside by the job",
-            operator=f"query '{uid}'",
+            operator=who,
             kept="nothing was changed",
-            do=f"move {state}/queries/{uid}/checkpoint away yourself, then reset again",
+            do=f"move everything below {checkpoint} elsewhere with the tools of the store, then reset again",
         )
-    checkpoint = Path(place)
-    if checkpoint.exists():
+
+
+def _move_aside(location: str, now: datetime) -> None:
+    checkpoint = local_path(location)
+    if checkpoint is not None and checkpoint.exists():
         checkpoint.rename(checkpoint.with_name(f"checkpoint.until-{now:%Y%m%dT%H%M%S%f}"))
