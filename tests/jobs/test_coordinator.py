@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
