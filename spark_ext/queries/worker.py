@@ -7,14 +7,15 @@ thread takes them in with `deliver`, so that all decisions are made on one threa
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-log = logging.getLogger("spark_ext.job")
+from spark_ext.masking import logger
+
+log = logger("spark_ext.job")
 
 T = TypeVar("T")
 

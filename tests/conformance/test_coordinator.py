@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 SOON = 60.0
 
 
-def live(lab: JobHarness, **settings: object) -> Job:
+def live(lab: JobHarness) -> Job:
     """A query with a live source."""
-    return lab.job(lab.source("live", counts="1", live="true", rate=200), query="live", out="live", **settings)
+    return lab.job(lab.source("live", counts="1", live="true", rate=200), query="live", out="live")
 
 
 def test_i11_nothing_in_one_query_delays_another(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +91,7 @@ def test_i11_a_coordinator_that_comes_late_takes_in_every_epoch(
 
 def test_i12_a_stop_ends_a_job_that_waits_for_finalization(lab: JobHarness) -> None:
     """Finding 37: it was started again until the time limit of finalization."""
-    given = {"sink": "patient_folder", "sink_finalize_after": 100_000}
-    job = lab.job(lab.source(counts="10"), **given).start()
+    job = lab.job(lab.source(counts="10"), sink="patient_folder", sink_finalize_after=100_000).start()
     until(lambda: job.snapshot().query("q").state is State.FINISHING, "the wait", SOON)
     until(lambda: job.snapshot().query("q").epochs >= 3, "further epochs", SOON)
     result = job.stop(SOON)
@@ -106,10 +105,10 @@ def test_i12_a_stop_during_the_start_ends_it(lab: JobHarness, monkeypatch: pytes
     gate, blocked = threading.Event(), threading.Event()
     claim = OperatorHooks.claim
 
-    def block(operators: OperatorHooks, *given: object) -> None:
+    def block(operators: OperatorHooks, *given: Any) -> None:
         blocked.set()
         assert gate.wait(SOON)
-        claim(operators, *given)  # type: ignore[arg-type]
+        claim(operators, *given)
 
     monkeypatch.setattr(OperatorHooks, "claim", block)
     job = lab.job(lab.source(counts="10"))

@@ -49,6 +49,18 @@ class FakeJob:
         return [row.state for row in self.a.rows(ExecutionStateRow) if row.operator == ""]
 
 
+def _has_entered(job: FakeJob, *states: str) -> bool:
+    return job.entered() == list(states)
+
+
+def _is(bench: Bench, state: State) -> bool:
+    return bench.run.state is state
+
+
+def _has_committed(bench: Bench, epoch: int) -> bool:
+    return bench.run.committed == epoch
+
+
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
     for hook in ("end_of_input", "final_checkpoint"):
@@ -115,10 +127,10 @@ def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(tmp_path: Pa
     for attempts, end in ((0, State.FAILED), (3, State.FINISHED)):
         job = FakeJob(tmp_path / str(attempts), restart_attempts=attempts)
         job.start()
-        until(lambda job=job: job.entered() == ["RUNNING"], "the start's rows")
+        until(partial(_has_entered, job, "RUNNING"), "the start's rows")
         job.a.writer.failures = [StorageError("the disk is full")]
         job.a.query.commit(position(ended=True))
-        until(lambda job=job, end=end: job.a.run.state is end, "the end of the query")
+        until(partial(_is, job.a, end), "the end of the query")
         if end is State.FINISHED:
             actions = [row.action for row in job.a.rows(IncidentRow)]
             assert actions == ["restart 1 in 100 ms"]
@@ -163,7 +175,7 @@ def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeyp
     assert entered.wait(END)
     for epoch in range(3):
         job.b.query.commit({"logOffset": epoch})
-        until(lambda epoch=epoch: job.b.run.committed == epoch, "the other query's epoch", END)
+        until(partial(_has_committed, job.b, epoch), "the other query's epoch", END)
     assert job.a.run.state is State.FINISHING
     gate.set()
     until(lambda: job.a.run.state is State.FINISHED, "the end of the query", END)

@@ -53,7 +53,7 @@ def test_whoever_puts_rows_never_waits_for_the_storage(writer: SlowWriter, rows:
     assert writer.ledger.rows == []
     writer.gate.set()
     until(lambda: len(writer.ledger.rows) == 3, "the rows", 10)
-    assert writer.ledger.rows[:2] == ["first", "second"]
+    assert list[object](writer.ledger.rows[:2]) == ["first", "second"]
 
 
 def test_rows_that_are_written_now_do_not_overtake_those_under_way(writer: SlowWriter, rows: WriteBehind) -> None:
@@ -65,7 +65,7 @@ def test_rows_that_are_written_now_do_not_overtake_those_under_way(writer: SlowW
     rows.put("later")
     writer.gate.set()
     now.join(10)
-    assert writer.ledger.rows == ["first", "later", "now"]
+    assert list[object](writer.ledger.rows) == ["first", "later", "now"]
 
 
 def test_what_keeps_rows_from_being_written_is_raised_where_it_is_asked_for(

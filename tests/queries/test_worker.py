@@ -34,7 +34,11 @@ class Desk:
         self.came.append((what, outcome.error or outcome.value))
 
     def settle(self) -> None:
-        until(lambda: self.worker.deliver() or not self.worker.busy, "all outcomes", END)
+        def settled() -> bool:
+            self.worker.deliver()
+            return not self.worker.busy
+
+        until(settled, "all outcomes", END)
 
 
 @pytest.fixture
