@@ -38,7 +38,7 @@ class JobSettings(BaseModel):
     maintenance_interval: Milliseconds = 60_000
     """How often the ledger is compacted and cleaned."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    """Object store options of the state directory, with delta-rs's names. Never shown or stored."""
+    """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
 
     @property
     def restarts(self) -> RestartPolicy:

@@ -92,7 +92,7 @@ class Planner:
         source: whose epochs.
         registration: what the job has registered for it; None outside a job.
         view: the job's ledger as seen by this source.
-        clock: seconds since 1970.
+        clock: s; never goes back, and is the same in all processes of this machine.
         stages: of the source; None: found by its class.
     """
 
@@ -101,7 +101,7 @@ class Planner:
         source: ChannelSource,
         registration: Registration | None,
         view: LedgerView,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         stages: OneStage | None = None,
     ) -> None:
         self._source = source

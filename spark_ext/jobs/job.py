@@ -79,6 +79,15 @@ class Job:
             )
         self.name = name
         self.settings = JobSettings.of(name, settings)
+        if self.settings.storage_options:
+            raise ConfigurationError(
+                "the setting storage_options reaches the driver's ledger, and neither Spark's checkpoints nor the "
+                "workers, which read the ledger too",
+                operator=f"job '{name}'",
+                kept=NOTHING_STARTED,
+                do="set the credentials in the environment of driver and executors (AWS_..., AZURE_..., GOOGLE_...), "
+                "where all of them look",
+            )
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
         check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
@@ -86,7 +95,7 @@ class Job:
         self._takeover = takeover
         self._specs: list[QuerySpec] = []
         self._wishes = Wishes()
-        self._ledger = Ledger(self.state_directory, storage_options=dict(self.settings.storage_options) or None)
+        self._ledger = Ledger(self.state_directory)
         self._context: JobContext | None = None
         self._coordinator: Coordinator | None = None
         self._starting = False

@@ -13,6 +13,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def _take_number(
         _refuse_other_job(past, job, ledger.uri)
         _refuse_damage(ledger, bool(past), who)
         if not takeover:
-            _refuse_running(past, job, who, ledger.uri)
+            _refuse_running(past, job, who, ledger.uri, application_id)
         # All tables exist before the first number is taken: one that is missing later was deleted.
         for table in ledger.tables.values():
             table.create()
@@ -162,7 +163,7 @@ def _refuse_damage(ledger: Ledger, has_past: bool, who: str) -> None:
         )
 
 
-def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str) -> None:
+def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, application_id: str = "") -> None:
     """Refuse when the newest incarnation has not ended and is still running on this host."""
     newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
     if newest is None or newest.host != socket.gethostname():
@@ -170,8 +171,13 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str) -> Non
     if any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
         return
     if is_alive(newest.driver_pid, newest.driver_started):
-        if newest.driver_pid == os.getpid() and (uri, newest.incarnation) not in _running:
-            return
+        if newest.driver_pid == os.getpid():
+            here = (uri, newest.incarnation)
+            if application_id and newest.application_id and newest.application_id != application_id:
+                # A process has one Spark at a time: that one was stopped, and its job is about to end.
+                _await_end(here)
+            if here not in _running:
+                return
         raise StateError(
             f"job '{job}' is running as incarnation {newest.incarnation} in process {newest.driver_pid}",
             operator=who,
@@ -179,6 +185,14 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str) -> Non
             do="stop it, or start with takeover=True, which fences it off",
         )
     _await_jvm(newest, who)
+
+
+def _await_end(incarnation: tuple[str, int]) -> None:
+    """Wait until an incarnation of this process has ended."""
+    with suppress(RetryError):
+        Retrying(retry=retry_if_result(bool), wait=wait_fixed(0.05), stop=stop_after_delay(JVM_TIMEOUT))(
+            lambda: incarnation in _running
+        )
 
 
 def _await_jvm(dead: JobRow, who: str) -> None:

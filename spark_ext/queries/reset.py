@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
@@ -35,28 +34,32 @@ def reset_query(ledger: Ledger, job: str, state: str, uid: str, reason: str, for
     Raises:
         StateError: the job runs, or the checkpoint cannot be moved aside.
     """
+    checkpoints = [f"{state.rstrip('/')}/queries/{name}/checkpoint" for name in (uid, *former)]
+    for place in checkpoints:
+        _refuse_remote(place, f"job '{job}', query '{uid}'")
     incarnation = start_incarnation(ledger, job)
     writer = LedgerWriter(ledger, incarnation)
     try:
         # In this order: after a crash in between, the next start is refused, with the advice to reset again.
-        for name in (uid, *former):
-            _move_aside(state, name, datetime.now(timezone.utc))
+        for place in checkpoints:
+            _move_aside(place, datetime.now(timezone.utc))
         return writer.new_lineage(uid, reason or "reset on request")
     finally:
         writer.end("reset")
 
 
-def _move_aside(state: str, uid: str, now: datetime) -> None:
-    place = local_path(f"{state.rstrip('/')}/queries/{uid}/checkpoint")
-    if place is None:
-        if not SparkLog(f"{state.rstrip('/')}/queries/{uid}/checkpoint").exists():
-            return
+def _refuse_remote(checkpoint: str, who: str) -> None:
+    """An object store cannot rename a folder: the user moves it, and then resets."""
+    if local_path(checkpoint) is None and SparkLog(checkpoint).exists():
         raise StateError(
             "a checkpoint on an object store cannot be moved aside by the job",
-            operator=f"query '{uid}'",
+            operator=who,
             kept="nothing was changed",
-            do=f"move {state}/queries/{uid}/checkpoint away yourself, then reset again",
+            do=f"move everything below {checkpoint} elsewhere with the tools of the store, then reset again",
         )
-    checkpoint = Path(place)
-    if checkpoint.exists():
+
+
+def _move_aside(location: str, now: datetime) -> None:
+    checkpoint = local_path(location)
+    if checkpoint is not None and checkpoint.exists():
         checkpoint.rename(checkpoint.with_name(f"checkpoint.until-{now:%Y%m%dT%H%M%S%f}"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.describe_failure import SparkFailure
+from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import jvm
 from spark_ext.spark.query_events import Hint, hint_of
 
@@ -75,6 +76,10 @@ class SparkQuery:
         self._identity = identity
         self._query: StreamingQuery | None = None
         self._end: End | None = None
+        self._session = jvm.writer_frame(spec.writer).sparkSession
+        # A worker's thread has none of the user's scheduler pool, job group or description.
+        self._properties = jvm.local_properties(self._session)
+        self._jvm = jvm.jvm_pid(self._session)
 
     @property
     def started(self) -> bool:
@@ -89,8 +94,19 @@ class SparkQuery:
     def start(self) -> str:
         """See `RunnableQuery`."""
         self._end = None
-        # A restart comes from the coordinator's thread, which has no active session of its own.
-        jvm.activate(jvm.writer_frame(self._spec.writer).sparkSession)
+        try:
+            query = self._start()
+        except Exception as failure:
+            raise self._named(failure) from failure
+        self._query = query
+        threading.Thread(
+            target=self._await, args=(query,), name=f"spark-ext-await-{self._spec.uid}", daemon=True
+        ).start()
+        return str(query.id)
+
+    def _start(self) -> StreamingQuery:
+        # A start comes from a worker's thread, which has no active session of its own.
+        jvm.activate(self._session, self._properties)
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())
@@ -99,24 +115,26 @@ class SparkQuery:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
-        query = writer.start()
-        self._query = query
-        threading.Thread(
-            target=self._await, args=(query,), name=f"spark-ext-await-{self._spec.uid}", daemon=True
-        ).start()
-        return str(query.id)
+        return writer.start()
+
+    def _named(self, failure: Exception) -> Exception:
+        who = f"job '{self._identity.job}', query '{self._spec.uid}'"
+        return lost_spark(failure, who, self._jvm, lambda: jvm.is_stopped(self._session)) or failure
 
     def _await(self, query: StreamingQuery) -> None:
         try:
             query.awaitTermination()
             self._end = End()
+        except Exception as failure:
+            named = self._named(failure)
+            self._end = End(named if named is not failure else SparkFailure.of(failure))
         except BaseException as failure:
             self._end = End(SparkFailure.of(failure))
         self._on_end()
 
     def stop(self) -> None:
         """See `RunnableQuery`."""
-        if self._query is not None and self._query.isActive:
+        if self._query is not None and not jvm.is_stopped(self._session) and self._query.isActive:
             self._query.stop()
 
     def take_end(self) -> End | None:

@@ -184,13 +184,29 @@ def checkpoint_location(query: StreamingQuery) -> str:
     return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
 
 
-def activate(spark: SparkSession) -> None:
+def activate(spark: SparkSession, properties: Any = None) -> None:
     """Make a session the active one of the calling thread.
 
     Spark looks up Python data sources in the active session. A thread that did not create a session has none, so a
     query started there fails with DATA_SOURCE_NOT_FOUND.
+
+    Args:
+        spark: the session.
+        properties: another thread's `local_properties`, which this one takes over; None: it keeps its own.
     """
     _jvm(spark).org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+    if properties is not None:
+        spark._jsparkSession.sparkContext().setLocalProperties(properties)
+
+
+def local_properties(spark: SparkSession) -> Any:
+    """The calling thread's local properties, such as its scheduler pool, to be passed to `activate`."""
+    return spark._jsparkSession.sparkContext().getLocalProperties().clone()
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the session's context was stopped by this process; asks no JVM."""
+    return spark.sparkContext._jsc is None
 
 
 def activate_if_none(spark: SparkSession) -> None:

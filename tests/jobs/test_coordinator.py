@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ class FakeJob:
     def entered(self) -> list[str]:
         """The states that the job has entered."""
         return [row.state for row in self.a.rows(ExecutionStateRow) if row.operator == ""]
+
+
+def _has_entered(job: FakeJob, *states: str) -> bool:
+    return job.entered() == list(states)
+
+
+def _is(bench: Bench, state: State) -> bool:
+    return bench.run.state is state
+
+
+def _has_committed(bench: Bench, epoch: int) -> bool:
+    return bench.run.committed == epoch
 
 
 @pytest.fixture
@@ -114,10 +127,10 @@ def test_a_final_checkpoint_that_cannot_be_recorded_fails_its_query(tmp_path: Pa
     for attempts, end in ((0, State.FAILED), (3, State.FINISHED)):
         job = FakeJob(tmp_path / str(attempts), restart_attempts=attempts)
         job.start()
-        until(lambda job=job: job.entered() == ["RUNNING"], "the start's rows")
+        until(partial(_has_entered, job, "RUNNING"), "the start's rows")
         job.a.writer.failures = [StorageError("the disk is full")]
         job.a.query.commit(position(ended=True))
-        until(lambda job=job, end=end: job.a.run.state is end, "the end of the query")
+        until(partial(_is, job.a, end), "the end of the query")
         if end is State.FINISHED:
             actions = [row.action for row in job.a.rows(IncidentRow)]
             assert actions == ["restart 1 in 100 ms"]
@@ -143,3 +156,107 @@ def test_a_cut_holds_the_last_committed_epoch_of_each_query(tmp_path: Path) -> N
     assert job.coordinator.join(END)
     assert cuts()[-1] == {"a": 0, "b": 1}, "a cut that is like the last is not recorded again"
     assert all(one != other for one, other in zip(cuts(), cuts()[1:], strict=False))
+
+
+# -- nothing in one query delays another ------------------------------------------------------------------------------
+
+
+def test_a_hook_that_does_not_return_delays_no_other_query(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 36: the hook ran on the thread that takes in the epochs of all queries."""
+    gate, entered = threading.Event(), threading.Event()
+
+    def hook(operators: OperatorHooks) -> None:
+        entered.set()
+        assert gate.wait(END)
+
+    monkeypatch.setattr(OperatorHooks, "end_of_input", hook)
+    job.start()
+    job.a.query.commit(position(ended=True))
+    assert entered.wait(END)
+    for epoch in range(3):
+        job.b.query.commit({"logOffset": epoch})
+        until(partial(_has_committed, job.b, epoch), "the other query's epoch", END)
+    assert job.a.run.state is State.FINISHING
+    gate.set()
+    until(lambda: job.a.run.state is State.FINISHED, "the end of the query", END)
+    job.coordinator.stop()
+    assert job.coordinator.join(END)
+    assert job.states() == (State.CANCELED, State.FINISHED, State.CANCELED)
+    assert job.a.writer.ended == ["CANCELED"]
+
+
+def test_a_stop_that_does_not_return_is_given_up_and_the_result_says_so(job: FakeJob) -> None:
+    """Finding 24: a job is at its end when all its queries are; none is left RUNNING."""
+    gate = threading.Event()
+    stop = job.a.query.stop
+    job.a.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
+    job.start()
+    job.coordinator.stop(0.5)
+    until(lambda: job.b.run.state is State.CANCELED, "the other query's end", END)
+    assert job.coordinator.join(END)
+    assert job.states() == (State.CANCELED,) * 3
+    assert "it did not stop in time: 'stop' was under way" in job.a.run.reason
+    assert job.a.states()[-1] == job.b.states()[-1] == job.entered()[-1] == "CANCELED"
+    gate.set()
+    until(lambda: not job.a.query.running, "the stop, late", END)
+
+
+def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob) -> None:
+    """Finding 24: the coordinator left with the first one."""
+    gate = threading.Event()
+    stop = job.b.query.stop
+    job.b.query.stop = lambda: (gate.wait(END), stop())[1]  # type: ignore[method-assign]
+    job.start()
+    job.coordinator.stop()
+    until(lambda: job.a.run.state is State.CANCELED, "the first end", END)
+    assert not job.coordinator.join(0.2) and job.coordinator.state is State.RUNNING
+    gate.set()
+    assert job.coordinator.join(END)
+    assert job.states() == (State.CANCELED,) * 3
+    assert job.b.states()[-1] == "CANCELED"
+
+
+def test_a_drain_that_an_earlier_run_accepted_is_in_force(job: FakeJob) -> None:
+    """Finding 39: a query with Spark's own sources ran on after a crash."""
+    request(job.a.context.write_behind, "", "drain")
+    ledger: Any = job.a.ledger
+    again = Coordinator(job.a.context, ledger, job.coordinator.runs, 1, {})
+    assert again.drained(1) and not again.drained(2) and not job.coordinator.drained(1)
+    job.coordinator = again
+    job.start()
+    until(lambda: job.b.run.state is State.FINISHED, "the end of the query with Spark's own source", END)
+    assert job.a.run.state is State.RUNNING
+    job.a.query.commit(position(ended=True))
+    assert again.join(END)
+    assert [row.status for row in job.a.rows(ControlEventRow)] == ["accepted", "acknowledged"]
+
+
+def test_a_start_that_is_stopped_ends_as_canceled(job: FakeJob) -> None:
+    """A claim is under way: the rest of the start is left out."""
+    gate = threading.Event()
+    job.a.worker.do("claim", lambda: gate.wait(END), lambda _: None)
+    job.coordinator.stop(0.3)
+    for command in ("open", "start"):
+        in_all(
+            job.coordinator.runs,
+            lambda run, command=command: getattr(run, command)(),
+            job.a.context,
+            job.coordinator,
+            END,
+        )
+    job.coordinator.start()
+    assert job.coordinator.join(END)
+    assert job.states() == (State.CANCELED,) * 3 and not job.a.query.started
+    assert "'claim' was under way" in job.a.run.reason and job.b.run.reason == "stopped"
+    gate.set()
+
+
+def test_a_claim_that_does_not_return_is_refused_by_name(job: FakeJob) -> None:
+    gate = threading.Event()
+    job.a.worker.do("claim", lambda: gate.wait(END), lambda _: None)
+    with pytest.raises(StorageError, match=r"'claim' has not ended within 0\.1 s") as refused:
+        in_all(job.coordinator.runs, lambda run: None, job.a.context, job.coordinator, 0.1)
+    assert "query 'a'" in refused.value.operator
+    job.coordinator.refuse()
+    assert job.states() == (State.CANCELED,) * 3
+    gate.set()

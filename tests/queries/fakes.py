@@ -123,16 +123,16 @@ class FakeQuery:
 
     # -- what a test does ---------------------------------------------------------------------------------------------
 
-    def plan(self, *sources: Any) -> int:
+    def plan(self, *sources: Any, epoch: int | None = None) -> int:
         """Plan the next epoch; a source's offset is one of ours or any JSON."""
-        epoch = len(list((self.checkpoint / "offsets").glob("*")))
+        epoch = len(list((self.checkpoint / "offsets").glob("*"))) if epoch is None else epoch
         lines = [json.dumps(one.to_json() if isinstance(one, SourceOffset) else one) for one in sources]
         self._write(f"offsets/{epoch}", "\n".join(["v1", "{}", *lines]))
         return epoch
 
-    def commit(self, *sources: Any) -> int:
+    def commit(self, *sources: Any, epoch: int | None = None) -> int:
         """Plan and commit the next epoch."""
-        epoch = self.plan(*sources)
+        epoch = self.plan(*sources, epoch=epoch)
         self._write(f"commits/{epoch}", "v1\n{}")
         return epoch
 

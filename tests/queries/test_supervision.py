@@ -12,6 +12,7 @@ from spark_ext.errors import DataError, SparkExtError, StateError, StorageError
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
 from spark_ext.model.lifecycle import IllegalTransition, State
 from spark_ext.queries.history import ASK_AFTER
+from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.spark.query_events import Hint
 from tests.queries.fakes import QUERY_ID, Bench, position
 
@@ -90,6 +91,36 @@ def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -
     assert state_of(bench) is State.FINISHING
     bench.run.finished()
     assert bench.states() == ["RUNNING", "FINISHING", "FINISHED"]
+
+
+def test_a_look_that_comes_late_finds_all_epochs_though_spark_has_removed_the_next_ones(bench: Bench) -> None:
+    """Finding 36: 300 epochs behind, of which Spark has kept the last 100."""
+    for epoch in range(300):
+        bench.query.commit(position(finished=1 + epoch // 10))
+    for epoch in range(200):
+        for folder in ("offsets", "commits"):
+            (bench.query.checkpoint / folder / str(epoch)).unlink()
+    bench.tick()
+    bench.tick(LIST_EVERY)
+    assert (bench.run.committed, bench.run.offsets is not None) == (299, True)
+    assert [row.sequence for row in bench.rows(FinishedRow)] == list(range(1, 31))
+    bench.query.commit(position(finished=31), epoch=300)
+    bench.tick()
+    assert bench.run.committed == 300
+    bench.run.observe_late()
+    rows = bench.rows(EpochRow)
+    assert [row.epoch for row in rows] == list(range(301))
+    assert [row.offsets is None for row in rows] == [True] * 200 + [False] * 101
+
+
+def test_a_report_of_a_later_epoch_is_enough_to_look_for_it(bench: Bench) -> None:
+    for _ in range(4):
+        bench.query.commit(position())
+    for epoch in range(2):
+        (bench.query.checkpoint / "commits" / str(epoch)).unlink()
+    bench.run.report(Hint("progress", QUERY_ID, "run", 3, 7, 20, 2))
+    bench.tick()
+    assert bench.run.committed == 3
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -243,6 +274,74 @@ def test_a_drain_leaves_channel_sources_to_end_by_themselves(bench: Bench) -> No
     bench.run.request_drain()
     bench.tick()
     assert bench.query.running and bench.run.state is State.RUNNING
+
+
+def test_a_drain_that_comes_while_a_restart_is_waited_for_is_not_lost(tmp_path: Path) -> None:
+    bench = native(tmp_path)
+    bench.query.commit({"logOffset": 1})
+    bench.query.end(PASSING)
+    bench.tick()
+    assert state_of(bench) is State.RESTARTING
+    bench.run.request_drain()
+    bench.tick(1000.0)
+    assert (bench.run.state, bench.query.starts) == (State.FINISHING, 1)
+
+
+def test_a_drain_that_is_in_force_at_the_start_needs_no_spark(tmp_path: Path) -> None:
+    """Finding 39: after a crash a query with Spark's own sources ran on."""
+    bench = Bench(tmp_path, natives=["rate"], sources=[])
+    bench.run.request_drain()
+    assert (bench.run.state, bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
+
+
+# -- the final checkpoint ---------------------------------------------------------------------------------------------
+
+
+def finishing(bench: Bench) -> Bench:
+    bench.query.commit(position(ended=True))
+    bench.tick()
+    assert state_of(bench) is State.FINISHING
+    return bench
+
+
+def test_a_further_epoch_that_fails_takes_the_way_of_every_failure(bench: Bench) -> None:
+    """Finding 37: it went unnoticed, and the query was started again without a pause or a limit."""
+    finishing(bench).run.ensure_running()
+    for starts in (1, 2, 3):
+        bench.query.end(PASSING)
+        bench.tick()
+        assert not bench.run.may_finish(bench.clock.now), "the back-off"
+        bench.tick(30.0)
+        assert bench.run.may_finish(bench.clock.now)
+        bench.run.ensure_running()
+        assert (bench.run.state, bench.query.starts) == (State.FINISHING, starts + 1)
+    bench.query.end(PASSING)
+    bench.tick()
+    assert state_of(bench) is State.FAILED
+    assert [row.action for row in bench.rows(IncidentRow)][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
+
+
+def test_a_step_that_fails_is_tried_again_as_often_as_the_policy_says(bench: Bench) -> None:
+    def fail() -> None:
+        raise ValueError("a hook")
+
+    finishing(bench)
+    for _ in range(4):
+        assert bench.run.may_finish(bench.clock.now)
+        bench.run.take_step("a hook", fail, lambda _: None)
+        bench.tick(30.0)
+    assert state_of(bench) is State.FAILED and not bench.query.running
+    assert "ValueError: a hook" in bench.run.reason
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_stop_ends_a_query_that_waits_for_its_final_checkpoint(bench: Bench, recorded: bool) -> None:
+    """Finding 37. One that is recorded has finished: its last steps are taken."""
+    finishing(bench).run.step_taken(recorded=recorded)
+    bench.run.request_stop()
+    bench.tick()
+    assert state_of(bench) is (State.FINISHING if recorded else State.CANCELED)
+    assert bench.run.may_finish(bench.clock.now) == recorded and not bench.query.running
 
 
 # -- available now ----------------------------------------------------------------------------------------------------

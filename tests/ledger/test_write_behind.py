@@ -1,0 +1,115 @@
+"""Rows on their way to the ledger: in order, by one thread at a time, without anybody waiting who has no need to."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from spark_ext.control.events import acknowledge, in_force, request
+from spark_ext.errors import FencedError, StorageError
+from spark_ext.ledger.schema import ControlEventRow, Row
+from spark_ext.ledger.write_behind import WriteBehind
+from tests.queries.fakes import FakeLedger, FakeWriter
+from tests.support.waiting import until
+
+
+class SlowWriter(FakeWriter):
+    """A storage that answers when a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeLedger())
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+
+    def append(self, rows: Sequence[Row]) -> None:
+        self.entered.set()
+        assert self.gate.wait(10)
+        super().append(rows)
+
+
+@pytest.fixture
+def writer() -> SlowWriter:
+    return SlowWriter()
+
+
+@pytest.fixture
+def rows(writer: SlowWriter) -> Iterator[WriteBehind]:
+    behind = WriteBehind(writer, "lab")  # type: ignore[arg-type]
+    yield behind
+    writer.gate.set()
+    behind.close()
+
+
+def test_whoever_puts_rows_never_waits_for_the_storage(writer: SlowWriter, rows: WriteBehind) -> None:
+    rows.start(lambda: None)
+    rows.put_soon("first")
+    assert writer.entered.wait(10), "the thread writes what is due"
+    rows.put_soon("second")
+    rows.state("q", "RUNNING")
+    assert writer.ledger.rows == []
+    writer.gate.set()
+    until(lambda: len(writer.ledger.rows) == 3, "the rows", 10)
+    assert list[object](writer.ledger.rows[:2]) == ["first", "second"]
+
+
+def test_rows_that_are_written_now_do_not_overtake_those_under_way(writer: SlowWriter, rows: WriteBehind) -> None:
+    rows.start(lambda: None)
+    rows.put_soon("first")
+    assert writer.entered.wait(10)
+    now = threading.Thread(target=rows.write_now, args=(["now"],))
+    now.start()
+    rows.put("later")
+    writer.gate.set()
+    now.join(10)
+    assert list[object](writer.ledger.rows) == ["first", "later", "now"]
+
+
+def test_what_keeps_rows_from_being_written_is_raised_where_it_is_asked_for(
+    writer: SlowWriter, rows: WriteBehind
+) -> None:
+    writer.gate.set()
+    wake = threading.Event()
+    rows.start(wake.set)
+    writer.failures = [StorageError("full"), FencedError("taken over")]
+    rows.put_soon("first")
+    assert wake.wait(10)
+    with pytest.raises(FencedError):
+        rows.check()
+
+
+def test_two_requests_at_once_get_two_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 42: the next sequence was read, and then used."""
+    ledger = FakeLedger()
+    behind = WriteBehind(FakeWriter(ledger), "lab")  # type: ignore[arg-type]
+    both = threading.Barrier(2)
+    look = FakeLedger.next_control_sequence
+
+    def slowly(ledger: Any) -> int:
+        found = look(ledger)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # the other one looks as well, if it can
+        return found
+
+    monkeypatch.setattr(FakeLedger, "next_control_sequence", slowly)
+    threads = [threading.Thread(target=request, args=(behind, "", "drain")) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(row.sequence for row in ledger.of(ControlEventRow)) == [1, 2]
+
+
+def test_an_event_is_in_force_until_it_is_acknowledged() -> None:
+    ledger = FakeLedger()
+    behind = WriteBehind(FakeWriter(ledger), "lab")  # type: ignore[arg-type]
+    request(behind, "", "drain")
+    request(behind, "in", "final_epoch", 1)
+    found: Any = ledger
+    assert [row.sequence for row in in_force(found, "drain")] == [1]
+    acknowledge(behind, "drain")
+    behind.flush()
+    assert in_force(found, "drain") == [] and len(in_force(found, "final_epoch")) == 1
