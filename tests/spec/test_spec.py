@@ -29,11 +29,11 @@ def recorded() -> Trace:
     return Trace.from_json((Path(__file__).parent / "trace.json").read_text())
 
 
-def txn(application: str, number: int) -> dict[str, object]:
+def txn(application: str, number: int) -> dict[str, Any]:
     return {"txn": {"appId": application, "version": number}}
 
 
-def add(rows: int) -> dict[str, object]:
+def add(rows: int) -> dict[str, Any]:
     return {"add": {"stats": json.dumps({"numRecords": rows})}}
 
 
@@ -124,7 +124,7 @@ def test_the_model_holds_with_more_starts_and_rows(check: Check) -> None:
 
 def test_the_log_of_a_table_is_claims_epochs_and_the_rest() -> None:
     claim = [txn("fence:out", 1), txn("start:out", 11), txn("owner:out", 7)]
-    entries = [
+    entries: list[tuple[int, list[dict[str, Any]]]] = [
         (0, [{"metaData": {}}, *claim]),
         (1, [txn("spark_ext:out:1:q", 0), *claim[:2], add(3), add(4)]),
         (2, [{"metaData": {}}, *claim[:2]]),
