@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_ext.sources.contract import Advance, Limit
@@ -68,12 +68,24 @@ class Increments(ABC):
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
         """The rows in between."""
 
-    def advance(self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit) -> Advance:
-        """The next step; `start` itself while there are no rows."""
+    def advance(
+        self, view: View, relation: Relation, start: Mapping[str, Any], limit: Limit, check: Callable[[], None]
+    ) -> Advance:
+        """The next step; `start` itself while there are no rows.
+
+        Args:
+            view: of the planner.
+            relation: the table.
+            start: the position.
+            limit: of the epoch.
+            check: refuses a table that is not the same any more, in the view's snapshot.
+        """
         now = time.monotonic()
         if limit.upto is None and now - self._looked < self._poll_interval:
             return Advance(start, rows=0)
         end = self._end(view, relation, start, limit)
+        # In the snapshot of this step, or a later one: what is done to the table after it is seen the next time.
+        check()
         count, noted = (0, {}) if end is None else digest(view, self.slice(relation, start, end))
         if end is None or not count:
             self._looked = now

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import NOTHING_DONE, DataError, ReplayError, refused
 from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.postgres.identity import Identity
 from spark_ext.sources.postgres.increments import digest, rows_of
 from spark_ext.sources.postgres.relation import INTEGERS, Relation
 from spark_ext.sources.postgres.slice import Slice
@@ -37,23 +38,23 @@ class KeyRange:
     high: str
     last: bool = False
 
-    def id(self, key: str) -> str:
-        """A channel's id; contains the whole range."""
-        return json.dumps([key, self.low, self.high, self.last], ensure_ascii=False)
+    def id(self, key: str, token: str) -> str:
+        """A channel's id; contains the whole range, and of what it is one."""
+        return json.dumps([key, self.low, self.high, self.last, token], ensure_ascii=False)
 
     def to_json(self) -> list[Any]:
         """For a channel's data."""
         return [self.low, self.high, self.last]
 
 
-def parse(channel: str) -> tuple[str, KeyRange]:
-    """The key and the range in an id.
+def parse(channel: str) -> tuple[str, KeyRange, Identity | None]:
+    """The key, the range and the identity of the table in an id; ids of older versions lack the last.
 
     Raises:
         ValueError: it is not such an id.
     """
-    key, low, high, last = json.loads(channel)
-    return key, KeyRange(low, high, last)
+    key, low, high, last, *more = json.loads(channel)
+    return key, KeyRange(low, high, last), Identity.parse(more[0]) if more else None
 
 
 def top(connection: psycopg.Connection[Any], relation: Relation) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -26,6 +26,7 @@ from spark_ext.model.offsets import Position
 from spark_ext.options import Milliseconds
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
+from spark_ext.sources.postgres.identity import Identity, changed, compare, identify, refuse_restart
 from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments
 from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
 from spark_ext.sources.postgres.relation import Relation, check_declared, look_up
@@ -104,6 +105,10 @@ class Postgres(ChannelSource):
         self._resumed = False
         self._known: tuple[Channel, ...] = ()
         self._finished: frozenset[str] = frozenset()
+        self._begun: Identity | None = None
+        """Of the table that is read with increments."""
+        self._stored = ""
+        """The storage of that table when it was last looked at."""
         self._unfinished: set[str] = set()
         """Ranges that are not planned to their end."""
         self._unsafe: set[str] = set()
@@ -207,7 +212,7 @@ class Postgres(ChannelSource):
     def _ranges_left(self) -> list[Channel]:
         started = [parse(name) for name in {channel.id for channel in self._known} | self._finished]
         relation = self._relation
-        other = next((key for key, _ in started if key != relation.key), None)
+        other = next((key for key, *_ in started if key != relation.key), None)
         if other is not None:
             raise refused(
                 f"the table was divided by '{other}' so far, but the key is now '{relation.key}'",
@@ -215,9 +220,13 @@ class Postgres(ChannelSource):
                 f"set the option key={other}, or start with a new state",
             )
         self._view.look()
+        now = self._identity()
+        compare(self._view.connection, relation, [one for _, _, one in started if one is not None], now, self._who)
         refuse_nulls(self._view, relation)
-        ranges = cut(self._view.connection, relation, self.options.rows_per_channel, [done for _, done in started])
-        channels = [Channel(found.id(relation.key), {}, self._data(found)) for found in ranges]
+        ranges = cut(self._view.connection, relation, self.options.rows_per_channel, [done for _, done, _ in started])
+        if self._identity() != now:
+            raise changed(f"{relation.source} was changed while it was divided into ranges", self._who)
+        channels = [Channel(found.id(relation.key, now.token), {}, self._data(found)) for found in ranges]
         self._unsafe = {channel.id for channel in (*channels, *self._known)} - self._finished
         if not self._unsafe:
             self._view.release()
@@ -229,11 +238,16 @@ class Postgres(ChannelSource):
             return [Channel(INCREMENT), *(Channel(f"range-{number}") for number in range(MOST))]
         kept = next((channel.data for channel in self._known if channel.id == INCREMENT), None)
         begin, ranges = (kept["begin"], kept["ranges"]) if kept is not None else self._plan()
-        data = {"begin": begin, "ranges": ranges, **self._shared()}
+        now = self._identity()
+        token = now.token if kept is None else kept.get("identity")
+        data = {"begin": begin, "ranges": ranges, "identity": token, **self._shared()}
         channels = [
             Channel(f"range-{number}", {}, self._data(KeyRange(*found), begin)) for number, found in enumerate(ranges)
         ]
         self._unfinished = {channel.id for channel in channels} - self._finished
+        self._begun = now if token is None else Identity.parse(token)
+        compare(self._view.connection, self._relation, [self._begun], now, self._who, whole=bool(self._unfinished))
+        self._stored = self._begun.storage
         return [Channel(INCREMENT, begin, data), *channels]
 
     def _plan(self) -> tuple[dict[str, Any], list[list[Any]]]:
@@ -248,6 +262,24 @@ class Postgres(ChannelSource):
 
     def _data(self, found: KeyRange, begin: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"range": found.to_json(), **({"begin": begin} if begin else {}), **self._shared()}
+
+    def _identity(self) -> Identity:
+        view, options = self._view, self.options
+        connection, following = view.connection, view.held.next
+        return identify(connection, self._relation, options.table is not None, options.incremental_column, following)
+
+    def _check_increment(self, start: Mapping[str, Any]) -> None:
+        """Refuse a table that is not the one that was begun, or whose increasing column has begun again."""
+        now, begun = self._identity(), self._begun
+        assert begun is not None
+        connection, column = self._view.connection, self.options.incremental_column
+        compare(connection, self._relation, [begun], now, self._who, whole=False)
+        if "xid" in start and start["xid"] > now.next:
+            raise changed("the server's transactions are counted from a smaller number than before", self._who)
+        if column is not None and now.storage != self._stored and start["value"] is not None:
+            following = start.get("next", begun.next)
+            refuse_restart(connection, self._relation, column, start["value"], following, self._who)
+        self._stored = now.storage
 
     @cached_property
     def _increments(self) -> Increments:
@@ -276,7 +308,8 @@ class Postgres(ChannelSource):
             if "open" not in start:
                 # An epoch of its own: the ranges before it are read in the snapshot that the next look releases.
                 return Advance({**start, "open": True}, rows=0)
-            return self._increments.advance(self._view, self._relation, start, limit)
+            check = partial(self._check_increment, start)
+            return self._increments.advance(self._view, self._relation, start, limit, check)
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Release the run's snapshot once the rows of all ranges are safe; other sources of the query may continue."""

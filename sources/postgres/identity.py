@@ -1,0 +1,187 @@
+"""What a half-read table is known by: which table it is, in what order its keys are, and where its rows are stored.
+
+A channel's id or data contains a token of it. A later run compares: another table with the same name, a query with
+another text, or keys in another order would make it read rows twice, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.errors import ReplayError
+from spark_ext.sources.postgres.relation import XID, Relation, literal, quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+KEPT = "everything that was committed; nothing of this epoch was read"
+
+_COLLATED = ("text", "varchar", "bpchar")
+_NUMBERS = ("int2", "int4", "int8", "numeric")
+
+# The definition of a view is part of what it is; rows of a partitioned table are stored with its partitions.
+_TABLE = """
+SELECT c.oid::text, d.oid::text, CASE WHEN c.relkind = 'v' THEN pg_get_viewdef(c.oid) ELSE '' END,
+  concat_ws(' ', pg_relation_filenode(c.oid),
+    (SELECT string_agg(pg_relation_filenode(p.relid)::text, ' ' ORDER BY p.relid) FROM pg_partition_tree(c.oid) p))
+FROM pg_class c, pg_database d WHERE c.oid = to_regclass(%s) AND d.datname = current_database()
+"""
+
+_DEFAULT_ORDER = """
+SELECT concat_ws(' ', d->>'datlocprovider', d->>'datcollate', coalesce(d->>'datlocale', d->>'daticulocale'))
+FROM (SELECT to_jsonb(p) AS d FROM pg_database p WHERE p.datname = current_database()) f
+"""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a table, view or query is known by. Hashes, except for the transaction."""
+
+    source: str
+    """Which table of which database, the definition of a view, the text of a query."""
+    order: str
+    """Types and collations of the columns in whose order it is read."""
+    storage: str
+    """Changes when all rows are stored anew: TRUNCATE, VACUUM FULL, some forms of ALTER TABLE."""
+    next: int
+    """No transaction from it on had ended."""
+
+    @property
+    def token(self) -> str:
+        """As text, for a channel's id or data."""
+        return f"{self.source}.{self.order}.{self.storage}.{self.next}"
+
+    @classmethod
+    def parse(cls, token: str) -> Identity:
+        """The opposite of `token`."""
+        source, order, storage, following = token.split(".")
+        return cls(source, order, storage, int(following))
+
+
+def identify(
+    connection: psycopg.Connection[Any], relation: Relation, is_table: bool, column: str | None, following: int
+) -> Identity:
+    """Look a table, view or query up.
+
+    Args:
+        connection: of the planner.
+        relation: what is read.
+        is_table: whether it is a table or view, not a query.
+        column: the increasing column, if there is one.
+        following: the snapshot's `pg_snapshot_xmax`.
+
+    Raises:
+        ReplayError: the table is gone.
+    """
+    facts: tuple[Any, ...] | None = (relation.source, "", "", None)
+    if is_table:
+        facts = connection.execute(_TABLE, (relation.source,)).fetchone()
+    if facts is None:
+        raise changed(f"{relation.source} was dropped", relation.source)
+    order = [_order_of(connection, relation, name) for name in (relation.key, column) if name is not None]
+    storage = facts[3] if relation.has_xid else None
+    return Identity(_hashed(*facts[:3]), _hashed(*order), _hashed(storage or ""), following)
+
+
+def _order_of(connection: psycopg.Connection[Any], relation: Relation, name: str) -> str:
+    kind = next(column.kind for column in relation.columns if column.name == name)
+    if kind in _NUMBERS:
+        return "number"  # a wider type of numbers leaves their order as it is
+    if kind not in _COLLATED:
+        return kind
+    # Of the column of a query as well, without reading a row.
+    found = connection.execute(
+        f"SELECT COLLATION FOR ((SELECT t.{quoted(name)} FROM {relation.source} t WHERE false))"
+    ).fetchone()
+    collation = str(found[0]) if found else ""
+    default = connection.execute(_DEFAULT_ORDER).fetchone() if collation.strip('"') == "default" else None
+    return f"{'bpchar' if kind == 'bpchar' else 'text'} {collation} {default[0] if default else ''}"
+
+
+def _hashed(*parts: str) -> str:
+    return hashlib.blake2s("\0".join(parts).encode(), digest_size=4).hexdigest()
+
+
+def compare(
+    connection: psycopg.Connection[Any],
+    relation: Relation,
+    known: Iterable[Identity],
+    now: Identity,
+    who: str,
+    *,
+    whole: bool = True,
+) -> None:
+    """Refuse another table, another order of keys, and a table that was emptied, whether or not it was filled again.
+
+    Args:
+        connection: of the planner, in its snapshot.
+        relation: the table or query.
+        known: of the channels that were started; none, if an older version has stored them.
+        now: what it is now.
+        who: for errors.
+        whole: whether rows are still to be read that were there when the first channel was made.
+
+    Raises:
+        ReplayError: it is not what was read before.
+    """
+    known = list(known)
+    if any(one.source != now.source for one in known):
+        raise changed(
+            f"{relation.source} is not what was read before: the table was dropped and created anew, or the options, "
+            "the view or the query were changed",
+            who,
+        )
+    if any(one.order != now.order for one in known):
+        raise changed(
+            f"the type or collation of the key '{relation.key}' (or of the increasing column) was changed, and with it "
+            "the order in which rows were read",
+            who,
+        )
+    if whole and known and all(one.storage != now.storage for one in known):
+        first = min(one.next for one in known)
+        query = f"SELECT EXISTS (SELECT FROM {relation.source} t WHERE {XID} < {first})"
+        if connection.execute(query).fetchone() == (False,):
+            raise changed(
+                f"{relation.source} was emptied (TRUNCATE), or all of its rows were written anew (ALTER TABLE), before "
+                "it was read to its end",
+                who,
+            )
+
+
+def refuse_restart(
+    connection: psycopg.Connection[Any], relation: Relation, column: str, mark: str, following: int, who: str
+) -> None:
+    """Refuse a table that was emptied and filled again with values up to the mark, which no increment would contain.
+
+    Args:
+        connection: of the planner, in its snapshot.
+        relation: the table, whose storage has changed.
+        column: the increasing column.
+        mark: the value up to which it was read.
+        following: the `pg_snapshot_xmax` in which it was read.
+        who: for errors.
+
+    Raises:
+        ReplayError: that is so.
+    """
+    older = f"EXISTS (SELECT FROM {relation.source} t WHERE {XID} < {following})"
+    below = f"EXISTS (SELECT FROM {relation.source} t WHERE t.{quoted(column)} <= {literal(mark)})"
+    if connection.execute(f"SELECT {below} AND NOT {older}").fetchone() == (True,):
+        raise changed(
+            f"{relation.source} was emptied and filled again, and '{column}' has values up to {mark} again, which was "
+            "the last one that was read: these rows would be left out",
+            who,
+        )
+
+
+def changed(what: str, who: str) -> ReplayError:
+    """The error of input that is not the same any more."""
+    return ReplayError(
+        what,
+        operator=who,
+        kept=KEPT,
+        do="undo the change; or start the job with a new state, or the source with a new uid, to read everything again",
+    )

@@ -1,0 +1,180 @@
+"""The source `postgres` over tables that change while they are half read: continued exactly, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import ReplayError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import Channel
+from spark_ext.sources.postgres.identity import Identity, identify
+from spark_ext.sources.postgres.ranges import parse
+from spark_ext.sources.postgres.relation import look_up
+from spark_ext.sources.postgres.source import Postgres
+from spark_ext.testing.source_kit import SourceRun
+from tests.servers.postgres import Database
+from tests.sources.postgres.postgres_runs import ids, options, table, to_rest
+
+__all__ = ["table"]  # a fixture
+
+ANEW = (
+    "CREATE TABLE t (id bigserial PRIMARY KEY, word text, at timestamptz DEFAULT now())",
+    "INSERT INTO t (word) SELECT 'new' FROM generate_series(1, 40)",
+)
+REFILL = "INSERT INTO t (id, word) SELECT n, 'new' FROM generate_series(1, 40) n"
+WAYS: dict[str, dict[str, str]] = {
+    "bounded": {},
+    "xmin": {"incremental": "xmin"},
+    "column": {"incremental": "column", "incremental_column": "id"},
+}
+
+
+def half_read(database: Database, **more: str) -> SourceRun:
+    """About eight of twenty rows are read, and the run has ended in the middle."""
+    given = options(database, rows_per_channel="4", **more)
+    given = {name: value for name, value in given.items() if value}
+    schema = columns("id bigint, word string")
+    found = SourceRun(Postgres, given, schema=schema, limits=[{"max_rows_per_epoch": "4", "readers": "1"}], lag=0)
+    while len(ids(found)) < 8:
+        assert found.epoch()
+    return found
+
+
+def apart(found: SourceRun, database: Database, *statements: str) -> None:
+    """Run statements between two runs, where no snapshot keeps them waiting."""
+    found.source._view.lost()  # type: ignore[attr-defined]
+    database.run(*statements)
+    found.restart()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [
+        (("DROP TABLE t", *ANEW), "not what was read before: the table was dropped and created anew"),
+        (("TRUNCATE t",), "was emptied"),
+        (("TRUNCATE t", REFILL), "was emptied"),
+        (("ALTER TABLE t ALTER id TYPE text",), "type or collation of the key"),
+        (("ALTER TABLE t ALTER at TYPE text",), "all of its rows were written anew"),
+    ],
+    ids=["dropped", "truncated", "refilled", "key altered", "column altered"],
+)
+def test_a_half_read_table_that_is_not_the_same_is_refused(
+    table: Database, way: str, statements: tuple[str, ...], said: str
+) -> None:
+    """By its name it is the same table; ranges that were read before would count as read in the new one."""
+    table.run("ALTER TABLE t ALTER id DROP DEFAULT")
+    found = half_read(table, **WAYS[way])
+    before = ids(found)
+    if "text" in statements[0] and "id" in statements[0]:
+        found._schema = columns("id string, word string")
+    apart(found, table, *statements)
+    with pytest.raises(ReplayError, match=said) as refused:
+        to_rest(found)
+    assert ids(found) == before and "new state" in refused.value.do
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "statement",
+    ["VACUUM FULL t", "ALTER TABLE t ADD more int DEFAULT 3", "ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t"],
+)
+def test_a_half_read_table_that_is_stored_anew_is_read_to_its_end(table: Database, way: str, statement: str) -> None:
+    """Its rows are the same, wherever they are stored; a column is added to it."""
+    found = half_read(table, **WAYS[way])
+    apart(found, table, statement)
+    to_rest(found)
+    assert ids(found) == list(range(1, 21))
+
+
+def test_a_wider_key_leaves_the_order_as_it_is(table: Database) -> None:
+    """From integer to bigint, which is seen by the type of a view's column."""
+    table.run("CREATE VIEW v AS SELECT id::int AS id, word FROM t")
+    more = {"table": "v", "key": "id", "incremental": "column", "incremental_column": "id"}
+    given = {**options(table, rows_per_channel="4"), **more}
+    found = SourceRun(Postgres, given, schema=columns("id bigint"), limits=[{"readers": "2"}])
+    to_rest(found)
+    wider = "DROP VIEW v; CREATE VIEW v AS SELECT id, word FROM t"
+    apart(found, table, "INSERT INTO t (word) VALUES ('more')", wider)
+    with pytest.raises(ReplayError, match="not what was read before"):
+        to_rest(found)
+    data = next(state.data for name, state in found.offset.running.items() if name == "increment")
+    assert Identity.parse(data["identity"]).order == _order(table, "v") == _order(table, "t")
+
+
+def _order(database: Database, name: str) -> str:
+    with database.connect() as connection:
+        relation = look_up(connection, f'"{name}"', True, "id", "test")
+        return identify(connection, relation, True, "id", 0).order
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"table": "a"}, {"table": "b"}),
+        ({"table": "", "query": "SELECT * FROM a", "key": "id"}, {"query": "SELECT * FROM b"}),
+        ({"table": "", "query": "SELECT * FROM a", "key": "id"}, {"query": "SELECT * FROM a WHERE id > 2"}),
+        ({"table": "v", "key": "id"}, {}),
+    ],
+    ids=["table", "query", "condition", "view"],
+)
+def test_another_table_or_query_in_the_middle_is_refused(
+    table: Database, before: dict[str, str], after: dict[str, str]
+) -> None:
+    """What was read of the one would count as read in the other."""
+    for name in "ab":
+        table.run(f"CREATE TABLE {name} (LIKE t INCLUDING ALL)", f"INSERT INTO {name} SELECT * FROM t")
+    table.run("CREATE VIEW v AS SELECT * FROM a")
+    found = half_read(table, **before)
+    found._options.update(after)
+    apart(found, table, "CREATE OR REPLACE VIEW v AS SELECT * FROM a WHERE id > 0")
+    with pytest.raises(ReplayError, match="the options, the view or the query were changed"):
+        to_rest(found)
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_column_that_begins_again_is_refused(table: Database, restart: bool) -> None:
+    """TRUNCATE ... RESTART IDENTITY: its new values are below the last one that was read."""
+    found = half_read(table, **WAYS["column"])
+    to_rest(found)
+    table.run("TRUNCATE t RESTART IDENTITY", "INSERT INTO t (word) VALUES ('lost')")
+    if restart:
+        found.restart()
+    with pytest.raises(ReplayError, match="values up to 20 again"):
+        to_rest(found)
+
+
+@pytest.mark.parametrize("way", ["xmin", "column"])
+def test_a_table_that_is_emptied_after_it_was_read_may_be_filled_further(table: Database, way: str) -> None:
+    """As a queue is: the values continue."""
+    found = half_read(table, **WAYS[way])
+    to_rest(found)
+    table.run("TRUNCATE t", "INSERT INTO t (word) VALUES ('more')")
+    to_rest(found)
+    assert ids(found) == list(range(1, 22))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_states_without_identities_are_still_read(table: Database, way: str) -> None:
+    """Of an older version: what is not known is not compared."""
+    found = half_read(table, **WAYS[way])
+    states: dict[str, Any] = {name: state for name, state in found.offset.running.items()}
+    made = Postgres({**options(table, rows_per_channel="4"), **WAYS[way]})
+    made.declared = columns("id bigint, word string")
+
+    def older(name: str) -> str:
+        return name if not name.startswith("[") else name.rpartition(", ")[0] + "]"
+
+    finished = frozenset(older(one.channel) for one in found.offset.finished)
+    known = []
+    for name, state in states.items():
+        data = {key: value for key, value in state.data.items() if key != "identity"}
+        known.append(Channel(older(name), None, data))
+    made.resume(known, finished)
+    fresh = list(made.discover())
+    assert fresh
+    if way == "bounded":
+        assert all(parse(older(channel.id))[2] is None for channel in fresh)
+        assert all(parse(channel.id)[2] is not None for channel in fresh)
