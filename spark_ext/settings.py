@@ -53,7 +53,8 @@ class JobSettings(BaseModel):
         Raises:
             ConfigurationError: a setting is unknown or invalid.
         """
-        masking.remember(*map(str, dict(given.get("storage_options") or {}).values()))
+        options = given.get("storage_options")
+        masking.remember(*map(str, options.values() if isinstance(options, Mapping) else [options] if options else []))
         shipped = yaml.safe_load(files("spark_ext.conf").joinpath("job.yaml").read_text()) or {}
         try:
             return cls.model_validate({**shipped, **given})
