@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.run import QueryRun
 from spark_ext.queries.worker import Worker
 from tests.queries.fakes import Bench, position
 from tests.support.waiting import until
@@ -38,7 +41,7 @@ class FakeJob:
     def start(self) -> None:
         for bench in (self.a, self.b):
             bench.started()
-        in_all((self.a.run, self.b.run), lambda run: None, self.a.context, self.coordinator, END)
+        in_all((self.a.run, self.b.run), _nothing, self.a.context, self.coordinator, END)
         self.coordinator.start()
 
     def states(self) -> tuple[State, State, State]:
@@ -47,6 +50,10 @@ class FakeJob:
     def entered(self) -> list[str]:
         """The states that the job has entered."""
         return [row.state for row in self.a.rows(ExecutionStateRow) if row.operator == ""]
+
+
+def _nothing(run: QueryRun) -> None:
+    """A command that gives nothing to do."""
 
 
 def _has_entered(job: FakeJob, *states: str) -> bool:
@@ -237,13 +244,7 @@ def test_a_start_that_is_stopped_ends_as_canceled(job: FakeJob) -> None:
     job.a.worker.do("claim", lambda: gate.wait(END), lambda _: None)
     job.coordinator.stop(0.3)
     for command in ("open", "start"):
-        in_all(
-            job.coordinator.runs,
-            lambda run, command=command: getattr(run, command)(),
-            job.a.context,
-            job.coordinator,
-            END,
-        )
+        in_all(job.coordinator.runs, methodcaller(command), job.a.context, job.coordinator, END)
     job.coordinator.start()
     assert job.coordinator.join(END)
     assert job.states() == (State.CANCELED,) * 3 and not job.a.query.started
@@ -255,7 +256,7 @@ def test_a_claim_that_does_not_return_is_refused_by_name(job: FakeJob) -> None:
     gate = threading.Event()
     job.a.worker.do("claim", lambda: gate.wait(END), lambda _: None)
     with pytest.raises(StorageError, match=r"'claim' has not ended within 0\.1 s") as refused:
-        in_all(job.coordinator.runs, lambda run: None, job.a.context, job.coordinator, 0.1)
+        in_all(job.coordinator.runs, _nothing, job.a.context, job.coordinator, 0.1)
     assert "query 'a'" in refused.value.operator
     job.coordinator.refuse()
     assert job.states() == (State.CANCELED,) * 3

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import time
 
 import hypothesis.strategies as st
 import pytest
@@ -124,6 +126,11 @@ def test_two_sources_of_one_query_agree_on_the_moment() -> None:
             if (number == 0 or tick > 130) and log.plan(one) is not None:
                 moments[number].append(now[0])
     assert moments[0][1:] == moments[1][1:]
+
+
+def test_the_interval_is_measured_on_a_clock_that_nobody_sets() -> None:
+    """Finding 40: with the time of day set back by an hour the next epoch came an hour later."""
+    assert inspect.signature(Planner).parameters["clock"].default is time.monotonic
 
 
 def test_the_interval_delays_neither_drain_nor_final_epochs_nor_an_available_now_run() -> None:

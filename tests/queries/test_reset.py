@@ -1,0 +1,43 @@
+"""A reset where the checkpoint cannot be moved aside: refused before anything is changed, and possible afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.queries.reset import reset_query
+from spark_ext.spark import spark_log
+
+
+def test_on_an_object_store_the_user_moves_the_checkpoint_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding 40: it could never succeed, not even after its own advice had been followed."""
+    ledger = Ledger(str(tmp_path))
+    LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
+    store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    filesystem = SimpleNamespace(from_uri=lambda uri: (store, uri.removeprefix("s3://bucket/")))
+    monkeypatch.setattr(spark_log, "pafs", SimpleNamespace(FileSystem=filesystem))
+    metadata = tmp_path / "lab" / "queries" / "q" / "checkpoint" / "metadata"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("{}")
+    with pytest.raises(StateError, match="cannot be moved aside"):
+        reset_query(ledger, "lab", "s3://bucket/lab", "q", "")
+    assert [row.event for row in ledger.jobs()] == ["started", "ended"], "nothing was started"
+    metadata.rename(tmp_path / "elsewhere")
+    assert reset_query(ledger, "lab", "s3://bucket/lab", "q", "") == 2
+
+
+def test_options_that_would_reach_the_ledger_alone_are_refused(tmp_path: Path) -> None:
+    """Finding 42."""
+    spark: Any = None
+    with pytest.raises(ConfigurationError, match="storage_options") as refused:
+        Job(spark, "lab", state=tmp_path, storage_options={"AWS_SECRET_ACCESS_KEY": "hunter2"})
+    assert "hunter2" not in str(refused.value)
