@@ -12,6 +12,7 @@ from spark_ext.sinks.runtime import position
 from spark_ext.sinks.runtime.position import NAME, Position, refuse_other_uid, remember, remembered
 
 MINE = Position("out", 1, "query-id", 7)
+START = 5
 
 
 @pytest.fixture
@@ -24,23 +25,23 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_position_is_that_of_one_sink_lineage_and_query(checkpoint: str) -> None:
     assert remembered(checkpoint) is None
-    remember(checkpoint, MINE)
-    assert remembered(checkpoint) == remembered(checkpoint, kept=True) == MINE
+    remember(checkpoint, MINE, START)
+    assert remembered(checkpoint) == remembered(checkpoint, start=START) == MINE
     assert MINE.of("out", 1, "query-id") == 7
     assert [MINE.of("other", 1, "query-id"), MINE.of("out", 2, "query-id"), MINE.of("out", 1, None)] == [None] * 3
 
 
 def test_a_repeated_older_epoch_does_not_put_it_back(checkpoint: str) -> None:
-    remember(checkpoint, MINE)
-    remember(checkpoint, Position("out", 1, "query-id", 3))
+    remember(checkpoint, MINE, START)
+    remember(checkpoint, Position("out", 1, "query-id", 3), START)
     assert remembered(checkpoint) == MINE
-    remember(checkpoint, Position("out", 2, "query-id", 3))
+    remember(checkpoint, Position("out", 2, "query-id", 3), START)
     assert remembered(checkpoint) == Position("out", 2, "query-id", 3)
 
 
 def test_a_uri_is_opened_by_arrow(checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(position, "local_path", lambda uri: None)
-    remember(f"file://{checkpoint}", MINE)
+    remember(f"file://{checkpoint}", MINE, START)
     assert Position(**json.loads((tmp_path / "q" / NAME).read_text())) == remembered(f"file://{checkpoint}") == MINE
 
 
@@ -48,13 +49,13 @@ def test_what_cannot_be_read_or_written_is_not_known(checkpoint: str, tmp_path: 
     """As after a loss of power, or with a scheme that Arrow does not know."""
     (tmp_path / "q" / NAME).write_text('{"sink"')
     assert remembered(checkpoint) is None
-    remember("s3a://bucket/q/checkpoint", MINE)
+    remember("s3a://bucket/q/checkpoint", MINE, START)
     assert remembered("s3a://bucket/q/checkpoint") is None
 
 
 def test_a_sink_gets_no_other_uid_while_its_last_epoch_may_be_repeated(checkpoint: str) -> None:
     """Finding 42: after a crash between the two commits the epoch was written again, under the new uid."""
-    remember(checkpoint, MINE)
+    remember(checkpoint, MINE, START)
     with pytest.raises(ConfigurationError, match="was 'out' and is 'other' now, and epoch 7 was committed"):
         refuse_other_uid(checkpoint, "other", 1, "query-id")
     refuse_other_uid(checkpoint, "out", 1, "query-id")
