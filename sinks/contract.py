@@ -32,7 +32,7 @@ has been committed before changes nothing and says so.
         def claim(self, claim):
             with self._transaction() as target:
                 claim.mark.check(target.mark, "sink 'out'")
-                claim.check_state(claim.known(target.last_epochs()), "sink 'out'")
+                claim.check_state(claim.known(target.last_epochs()), target.mark, "sink 'out'")
                 target.fence(claim.sink, claim.job_id, claim.mark)
             self._discard_what_older_incarnations_prepared(claim)
 

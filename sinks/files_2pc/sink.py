@@ -267,7 +267,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                     f"or delete the output at {self._path} to write it again",
                     kept="the folder is unchanged; nothing was started",
                 )
-            claim.check_state(claim.known(state.epochs), self._who)
+            claim.check_state(claim.known(state.epochs), state.mark, self._who)
 
         def decide(state: LogState) -> Entry | None:
             refuse(state)

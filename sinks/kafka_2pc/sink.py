@@ -265,6 +265,6 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
             )
         self._refuse_newer(record, claim.mark)
         known = claim.known(record.epochs)
-        claim.check_state(known, self._epochs_who)
+        claim.check_state(known, record.mark, self._epochs_who)
         if known:
             record.check_topics(topics, self._epochs_who)

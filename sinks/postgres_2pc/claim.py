@@ -45,7 +45,7 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
     record.refuse_older(held.mark, claim.mark, who)
     record.refuse_other_owner(held.job_id, claim, who)
     known = claim.known(record.known(connection, identity))
-    claim.check_state(known, who)
+    claim.check_state(known, held.mark, who)
     if known:
         held.check_table(committer.table.oid, who)
     record.claimed(connection, identity, claim, committer.table.oid)

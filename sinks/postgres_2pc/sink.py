@@ -190,7 +190,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
         identity = Identity(claim.sink, str(resolved(connection, self._table)))
         epochs = claim.known(known(connection, identity))
-        claim.check_state(epochs, self._who)
+        claim.check_state(epochs, None, self._who)
         if epochs:
             raise not_the_target("there is no table, and epochs were committed to it", self._who)
 

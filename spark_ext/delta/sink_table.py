@@ -364,7 +364,7 @@ class Target:
         def attempt(table: DeltaTable | None) -> tuple[DeltaTable | None] | None:
             known = self._known(log, claim)
             if table is None:
-                claim.check_state(known, self.who)
+                claim.check_state(known, None, self.who)
                 if schema is None:
                     return (None,)
                 parquet_types.check_input(schema, self._partition_by, self.who)
@@ -372,7 +372,7 @@ class Target:
                 return None
             self._refuse_other_owner(log, claim)
             log.check(fence)
-            claim.check_state(known, self.who)
+            claim.check_state(known, fence.held_mark(log.held) if fence else None, self.who)
             if claim.previous is not None:
                 self._refuse_restored(table, None)
             if fence and not fence.holds(log.held):

@@ -31,6 +31,8 @@ class Incarnation:
     """The job's newest lineage at the start."""
     start: int = 0
     """Drawn at random at this start, 63 bits: an equal number with another one is that of a copied state."""
+    starts: frozenset[int] = frozenset()
+    """Those of all earlier starts."""
 
     @property
     def fence(self) -> Fence:

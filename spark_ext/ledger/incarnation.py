@@ -113,7 +113,12 @@ def _take_number(
         number = max((row.incarnation for row in past), default=0) + 1
         lineage = max((row.lineage for row in past), default=FIRST_LINEAGE)
         taken = Incarnation(
-            job, past[0].job_id if past else uuid.uuid4().hex, number, lineage, start=secrets.randbelow(2**63 - 1) + 1
+            job,
+            past[0].job_id if past else uuid.uuid4().hex,
+            number,
+            lineage,
+            start=secrets.randbelow(2**63 - 1) + 1,
+            starts=frozenset(row.start_id for row in past if row.start_id is not None),
         )
         at = now or datetime.now(timezone.utc)
         row = job_row(taken, "started", at, jvm_pid=jvm_pid, application_id=application_id)

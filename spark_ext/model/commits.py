@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from spark_ext.errors import FencedError, StateError
 
@@ -68,6 +69,12 @@ def not_the_target(found: str, operator: str) -> StateError:
     )
 
 
+_NEWEST_STATE: Final = (
+    "start the job from the newest state; if that is lost, discard the query's history with job.reset(...), which "
+    "reads all input again and writes it beside the earlier output, or use another target"
+)
+
+
 @dataclass(frozen=True)
 class Claim:
     """A start of the job: who may commit from now on."""
@@ -91,6 +98,8 @@ class Claim:
     None: not known, so nothing can be concluded from it."""
     previous: int | None = None
     """The newest epoch of this query that is known to be in the target; None: none is known to be."""
+    starts: frozenset[int] | None = None
+    """Random numbers of the earlier starts that this state remembers; None: not known."""
 
     def known(self, epochs: Mapping[str, int]) -> dict[str, int]:
         """Per query id, the newest epoch of this sink in this lineage.
@@ -106,13 +115,16 @@ class Claim:
         """What the target has to remember."""
         return FenceMark(self.incarnation, self.start)
 
-    def check_state(self, known: Mapping[str, int], operator: str) -> None:
+    def check_state(self, known: Mapping[str, int], held: FenceMark | None, operator: str) -> None:
         """Compare what the target holds with what this state knows: it may be neither ahead nor behind.
 
-        A target that does not exist holds nothing.
+        A target that does not exist holds nothing. Numbers of epochs are not enough: a copy of this state may have
+        committed an epoch with other rows under the number that this state has planned next. So the newest claim has
+        to be that of a start which this state remembers.
 
         Args:
             known: per query id, the newest epoch that the target holds of this sink in this lineage.
+            held: the mark of the newest claim in the target; None when there is none.
             operator: whose target it is, for messages.
 
         Raises:
@@ -121,15 +133,24 @@ class Claim:
         """
         if self.planned is not None:
             self._refuse_ahead(known, self.planned, operator)
-        held = known.get(self.query_id or "", -1)
-        if self.previous is not None and held < self.previous:
-            raise not_the_target(_behind(held, self.previous), operator)
+        if known and held is not None and held.start and self.starts is not None:
+            self._refuse_foreign(held, self.starts, operator)
+        newest = known.get(self.query_id or "", -1)
+        if self.previous is not None and newest < self.previous:
+            raise not_the_target(_behind(newest, self.previous), operator)
+
+    def _refuse_foreign(self, held: FenceMark, starts: frozenset[int], operator: str) -> None:
+        if held.start in starts or held.start == self.start:
+            return
+        raise StateError(
+            f"the target was last claimed by incarnation {held.incarnation} of this job, in a start that this state "
+            "does not know: the state is a copy of the one that was used then, or was put back from a backup",
+            operator=operator,
+            kept="the target is unchanged; nothing was started",
+            do=_NEWEST_STATE,
+        )
 
     def _refuse_ahead(self, known: Mapping[str, int], planned: int, operator: str) -> None:
-        ways_out = (
-            "start the job from the newest state; if that is lost, discard the query's history with job.reset(...), "
-            "which reads all input again and writes it beside the earlier output, or use another target"
-        )
         for query_id, epoch in sorted(known.items()):
             if query_id != self.query_id:
                 raise StateError(
@@ -137,7 +158,7 @@ class Claim:
                     "in this state: the checkpoint was deleted, or the state is a copy made before the first start",
                     operator=operator,
                     kept="the target is unchanged; nothing was started",
-                    do=ways_out,
+                    do=_NEWEST_STATE,
                 )
             if epoch > planned:
                 raise StateError(
@@ -145,7 +166,7 @@ class Claim:
                     f"has planned is {planned}. The state is an older copy, or was put back from a backup",
                     operator=operator,
                     kept="the target is unchanged; nothing was started",
-                    do=ways_out,
+                    do=_NEWEST_STATE,
                 )
 
 

@@ -73,6 +73,7 @@ class OperatorHooks:
             lineage=self._lineage,
             state=context.state,
             start=context.incarnation.start,
+            starts=context.incarnation.starts,
             query_id=query_id,
             planned=planned,
             previous=last.of(spec.uid, self._lineage, query_id) if last else None,

@@ -408,6 +408,26 @@ class SinkContract:
         crashed.run(3, numbered(15, 20))
         assert crashed.outcomes == [ALREADY]
 
+    def test_i4_an_epoch_of_a_copy_is_not_taken_for_the_one_that_this_state_has_planned(
+        self, target: SinkTarget
+    ) -> None:
+        """Both numbers are equal, and the rows are not: this state planned it, and a copy of the state committed it."""
+        first = Driver(target, planned=-1, starts=frozenset())
+        first.claim()
+        first.write(0, numbered(0, 10))
+        copy = Driver(target, incarnation=2, start=5, planned=-1, starts=frozenset({first.start}))
+        copy.claim()
+        copy.run(0, numbered(0, 5))
+        again = Driver(target, incarnation=3, planned=0, starts=frozenset({first.start, 1002}))
+        with pytest.raises(
+            StateError, match="claimed by incarnation 2 of this job, in a start that this state does not"
+        ):
+            again.claim()
+        copy.run(1, numbered(5, 10))
+        successor = Driver(target, incarnation=3, start=6, planned=1, starts=frozenset({first.start, 5}))
+        successor.claim()
+        assert target.ids() == list(range(10))
+
     @pytest.mark.parametrize("anew", [False, True], ids=["dropped", "made_anew"])
     @pytest.mark.parametrize("rows", [5, 0], ids=["rows", "empty"])
     def test_i7_a_target_that_is_dropped_under_a_running_job_is_an_error(

@@ -137,6 +137,8 @@ class Driver:
     processes of one start."""
     planned: int | None = None
     """The newest epoch that Spark's log in this driver's state has planned; None: not known."""
+    starts: frozenset[int] | None = None
+    """Random numbers of the starts that this driver's state remembers; None: not known."""
     attempts: int = 0
     """Number of calls of the sink's `commit`."""
     outcomes: list[CommitOutcome] = field(default_factory=list)
@@ -161,6 +163,7 @@ class Driver:
                 start=self.start,
                 query_id=self.query_id,
                 planned=self.planned,
+                starts=self.starts,
                 previous=last.of(self.uid, 0, self.query_id) if last else None,
             )
         )

@@ -37,15 +37,15 @@ def test_a_target_that_is_ahead_of_the_state_is_refused(planned: int, held: int)
     """Finding 33: state put back from a backup took the target's epochs for its own."""
     claim = Claim("out", "job", "id", 3, 1, query_id="q", planned=planned)
     if held <= planned:
-        claim.check_state({"q": held}, "sink 'out'")
+        claim.check_state({"q": held}, None, "sink 'out'")
     else:
         with pytest.raises(StateError, match="ahead of this state"):
-            claim.check_state({"q": held}, "sink 'out'")
+            claim.check_state({"q": held}, None, "sink 'out'")
 
 
 def test_a_target_with_epochs_of_a_query_that_is_gone_is_refused() -> None:
     """Finding 39: a checkpoint that is gone is seen by the target."""
     claim = Claim("out", "job", "id", 3, 1, query_id=None, planned=-1)
     with pytest.raises(StateError, match="checkpoint"):
-        claim.check_state({"earlier": 4}, "sink 'out'")
-    claim.check_state({}, "sink 'out'")
+        claim.check_state({"earlier": 4}, None, "sink 'out'")
+    claim.check_state({}, None, "sink 'out'")
