@@ -153,8 +153,8 @@ def _ranks(connection: psycopg.Connection[Any], relation: Relation, bounds: Coll
         "WHERE false UNION ALL SELECT b::{type}, b FROM unnest({bounds}::text[]) b) u"
     ).format(
         key=sql.Identifier(relation.key),
-        source=sql.SQL(relation.source),  # type: ignore[arg-type]
-        type=sql.SQL(relation.key_type),  # type: ignore[arg-type]
+        source=sql.SQL(relation.source),
+        type=sql.SQL(relation.key_type),
         bounds=sql.Literal(list(bounds)),
     )
     return dict(connection.execute(query).fetchall())

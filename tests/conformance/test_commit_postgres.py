@@ -47,6 +47,24 @@ class TestPostgres2pcInline(SinkContract):
         return InlineTarget(database, inline_size="64m")
 
 
+@pytest.mark.extended_but("_c2_crash_before", "_c9_nulls", "_c9_every")
+class TestPostgres2pcGerman(SinkContract):
+    """Finding 7: with settings under which the server reads and shows values otherwise."""
+
+    @pytest.fixture
+    def target(self, german_database: Database) -> SinkTarget:
+        return PostgresTarget(german_database)
+
+
+@pytest.mark.extended_but("_c9_nulls", "_c9_every")
+class TestPostgres2pcGermanInline(SinkContract):
+    """Finding 7: likewise, for rows that travel in the commit message."""
+
+    @pytest.fixture
+    def target(self, german_database: Database) -> SinkTarget:
+        return InlineTarget(german_database, inline_size="64m")
+
+
 @pytest.mark.extended_but("_c2_crash_before", "_c3_", "_c9_nulls", "_c9_every")
 class TestPostgres2pcUpsert(SinkContract):
     @pytest.fixture

@@ -29,6 +29,15 @@ def to_rest(found: SourceRun) -> None:
         pass
 
 
+def to_end_with_replays(found: SourceRun) -> None:
+    """All epochs that there are, each of them planned by a new planner and read twice."""
+    for _ in range(200):
+        if not found.epoch():
+            return
+        found.replay()
+    raise AssertionError(f"no end after 200 epochs: {found.offset.to_json()}")
+
+
 @pytest.fixture
 def table(database: Database) -> Database:
     database.run(

@@ -20,6 +20,7 @@ from spark_ext.sources.postgres.snapshot import View
 from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun
 from tests.servers.postgres import Database, PostgresServer
+from tests.sources.postgres.postgres_runs import to_end_with_replays
 
 INTEGER = st.integers(-(10**6), 10**6)
 FLOAT = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -103,7 +104,7 @@ def holders(connection: psycopg.Connection[Any], relation: Relation, every: list
         for one in every
     ]
     count = " + ".join(conditions) or "0"
-    query = sql.SQL(f"SELECT * FROM (SELECT t.key::text, {count} AS n FROM k t) f WHERE n <> 1")  # type: ignore[arg-type]
+    query = sql.SQL(f"SELECT * FROM (SELECT t.key::text, {count} AS n FROM k t) f WHERE n <> 1")
     return connection.execute(query).fetchall()
 
 
@@ -173,8 +174,7 @@ def test_rows_of_every_key_are_read_once_with_a_restart_at_every_point(german: D
         schema=columns("key string"),
         limits=[{"max_rows_per_epoch": "4", "readers": "2"}],
     )
-    while found.epoch():
-        found.replay()
+    to_end_with_replays(found)
     assert found.offset.ended
     read = sorted(row["key"] for row in found.trace.all_rows().to_pylist())
     assert read == expected

@@ -11,7 +11,7 @@ from spark_ext.sources.postgres.source import Postgres
 from spark_ext.testing.source_kit import SourceRun, drive
 from tests.servers.postgres import Database
 from tests.sources.postgres.postgres_kit import PostgresWorld
-from tests.sources.postgres.postgres_runs import ids, options, run, to_rest
+from tests.sources.postgres.postgres_runs import ids, options, run, to_end_with_replays, to_rest
 
 
 @pytest.mark.parametrize("what", ["table", "view", "query"])
@@ -29,8 +29,7 @@ def test_values_that_settings_show_in_other_ways_are_planned_and_read_alike(
     more = {"table": {}, "view": {"table": "v", "key": "id"}, "query": {"query": "SELECT * FROM t", "key": "id"}}[what]
     given = {name: value for name, value in options(german_database).items() if what != "query" or name != "table"}
     found = SourceRun(Postgres, {**given, **more}, limits=[{"max_rows_per_epoch": "7"}])
-    while found.epoch():
-        found.replay()
+    to_end_with_replays(found)
     assert ids(found) == list(range(1, 31))
     row = found.trace.all_rows().to_pylist()[0]
     assert row["at"].isoformat() == "2024-03-31T00:30:00+00:00" and row["price"] == 1 / 3
@@ -53,8 +52,7 @@ def test_an_executor_with_another_environment_reads_the_same_rows(
     found = SourceRun(Postgres, given, schema=columns("at string"), limits=[{"max_rows_per_epoch": "4"}])
     assert found.epoch()
     monkeypatch.setenv(variable, {"PGDATESTYLE": "German", "PGTZ": "Asia/Kathmandu"}[variable])
-    while found.epoch():
-        found.replay()
+    to_end_with_replays(found)
     read = [row["at"] for row in found.trace.all_rows().to_pylist()]
     assert len(read) == len(set(read)) == german_database.column("SELECT count(*) FROM t")[0]
 
@@ -64,8 +62,7 @@ def test_the_contract_holds_with_other_settings(german_database: Database, way: 
     """Finding 7: planned, read, interrupted and read again, with a time as key as well."""
     world = PostgresWorld(german_database, **way)
     german_database.run("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (at), ADD UNIQUE (id)", "ANALYZE t")
-    more = {"available_now": bool(way)}
-    trace = drive(lambda given: world.source(**given), {}, rng=random.Random(5), **more)
+    trace = drive(lambda given: world.source(**given), {}, rng=random.Random(5), available_now=bool(way))
     assert sorted(row["id"] for row in trace.all_rows().to_pylist()) == [n * 3 for n in range(1, 44)]
 
 
@@ -82,6 +79,5 @@ def test_a_percent_sign_in_keys_names_and_queries(database: Database) -> None:
     more = {"query": """SELECT * FROM "100%s" WHERE "%(id)s" LIKE 'a%'""", "key": "%(id)s", "rows_per_channel": "4"}
     given = {name: value for name, value in options(database, **more).items() if name != "table"}
     found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "3"}])
-    while found.epoch():
-        found.replay()
+    to_end_with_replays(found)
     assert sorted(row["n"] for row in found.trace.all_rows().to_pylist()) == list(range(3, 61, 3))
