@@ -250,9 +250,8 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -
                 kept=NOTHING_STARTED,
                 do=f"leave out renamed_from='{old}', or give the other query a name that was not used before",
             )
-        known, lineage = memory.of(query), memory.lineage(old)
-        former = memory.lineages.names(old, lineage)
-        if query in memory.names or (query not in former and known.lineage == lineage and query in memory.ever):
+        former = memory.lineages.names(old, memory.lineage(old))
+        if query in memory.names or (query in memory.used and query not in former):
             raise ConfigurationError(
                 f"query '{query}' has a history of its own, which that of '{old}' cannot replace",
                 operator=who,

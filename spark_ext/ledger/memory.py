@@ -110,14 +110,19 @@ class JobMemory:
     @property
     def names(self) -> frozenset[str]:
         """The names of all queries that have a history, or were started, in their present lineage."""
+        return frozenset(name for name in self.used if self.knows(name))
+
+    @property
+    def used(self) -> frozenset[str]:
+        """All names under which a row of any lineage may have been written."""
         seen: set[str] = {row.query for row in self.definitions}
         for table in (self.finished, self.epochs, self.steps):
             seen.update(pc.unique(table["query"]).to_pylist())
         for cut in self.cuts:
             seen.update(_queries(cut))
         seen.update(event.query for event in self.lineages.events)
-        seen.discard("")
-        return frozenset(name for name in seen if self.knows(name))
+        seen.update(event.renamed_from or "" for event in self.lineages.events)
+        return frozenset(seen - {""})
 
     @property
     def ever(self) -> frozenset[str]:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_ext.errors import ConfigurationError
+from spark_ext.jobs.identity import renames
+from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import FinalSteps, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.memory import JobMemory
@@ -102,3 +105,17 @@ def test_a_removed_query_is_so_until_it_is_started_again(writer: LedgerWriter) -
     assert memory(writer).of("q").removed
     writer.append(definition(incarnation=2))
     assert not memory(writer).of("q").removed
+
+
+def test_a_name_that_was_ever_used_cannot_be_taken_over_by_another_query(writer: LedgerWriter) -> None:
+    """Rows of its first lineage, which a reset has discarded or a rename has given away, would count again."""
+    writer.append([epoch(1, query="a"), epoch(1, query="b"), epoch(1, query="c")])
+    writer.new_lineage("b", "")
+    writer.renamed("d", "c", 1)
+    known = memory(writer)
+    for taken in ("b", "c", "d"):
+        with pytest.raises(ConfigurationError, match=f"query '{taken}' has a history of its own"):
+            renames("j", known, [taken], Wishes({taken: "a"}))
+    assert renames("j", known, ["e"], Wishes({"e": "a"})) == {"e": "a"}
+    assert renames("j", known, ["c"], Wishes({"c": "d"})) == {"c": "d"}, "back again"
+    assert renames("j", known, ["d"], Wishes({"d": "c"})) == {}, "it is done"
