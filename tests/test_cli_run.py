@@ -175,11 +175,16 @@ def test_a_file_that_does_not_define_a_job(
 
 
 @pytest.mark.usefixtures("loading")
-def test_an_error_of_the_users_own_code_is_not_caught(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python then shows its traceback, which the user needs, and exits with code 1."""
+def test_an_error_of_the_users_own_code_shows_the_users_lines(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The traceback begins in the user's file, and the exit code is Python's own."""
     monkeypatch.setattr(cli, "app", lambda: defined_job(script, "raising"))
-    with pytest.raises(RuntimeError, match="user code"):
+    with pytest.raises(SystemExit) as ended:
         cli.main()
+    assert ended.value.code == cli.FAILED == 1
+    shown = capsys.readouterr().err
+    assert "RuntimeError: user code" in shown and f'File "{script}"' in shown
 
 
 def test_a_failed_job_has_an_exit_code_of_its_own(
