@@ -72,7 +72,7 @@ class Coordinator:
         self._next_checkpoint = next_checkpoint
         self._finals = dict(finals)
         self._finishing: dict[str, Finishing] = {}
-        self._upkeep = Upkeep(context, ledger)
+        self._upkeep = Upkeep(context, ledger, self._keep_registered)
         self._cut: dict[str, int] = {}
         self._cut_at = time.monotonic()
         self._lock = threading.Lock()
@@ -213,6 +213,10 @@ class Coordinator:
             if not run.state.ended:
                 what = f"'{run.busy}' was under way" if run.busy else "Spark's query had not stopped"
                 run.cancel(f"it did not stop in time: {what}; the next start continues from the last committed epoch")
+
+    def _keep_registered(self) -> None:
+        for run in self.runs:
+            run.keep_registered()
 
     def _take_id(self) -> int:
         taken = self._next_checkpoint

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
 
 FENCE_EVERY = 5.0
-"""How often an idle incarnation checks whether it has been fenced off, s."""
+"""How often an incarnation checks whether it has been fenced off, and whether its registrations are there, s."""
 
 
 class Upkeep:
@@ -25,11 +25,13 @@ class Upkeep:
     Args:
         context: the job's.
         ledger: for reading and maintenance.
+        keep: keeps the queries' registrations in the session registry.
     """
 
-    def __init__(self, context: JobContext, ledger: Ledger) -> None:
+    def __init__(self, context: JobContext, ledger: Ledger, keep: Callable[[], None]) -> None:
         self._context = context
         self._ledger = ledger
+        self._keep = keep
         self._worker = Worker(f"spark-ext-upkeep-{context.job}", context.wake.set)
         self._maintained_at = self._fence_at = time.monotonic()
         self._looks = 0
@@ -81,6 +83,7 @@ class Upkeep:
         maintain(self._ledger, datetime.now(timezone.utc), fence=self._context.incarnation.fence)
 
     def _check_fence(self) -> None:
+        self._keep()
         newest = self._ledger.newest_incarnation()
         if newest is not None and newest > self._context.incarnation.number:
             raise FencedError(

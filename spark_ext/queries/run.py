@@ -19,10 +19,10 @@ from spark_ext.queries.describe_failure import describe
 from spark_ext.queries.observed import ObservedQuery
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.records import registrations
+from spark_ext.queries.registered import Registered
 from spark_ext.queries.restarts import as_error
 from spark_ext.queries.spark_query import End, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
-from spark_ext.spark import registry
 
 if TYPE_CHECKING:
     from spark_ext.model.logged_offsets import LoggedOffsets
@@ -77,6 +77,7 @@ class QueryRun(ObservedQuery):
             context.wake.set,
             context.identity(spec.uid, self.checkpoint, lineage),
         )
+        self._registered = Registered(registrations(spec, context, self.checkpoint, lineage), context.registry)
         self._worker = worker or Worker(f"spark-ext-query-{spec.uid}", context.wake.set)
         self._planned_before: LoggedOffsets | None = None
         self._committed_before = -1
@@ -128,8 +129,7 @@ class QueryRun(ObservedQuery):
 
     def _launch(self) -> _Launch:
         """On the worker's thread."""
-        context = self._context
-        registry.publish(registrations(self.spec, context, self.checkpoint, self.lineage), context.registry)
+        self._registered.publish()
         planned = self._observer.newest_planned()
         return _Launch(self._query.start(), planned)
 
@@ -418,6 +418,8 @@ class QueryRun(ObservedQuery):
     def release(self) -> None:
         """Withdraw the registrations of the query's operators, and end its worker."""
         self._worker.close()
-        context = self._context
-        uids = (operator.uid for operator in self.spec.operators)
-        registry.withdraw(uids, context.registry, (context.job_id, context.incarnation.number))
+        self._registered.withdraw()
+
+    def keep_registered(self) -> None:
+        """Keep the registrations of its operators alive; for any thread."""
+        self._registered.keep()

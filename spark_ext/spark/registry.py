@@ -159,6 +159,25 @@ def _publish(entries: tuple[Registration, ...], place: Path) -> None:
         draft.replace(target)
 
 
+def keep(entries: Iterable[Registration], place: Path) -> None:
+    """Write registrations again that are gone, and renew the times of those that are there.
+
+    Raises:
+        FencedError: a newer incarnation of the job has been started in this session.
+    """
+    with _changing:
+        gone = []
+        for entry in entries:
+            try:
+                os.utime(place / f"{entry.uid}.json")
+            except FileNotFoundError:
+                gone.append(entry)
+        if gone:
+            _publish(tuple(gone), place)
+        with suppress(FileNotFoundError):
+            os.utime(place)
+
+
 def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = None) -> None:
     """Remove registrations, and the directory after the last one; missing ones are ignored.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
+from spark_ext.queries.registered import Registered
 from spark_ext.spark import registry
 from tests.sources.memory import registration
 
@@ -93,3 +95,22 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     if made_by == "somebody else":
         with pytest.raises(EnvironmentProblem, match="another user"):
             registry.lookup("s", place)
+
+
+def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_path: Path) -> None:
+    """Finding 32: a running job's registrations were deleted from the temporary folder."""
+    place = tmp_path / "registry"
+    entries = [registration(), registration(uid="t")]
+    mine = Registered(entries, place)
+    mine.keep()
+    assert not place.exists(), "nothing is kept that was not published"
+    mine.publish()
+    shutil.rmtree(place)
+    mine.keep()
+    assert [registry.lookup(entry.uid, place) for entry in entries] == entries
+    os.utime(place / "s.json", (0, 0))
+    mine.keep()
+    assert (place / "s.json").stat().st_mtime > 0, "a cleaner by age leaves it alone"
+    mine.withdraw()
+    mine.keep()
+    assert registry.lookup("s", place) is None

@@ -1,0 +1,49 @@
+"""The registrations of one query's operators, from its start until its job has ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_ext.spark import registry
+from spark_ext.spark.registry import Registration
+
+
+class Registered:
+    """Publishes them, keeps them there, and withdraws them. Safe for several threads: once withdrawn they stay so.
+
+    Args:
+        entries: of one query, in one incarnation.
+        place: the registry's directory.
+    """
+
+    def __init__(self, entries: Sequence[Registration], place: Path) -> None:
+        self._entries = tuple(entries)
+        self._place = place
+        self._lock = threading.Lock()
+        self._there = False
+
+    def publish(self) -> None:
+        """The query is about to start.
+
+        Raises:
+            ConfigurationError: a uid is in use by another running job of this session.
+            FencedError: a newer incarnation of the job has been started in this session.
+        """
+        with self._lock:
+            registry.publish(self._entries, self._place)
+            self._there = True
+
+    def keep(self) -> None:
+        """Write them again if a cleaner of temporary files has deleted them, and make them look used."""
+        with self._lock:
+            if self._there:
+                registry.keep(self._entries, self._place)
+
+    def withdraw(self) -> None:
+        """The query has ended for good."""
+        with self._lock:
+            self._there = False
+            for entry in self._entries:
+                registry.withdraw([entry.uid], self._place, (entry.job_id, entry.incarnation))
