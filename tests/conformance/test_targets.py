@@ -12,7 +12,10 @@ from deltalake import DeltaTable
 import spark_ext as sx
 from spark_ext.errors import SparkExtError
 from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
 from spark_ext.sinks.runtime.position import remembered
+from spark_ext.spark import registry
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
@@ -46,6 +49,25 @@ def refused(job: Job, match: str) -> SparkExtError:
     with pytest.raises(SparkExtError, match=match) as failure:
         job.run(progress=False)
     return failure.value
+
+
+def test_i3_a_job_whose_temporary_folder_is_cleaned_continues_exactly(lab: JobHarness) -> None:
+    """Finding 32: it continued without a fence, and without its finished flags."""
+    job = into_table(lab).start()
+    until(lambda: SparkLog(str(lab.checkpoint())).newest_commit() is not None, "the first epoch to be committed")
+    place = registry.folder_of(lab.spark)
+    shutil.rmtree(place)
+    (lab.folder / "gate").touch()
+    assert job.await_termination(120).finished
+    assert ids(lab) == list(range(100))
+    fences = DeltaTable(table(lab))
+    ledger = Ledger(str(lab.folder / "state"))
+    started = ledger.jobs()[0]
+    assert (fences.transaction_version("fence:q-out"), fences.transaction_version("start:q-out")) == (
+        1,
+        started.start_id,
+    )
+    assert all(len(row.offsets) and row.offsets[0]["lineage"] == 1 for row in ledger.table(EpochRow).rows())
 
 
 @pytest.mark.slow(14, "four starts of a job, and the session's first query")
