@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.model.lifecycle import State
-from spark_ext.model.query_offsets import same_input
-from spark_ext.model.restarts import Action, AvailableNowRun, Cause, Decision
+from spark_ext.model.restarts import ANY_RUN, Action, Cause, Decision
 from spark_ext.queries.describe_failure import describe
 from spark_ext.queries.observed import ObservedQuery
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.records import registrations
 from spark_ext.queries.restarts import as_error
-from spark_ext.queries.spark_query import End, RunnableQuery, SparkQuery
+from spark_ext.queries.spark_query import End, Launch, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
 from spark_ext.spark import registry
 
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
     from spark_ext.spark.query_events import Hint
 
 T = TypeVar("T")
-
-
-class _Launch(NamedTuple):
-    """A Spark query has been started."""
-
-    query_id: str
-    planned: LoggedOffsets | None
-    """The newest epoch that was planned before."""
 
 
 class QueryRun(ObservedQuery):
@@ -126,23 +117,23 @@ class QueryRun(ObservedQuery):
         """
         self._worker.deliver()
 
-    def _launch(self) -> _Launch:
+    def _launch(self) -> Launch:
         """On the worker's thread."""
         context = self._context
         registry.publish(registrations(self.spec, context, self.checkpoint, self.lineage), context.registry)
         planned = self._observer.newest_planned()
-        return _Launch(self._query.start(), planned)
+        return Launch(self._query.start(), planned)
 
     def _done(self, outcome: Outcome[None]) -> None:
         if not self._restarts.stopping:
             outcome.result()
 
-    def _launched_first(self, outcome: Outcome[_Launch]) -> None:
+    def _launched_first(self, outcome: Outcome[Launch]) -> None:
         self._starting = False
         if outcome.error is None or not self._restarts.stopping:
             self._launched(outcome.result())
 
-    def _launched(self, launch: _Launch) -> None:
+    def _launched(self, launch: Launch) -> None:
         self._live = True
         self._runs += 1
         self._planned_before = launch.planned
@@ -213,7 +204,9 @@ class QueryRun(ObservedQuery):
                 self._context.write_behind.incident(self.who, "failure", str(error), action, {"stack": str(failure)})
             return
         cause = self._restarts.cause(failed=error is not None)
-        run = self._available_now_run() if cause is Cause.AVAILABLE_NOW else AvailableNowRun()
+        run = ANY_RUN
+        if cause is Cause.AVAILABLE_NOW:
+            run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
         decision = self._restarts.after(cause, error, now, run)
         self._act(decision, error, {"stack": str(failure)})
 
@@ -236,19 +229,8 @@ class QueryRun(ObservedQuery):
         elif decision.action is Action.CANCEL:
             self._become(State.CANCELED, decision.reason)
 
-    def _available_now_run(self) -> AvailableNowRun:
-        """What the run that has ended has left."""
-        newest, before = self._observer.newest_planned(), self._planned_before
-        further = self._runs > 1 or before is not None
-        same = newest is before is None or (newest is not None and before is not None and same_input(newest, before))
-        return AvailableNowRun(
-            same_input=further and same,
-            committed=newest is None or newest.epoch <= self.committed,
-            moved=self.committed > self._committed_before,
-        )
-
     def _restart(self, *, claim: bool = False) -> None:
-        def launch() -> _Launch:
+        def launch() -> Launch:
             if claim:
                 self.operators.claim()
             return self._launch()
@@ -257,7 +239,7 @@ class QueryRun(ObservedQuery):
         self._starting = True
         self._worker.do("start", launch, self._restarted)
 
-    def _restarted(self, outcome: Outcome[_Launch]) -> None:
+    def _restarted(self, outcome: Outcome[Launch]) -> None:
         self._starting = False
         if outcome.error is not None:
             self._on_end(End(outcome.error), self._clock())
@@ -292,13 +274,11 @@ class QueryRun(ObservedQuery):
             if outcome.error is None:
                 then(outcome.result())
             elif not self._state.ended:
-                self._step_failed(outcome.error)
+                error = as_error(outcome.error, self.who)
+                decision = self._restarts.after(Cause.FAILURE, error, self._clock())
+                self._act(decision, error, {"stack": repr(outcome.error)})
 
         self._worker.do(what, action, taken)
-
-    def _step_failed(self, failure: Exception) -> None:
-        error = as_error(failure, self.who)
-        self._act(self._restarts.after(Cause.FAILURE, error, self._clock()), error, {"stack": repr(failure)})
 
     def step_taken(self, *, recorded: bool) -> None:
         """A step of the final checkpoint has been taken.
