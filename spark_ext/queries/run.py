@@ -1,8 +1,7 @@
 """One query of a running job under supervision: its state, its epochs as they commit, its restarts and its end.
 
 Driven by the coordinator's `tick`, on its thread, which never blocks: what takes time is a command for the query's
-worker. All decisions follow from Spark's logs and from how the Spark query ended; listener events only add figures.
-Nothing here is on an epoch's critical path.
+worker. Decisions follow from Spark's logs and from how its query ended; listener events only add figures.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class QueryRun(ObservedQuery):
         context: the job's.
         lineage: the query's: flags and sink identities of other lineages are not its own.
         flagged: per source, the last finish sequence whose flag is in the ledger.
-        query: the query in Spark; None: made from the specification.
-        worker: what carries out commands; None: a thread.
+        query: in Spark; None: made from the specification.
+        worker: carries out commands; None: a thread.
         clock: s; never goes back. The same as that of `tick`.
     """
 
@@ -101,8 +100,7 @@ class QueryRun(ObservedQuery):
     def start(self) -> None:
         """Command: start the Spark query. A start that fails is raised by `deliver`.
 
-        Raises:
-            IllegalTransition: it has ended.
+        Raises `IllegalTransition` when it has ended.
         """
         self._require(State.RUNNING)
         self._starting = True
