@@ -98,10 +98,7 @@ class QueryRun(ObservedQuery):
         self._worker.do("open", lambda: self.operators.open(ended), self._done)
 
     def start(self) -> None:
-        """Command: start the Spark query. A start that fails is raised by `deliver`.
-
-        Raises `IllegalTransition` when it has ended.
-        """
+        """Command: start the Spark query. A start that fails is raised by `deliver`."""
         self._require(State.RUNNING)
         self._starting = True
         self._worker.do("start", self._launch, self._launched_first)
@@ -290,7 +287,7 @@ class QueryRun(ObservedQuery):
         self._final_recorded = recorded
 
     def ensure_running(self) -> None:
-        """Start the Spark query unless it runs: for a further epoch that finalization needs."""
+        """Start the Spark query unless it runs: finalization needs a further epoch."""
         self._needs_epoch = True
         if not self._live and not self._starting:
             self._restart(claim=self._runs == 0)
