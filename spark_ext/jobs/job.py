@@ -7,11 +7,8 @@ result = job.run()
 
 from __future__ import annotations
 
-import signal
 import threading
-import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +18,7 @@ from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.identity import unknown
+from spark_ext.jobs.interrupt import stop_on_interrupt
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
@@ -182,7 +180,7 @@ class Job:
             SparkExtError: the job could not be started.
         """
         self.start()
-        with _stop_on_interrupt(self):
+        with stop_on_interrupt(self.name, self._coordinator_or_raise().stop):
             if progress:
                 show(self.snapshot, self.wait)
             self._coordinator_or_raise().join()
@@ -394,27 +392,3 @@ class Job:
                 do="call start() or run() first",
             )
         return self._coordinator
-
-
-@contextmanager
-def _stop_on_interrupt(job: Job) -> Iterator[None]:
-    """First Ctrl-C: stop in order. Second: exit at once. The two stages are dlt's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    asked_at: list[float] = []
-
-    def on_interrupt(number: int, frame: object) -> None:
-        if asked_at:
-            signal.signal(signal.SIGINT, before)
-            raise KeyboardInterrupt
-        asked_at.append(time.monotonic())
-        log.warning("stopping job '%s' in order; press Ctrl-C again to exit at once", job.name)
-        job._coordinator_or_raise().stop()
-
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.model import query_offsets
 from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.restarts import AvailableNowRun
 from spark_ext.queries.history import EpochHistory
 from spark_ext.queries.records import channel_flags, final_flags
 from spark_ext.spark import checkpoint_directory
@@ -117,6 +118,24 @@ class EpochObserver:
         """Offsets of the newest epoch that Spark has planned, committed or not; None when there is none."""
         newest = self._log.newest_offsets()
         return None if newest is None else self._log.offsets(newest)
+
+    def run_since(self, planned: LoggedOffsets | None, committed: int, *, further: bool) -> AvailableNowRun:
+        """What a run with the trigger `availableNow` has left.
+
+        Args:
+            planned: the newest epoch that was planned before the run.
+            committed: the newest one that was committed before it.
+            further: whether another run came before it.
+        """
+        newest = self.newest_planned()
+        same = newest is planned
+        if newest is not None and planned is not None:
+            same = query_offsets.same_input(newest, planned)
+        return AvailableNowRun(
+            same_input=same and (further or planned is not None),
+            committed=newest is None or newest.epoch <= self._position.epoch,
+            moved=self._position.epoch > committed,
+        )
 
     def look(self) -> list[FinishedRow] | None:
         """Take in the epochs that have been committed since the last look, however many they are.

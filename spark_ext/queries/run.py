@@ -1,27 +1,25 @@
 """One query of a running job under supervision: its state, its epochs as they commit, its restarts and its end.
 
 Driven by the coordinator's `tick`, on its thread, which never blocks: what takes time is a command for the query's
-worker. All decisions follow from Spark's logs and from how the Spark query ended; listener events only add figures.
-Nothing here is on an epoch's critical path.
+worker. Decisions follow from Spark's logs and from how its query ended; listener events only add figures.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.model.lifecycle import State
-from spark_ext.model.query_offsets import same_input
-from spark_ext.model.restarts import Action, AvailableNowRun, Cause, Decision
+from spark_ext.model.restarts import ANY_RUN, Action, Cause, Decision
 from spark_ext.queries.describe_failure import describe
 from spark_ext.queries.observed import ObservedQuery
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.records import registrations
 from spark_ext.queries.registered import Registered
 from spark_ext.queries.restarts import as_error
-from spark_ext.queries.spark_query import End, RunnableQuery, SparkQuery
+from spark_ext.queries.spark_query import End, Launch, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
 
 if TYPE_CHECKING:
@@ -31,14 +29,6 @@ if TYPE_CHECKING:
     from spark_ext.spark.query_events import Hint
 
 T = TypeVar("T")
-
-
-class _Launch(NamedTuple):
-    """A Spark query has been started."""
-
-    query_id: str
-    planned: LoggedOffsets | None
-    """The newest epoch that was planned before."""
 
 
 class QueryRun(ObservedQuery):
@@ -51,8 +41,8 @@ class QueryRun(ObservedQuery):
         context: the job's.
         lineage: the query's: flags and sink identities of other lineages are not its own.
         flagged: per source, the last finish sequence whose flag is in the ledger.
-        query: the query in Spark; None: made from the specification.
-        worker: what carries out commands; None: a thread.
+        query: in Spark; None: made from the specification.
+        worker: carries out commands; None: a thread.
         clock: s; never goes back. The same as that of `tick`.
     """
 
@@ -109,11 +99,7 @@ class QueryRun(ObservedQuery):
         self._worker.do("open", lambda: self.operators.open(ended), self._done)
 
     def start(self) -> None:
-        """Command: start the Spark query. A start that fails is raised by `deliver`.
-
-        Raises:
-            IllegalTransition: it has ended.
-        """
+        """Command: start the Spark query. A start that fails is raised by `deliver`."""
         self._require(State.RUNNING)
         self._starting = True
         self._worker.do("start", self._launch, self._launched_first)
@@ -127,22 +113,22 @@ class QueryRun(ObservedQuery):
         """
         self._worker.deliver()
 
-    def _launch(self) -> _Launch:
+    def _launch(self) -> Launch:
         """On the worker's thread."""
         self._registered.publish()
         planned = self._observer.newest_planned()
-        return _Launch(self._query.start(), planned)
+        return Launch(self._query.start(), planned)
 
     def _done(self, outcome: Outcome[None]) -> None:
         if not self._restarts.stopping:
             outcome.result()
 
-    def _launched_first(self, outcome: Outcome[_Launch]) -> None:
+    def _launched_first(self, outcome: Outcome[Launch]) -> None:
         self._starting = False
         if outcome.error is None or not self._restarts.stopping:
             self._launched(outcome.result())
 
-    def _launched(self, launch: _Launch) -> None:
+    def _launched(self, launch: Launch) -> None:
         self._live = True
         self._runs += 1
         self._planned_before = launch.planned
@@ -213,7 +199,9 @@ class QueryRun(ObservedQuery):
                 self._context.write_behind.incident(self.who, "failure", str(error), action, {"stack": str(failure)})
             return
         cause = self._restarts.cause(failed=error is not None)
-        run = self._available_now_run() if cause is Cause.AVAILABLE_NOW else AvailableNowRun()
+        run = ANY_RUN
+        if cause is Cause.AVAILABLE_NOW:
+            run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
         decision = self._restarts.after(cause, error, now, run)
         self._act(decision, error, {"stack": str(failure)})
 
@@ -236,19 +224,8 @@ class QueryRun(ObservedQuery):
         elif decision.action is Action.CANCEL:
             self._become(State.CANCELED, decision.reason)
 
-    def _available_now_run(self) -> AvailableNowRun:
-        """What the run that has ended has left."""
-        newest, before = self._observer.newest_planned(), self._planned_before
-        further = self._runs > 1 or before is not None
-        same = newest is before is None or (newest is not None and before is not None and same_input(newest, before))
-        return AvailableNowRun(
-            same_input=further and same,
-            committed=newest is None or newest.epoch <= self.committed,
-            moved=self.committed > self._committed_before,
-        )
-
     def _restart(self, *, claim: bool = False) -> None:
-        def launch() -> _Launch:
+        def launch() -> Launch:
             if claim:
                 self.operators.claim()
             return self._launch()
@@ -257,7 +234,7 @@ class QueryRun(ObservedQuery):
         self._starting = True
         self._worker.do("start", launch, self._restarted)
 
-    def _restarted(self, outcome: Outcome[_Launch]) -> None:
+    def _restarted(self, outcome: Outcome[Launch]) -> None:
         self._starting = False
         if outcome.error is not None:
             self._on_end(End(outcome.error), self._clock())
@@ -292,13 +269,11 @@ class QueryRun(ObservedQuery):
             if outcome.error is None:
                 then(outcome.result())
             elif not self._state.ended:
-                self._step_failed(outcome.error)
+                error = as_error(outcome.error, self.who)
+                decision = self._restarts.after(Cause.FAILURE, error, self._clock())
+                self._act(decision, error, {"stack": repr(outcome.error)})
 
         self._worker.do(what, action, taken)
-
-    def _step_failed(self, failure: Exception) -> None:
-        error = as_error(failure, self.who)
-        self._act(self._restarts.after(Cause.FAILURE, error, self._clock()), error, {"stack": repr(failure)})
 
     def step_taken(self, *, recorded: bool) -> None:
         """A step of the final checkpoint has been taken.
@@ -312,7 +287,7 @@ class QueryRun(ObservedQuery):
         self._final_recorded = recorded
 
     def ensure_running(self) -> None:
-        """Start the Spark query unless it runs: for a further epoch that finalization needs."""
+        """Start the Spark query unless it runs: finalization needs a further epoch."""
         self._needs_epoch = True
         if not self._live and not self._starting:
             self._restart(claim=self._runs == 0)

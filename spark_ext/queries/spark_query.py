@@ -16,6 +16,7 @@ from spark_ext.spark.query_events import Hint, hint_of
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.spec import QuerySpec
 
 
@@ -25,6 +26,15 @@ class End:
 
     failure: BaseException | None = None
     """As Spark raised it, with the stack of its JVM; None: it ended by itself, or was stopped."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A Spark query has been started."""
+
+    query_id: str
+    planned: LoggedOffsets | None
+    """The newest epoch that was planned before."""
 
 
 class RunnableQuery(Protocol):

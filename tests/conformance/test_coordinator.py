@@ -35,7 +35,7 @@ def live(lab: JobHarness) -> Job:
 
 
 def test_i11_nothing_in_one_query_delays_another(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 36, and I12: a claim and a hook of one query that do not return; then a stop, which names it."""
+    """Finding 36, and I12: a hook of one query does not return; then a stop, which names it."""
     gate, blocked = threading.Event(), threading.Event()
     hook = OperatorHooks.end_of_input
 
