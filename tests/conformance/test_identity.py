@@ -91,9 +91,9 @@ def test_i1_a_rename_that_was_cut_short_is_finished_by_the_next_start(
 
 
 def moved(lab: JobHarness, *, to_b: bool) -> Job:
-    """Sources of 40 rows: `x`, of which the first query finishes half, and `y`, which takes its place."""
+    """Source `x` of 60 rows, of which the first query finishes a channel of 20, and `y`, which takes its place."""
     gate = lab.folder / "gate"
-    x = lab.source("x", counts="20,20", readers=1, max_rows_per_epoch=20, gate=gate)
+    x = lab.source("x", counts="20,40", readers=1, max_rows_per_epoch=20, gate=gate)
     y = lab.source("y", counts="40", gate=gate)
     made = lab.job(y if to_b else x, query="a", out="a")
     if to_b:
@@ -115,7 +115,7 @@ def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> 
     (lab.folder / "gate").touch()
     first.reset("a")
     assert moved(lab, to_b=True).run(progress=False).finished
-    assert lab.numbers("b") == expected(20, 20), "after the reset x is free, and begins anew in b"
+    assert lab.numbers("b") == expected(20, 40), "after the reset x is free, and begins anew in b"
 
     other = lab.job(lab.source("z", counts="5"), query="c", out="c")
     lab.add(other, lab.source("w", counts="5"), query="a", out="a")
