@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 import psycopg
+import psycopg.sql
 from pyspark.sql import types as T
 
 from spark_ext.sinks.contract import TwoPhaseCommitSink
@@ -34,6 +35,10 @@ CREATE TRIGGER no_space BEFORE INSERT OR UPDATE ON spark_ext.epochs EXECUTE FUNC
 """
 
 
+READABLE = {"DateStyle": "ISO, YMD", "TimeZone": "UTC", "IntervalStyle": "postgres", "extra_float_digits": "1"}
+"""Settings of a reader, whatever those of the database are."""
+
+
 class PostgresTarget(SinkTarget):
     """A table of a database of its own. Nothing is sent inline unless the options say so: that leaves nothing."""
 
@@ -54,6 +59,9 @@ class PostgresTarget(SinkTarget):
 
     def query(self, text: str) -> list[dict[str, Any]]:
         with psycopg.connect(self.dsn, autocommit=True, row_factory=psycopg.rows.dict_row) as connection:
+            # psycopg reads no other forms, whatever the database's own settings are.
+            for name, value in READABLE.items():
+                connection.execute(psycopg.sql.SQL("SET {} = {}").format(psycopg.sql.Identifier(name), value))
             return connection.execute(text).fetchall()
 
     def rows(self) -> list[dict[str, Any]]:
