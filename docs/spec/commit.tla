@@ -2,7 +2,7 @@
 (***************************************************************************)
 (* How the epochs of one query get into one target exactly once, and when  *)
 (* the query is FINISHED: starts, claims, epochs, replays, flags and the   *)
-(* final checkpoint; with crashes, drivers that go on after their          *)
+(* final checkpoint; with crashes, drivers that continue after their       *)
 (* successor has started, and copies of the state directory.               *)
 (*                                                                         *)
 (* README.md in this folder says how to read and run it.                   *)

@@ -62,7 +62,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if registration is None and offset is not None and offset.of_a_job:
                 raise StateError(
                     "this source's offsets are those of a job, and the job that runs it is not known in this session: "
-                    "what has finished could not be told from what has not",
+                    "it is unknown what has finished",
                     operator=f"source '{self._uid}'",
                     kept="nothing was planned; the checkpoint and the output are unchanged",
                     do="start the query with job.run(); if it was started so, the temporary folder "
