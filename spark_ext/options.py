@@ -156,6 +156,10 @@ class Options(BaseModel):
     """The options that say what the operator reads from or writes to, so far as it has them. A job remembers their
     values, and refuses a start with others: positions and epochs of one place mean nothing in another."""
 
+    moving_fields: ClassVar[frozenset[str]] = frozenset()
+    """Of `identity_fields` of a sink, those that may change on request while an epoch is planned and not committed, as
+    what is committed is recorded elsewhere."""
+
     uid: str = Field(pattern=f"^{UID.pattern}$")
     """The operator's stable name within its job; its state is stored under this name."""
 

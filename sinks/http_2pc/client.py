@@ -249,8 +249,8 @@ class Sender:
             return refused(
                 f"the receiver refused the request: {answer}",
                 who,
-                "correct 'url' (redirects are not followed), 'method', 'token' or 'headers', and start again: the "
-                "recorded epoch is sent first",
+                "correct 'method', 'token' or 'headers', and start again: the recorded epoch is sent first. Redirects "
+                "are not followed; a corrected 'url' is another target, and needs job.add(..., accept=('<uid>.url',))",
                 kept=kept,
             )
         limit = "raise the receiver's limit (for later epochs, lower 'batch_bytes' or 'batch_rows')"

@@ -48,6 +48,8 @@ class HttpOptions(SinkOptions):
 
     identity_fields: ClassVar[frozenset[str]] = frozenset({"outbox", "url"})
 
+    moving_fields: ClassVar[frozenset[str]] = frozenset({"url"})
+
     url: str
     """Address of the receiver: `http://` or `https://`, without credentials."""
 

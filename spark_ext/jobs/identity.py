@@ -53,6 +53,8 @@ class Start:
     logs: Mapping[str, Logged]
     """Of each query in the job or the ledger that has not finished."""
     wishes: Wishes
+    moving: frozenset[str] = frozenset()
+    """Options, as `uid.option`, that may change while an epoch is planned and not committed."""
 
     def who(self, query: str) -> str:
         """A query, for messages."""
@@ -73,7 +75,7 @@ class Start:
             for query, known in ((query, self.memory.of(query)) for query in self.given)
             if known.definition is not None and not known.finished and self.begun(query)
             for change in compare(query, known.definition, self.given[query])
-            if change.role is Role.SINK and change.acceptable
+            if change.role is Role.SINK and change.acceptable and change.key not in self.moving
         )
 
     # -- refusals -----------------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class Start:
 
     def _in_doubt(self, query: str, change: Change) -> Iterator[SparkExtError]:
         logged = self._logged(query)
-        if change.role is Role.SINK and logged.planned > logged.committed:
+        if change.role is Role.SINK and change.key not in self.moving and logged.planned > logged.committed:
             yield StateError(
                 f"{change}, while epoch {logged.planned} is planned and not committed: it may be in the old place "
                 "already, and would be written to the new one as well",

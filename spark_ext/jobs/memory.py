@@ -12,6 +12,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.identity import UNCHANGED, Logged, Notice, Start, refuse_unknown, renames, to_record
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import DefinitionRow
+from spark_ext.queries import operators
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime import position
 from spark_ext.spark.spark_log import SparkLog, local_path
@@ -49,7 +50,13 @@ def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes,
     logs = {
         query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
     }
-    start = Start(job, after, given, logs, wishes)
+    moving = frozenset(
+        f"{spec.sink.uid}.{name}"
+        for spec in specs
+        if spec.sink is not None
+        for name in operators.moving_fields(spec.sink.format)
+    )
+    start = Start(job, after, given, logs, wishes, moving)
     notices = start.check()
 
     for query, old in to_do.items():

@@ -88,6 +88,11 @@ def _declared(name: str) -> type[Options]:
     return found.options_type if found is not None and issubclass(found, _CONTRACTS) else Options
 
 
+def moving_fields(name: str) -> frozenset[str]:
+    """The options of a format that may change while an epoch is in doubt; see `Options.moving_fields`."""
+    return _declared(name).moving_fields
+
+
 def identity(name: str, options: Mapping[str, str]) -> dict[str, str]:
     """What an operator of a format reads from or writes to, by option, secrets masked; see `Options.identity`.
 
