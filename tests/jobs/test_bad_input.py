@@ -237,7 +237,8 @@ def test_two_drivers_on_one_job(lab: JobHarness) -> None:
         second = lab.job(lab.source(live="true"), takeover=True).start()
         assert first.wait(300) == 1, first.text()
         said = first.text()
-        assert "FencedError: [FENCED]" in said and "the newer incarnation continues" in said, said
+        assert "JobFailedError: [JOB_FAILED] incarnation 2 of the job" in said, said
+        assert "the newer incarnation continues" in said and "Traceback" not in said, said
     before = len(lab.rows())
     until(lambda: len(lab.rows()) > before or second.done, "rows of the second driver")
     assert second.drain(300).finished
