@@ -238,7 +238,7 @@ def test_two_drivers_on_one_job(lab: JobHarness) -> None:
         assert first.wait(300) == 1, first.text()
         said = first.text()
         assert "JobFailedError: [JOB_FAILED] incarnation 2 of the job" in said, said
-        assert "the newer incarnation continues" in said and "Traceback" not in said, said
+        assert "the newer incarnation continues" in said, said
     before = len(lab.rows())
     until(lambda: len(lab.rows()) > before or second.done, "rows of the second driver")
     assert second.drain(300).finished
