@@ -172,6 +172,10 @@ class World:
         """The definition of the last start that was not refused."""
         self.finished: dict[str, Counter[int]] = {}
         """What the target of a finished query held when it finished, per target."""
+        self.names: set[str] = set()
+        """Uids with which the first query has been started."""
+        self.writers: dict[str, int] = {}
+        """How many queries have written into a target, one after the other."""
         self.before_restore: Path | None = None
         self.checkpoint_aside: tuple[Path, Path] | None = None
 
@@ -221,10 +225,12 @@ class World:
         kind = outcome["outcome"]
         if kind in ("CRASHED", "HUNG") or (kind == "FAILED" and outcome.get("error") != "FencedError"):
             self.problems.append(f"{kind}: {outcome.get('error')}: {outcome.get('text', '')[:600]}")
+        if kind != "REFUSED":
+            self.count_queries(now)
         queries = [(now.query, now.target, now.folder), *([("more", "more", "c")] if now.more else [])]
         for query, target, folder in queries:
             content = self.content(target)
-            double = sorted(row for row, count in content.items() if count > 1)
+            double = sorted(row for row, count in content.items() if count > self.writers.get(target, 1))
             if double:
                 self.problems.append(f"{target}: {len(double)} rows twice, such as {double[:3]}")
             if kind != "FINISHED":
@@ -234,11 +240,20 @@ class World:
                 if before is not None and content != before:
                     self.problems.append(f"{target}: changed after it had finished")
                 continue
+            if len(set(content.values())) > 1:
+                self.problems.append(f"{target}: FINISHED with some rows more often than others")
             missing = self.there(folder) - content.keys()
             foreign = content.keys() - self.there(folder)
             if missing or foreign:
                 self.problems.append(f"{target}: FINISHED with {len(missing)} rows missing, {len(foreign)} others")
             self.finished[target] = content
+
+    def count_queries(self, now: Definition) -> None:
+        """One of which all names are new is another query, which writes its rows beside those of the former one."""
+        uids = {now.query, now.source, now.sink}
+        if not uids & self.names:
+            self.writers[now.target] = self.writers.get(now.target, 0) + 1
+        self.names |= uids
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
