@@ -21,6 +21,7 @@ NAMES = (
     "delta_throughput",
     "job_overhead",
     "finish",
+    "blocked",
     "channels",
     "files_throughput",
     "recovery",

@@ -5,6 +5,7 @@ Both are pickled by value, as the workers do not have this directory on their pa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ class StepsOptions(SourceOptions):
     channels: int = Field(default=2, gt=0)
     short: int = 0
     """Number of further channels that end with their first step, which has no rows."""
+    hook_s: int = 0
+    """How long the hook at the end of its input takes, s."""
 
 
 class Steps(ChannelSource):
@@ -69,6 +72,9 @@ class Steps(ChannelSource):
         if channel.data == -1:
             return Advance(0, True, rows=0)
         return Advance(start + 1, start + 1 == self.options.steps, rows=self._rows(start))
+
+    def end_of_input(self) -> None:
+        time.sleep(self.options.hook_s)
 
     def _rows(self, step: int) -> int:
         return 0 if self.options.empty_from <= step < self.options.empty_upto else self.options.rows
@@ -129,9 +135,9 @@ def register(spark: SparkSession) -> None:
     sx.register(spark, Steps, Nothing)
 
 
-def steps(spark: SparkSession, **options: int) -> DataFrame:
-    """A stream of the `steps` source, with the uid `in`."""
-    reader = spark.readStream.format("steps").option("uid", "in")
+def steps(spark: SparkSession, *, uid: str = "in", **options: int) -> DataFrame:
+    """A stream of the `steps` source."""
+    reader = spark.readStream.format("steps").option("uid", uid)
     for name, value in options.items():
         reader = reader.option(name, str(value))
     return reader.load()

@@ -83,7 +83,7 @@ def _epoch(periods: dict[str, list[float]]) -> Figure:
 def _seconds(spark: SparkSession, side: str, size: dict[str, int], warm: int) -> float:
     """Mean time from commit to commit, s."""
     with workplace() as folder:
-        frame = steps(spark, channels=CHANNELS, **size)
+        frame = steps(spark, uid="in", channels=CHANNELS, **size)
         writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table"))
         last = size["steps"] - 1
         checkpoint = (_job if side == "job" else _plain)(spark, writer, folder, last)
