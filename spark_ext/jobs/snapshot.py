@@ -79,6 +79,7 @@ def query_result(run: QueryRun) -> QueryResult:
         last_epoch_ms=run.figures.last_epoch_ms or None,
         rows=run.figures.input_rows,
         state_rows=run.figures.state_rows,
+        phase="" if run.figures.epochs else run.phase,
         sources=tuple(
             SourceResult(
                 uid=uid,

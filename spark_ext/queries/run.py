@@ -82,6 +82,11 @@ class QueryRun(ObservedQuery):
         """What its worker is carrying out; "" when it has nothing to do."""
         return self._worker.busy
 
+    @property
+    def phase(self) -> str:
+        """What Spark is busy with, for display; "" when it does not run."""
+        return self._query.phase if self._state is State.RUNNING else ""
+
     # -- start --------------------------------------------------------------------------------------------------------
 
     def resume_final(self) -> None:

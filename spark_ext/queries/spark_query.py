@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.describe_failure import SparkFailure
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.spec import QuerySpec
+
+
+_PHASES: Final = {
+    "Initializing": "starting workers",
+    "Getting offsets": "planning",
+    "Writing offsets": "planning",
+    "Processing new data": "running an epoch",
+    "Waiting for": "waiting for data",
+}
+"""What the first words of Spark's status messages mean for a user."""
+
+
+def phase_of(message: str) -> str:
+    """Spark's status message in a user's words; "" for one that is not known."""
+    return next((phase for begin, phase in _PHASES.items() if message.startswith(begin)), "")
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,10 @@ class RunnableQuery(Protocol):
 
     def take_end(self) -> End | None:
         """The end since the last start, once; None while it runs."""
+
+    @property
+    def phase(self) -> str:
+        """What Spark is busy with, for display; "" when it does not say."""
 
     def reports(self, after: int) -> list[Hint]:
         """Spark's recent reports on epochs after the given one, oldest first; none before the first start."""
@@ -151,6 +170,14 @@ class SparkQuery:
         """See `RunnableQuery`."""
         end, self._end = self._end, None
         return end
+
+    @property
+    def phase(self) -> str:
+        """See `RunnableQuery`."""
+        try:
+            return "" if self._query is None else phase_of(str(self._query.status["message"]))
+        except Exception:  # the query, or Spark, may be ending
+            return ""
 
     def reports(self, after: int) -> list[Hint]:
         """See `RunnableQuery`."""

@@ -120,9 +120,10 @@ def _activity(query: QuerySnapshot) -> str:
     if query.state is State.RUNNING:
         if query.epochs:
             return ""
+        waits = f"{query.phase}, " if query.phase else ""
         if query.last_epoch is None:
-            return "waiting for the first epoch"
-        return f"resumed after epoch {query.last_epoch}, waiting for the next epoch"
+            return f"{waits}waiting for the first epoch"
+        return f"resumed after epoch {query.last_epoch}, {waits}waiting for the next epoch"
     if query.state is State.FINISHING:
         return "taking the final checkpoint"
     if query.finished_before:

@@ -18,7 +18,7 @@ from tests.support.snapshots import T0
 
 def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
     given = {"reason": "", "had_finished": False, "committed": -1, "offsets": None, "figures": figures(), **values}
-    return SimpleNamespace(spec=SimpleNamespace(uid=uid), state=state, **given)
+    return SimpleNamespace(spec=SimpleNamespace(uid=uid), state=state, phase="", **given)
 
 
 def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0) -> Any:

@@ -118,6 +118,10 @@ class FakeQuery:
         end, self._end = self._end, None
         return end
 
+    @property
+    def phase(self) -> str:
+        return ""
+
     def reports(self, after: int) -> list[Hint]:
         return [hint for hint in self.hints if hint.epoch is not None and hint.epoch > after]
 

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from spark_ext.model.lifecycle import State
+from spark_ext.queries.spark_query import phase_of
 from spark_ext.views.progress_line import line, show
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import clock, count, duration
@@ -42,6 +43,9 @@ def test_several_queries_have_a_line_each() -> None:
     [
         (query("q", State.CREATED), "waiting to start"),
         (query("q"), "waiting for the first epoch"),
+        (query("q", phase=phase_of("Initializing sources")), "starting workers, waiting for the first epoch"),
+        (query("q", phase=phase_of("Getting offsets from Python")), "planning, waiting for the first epoch"),
+        (query("q", phase=phase_of("Stopped")), "waiting for the first epoch"),
         (query("q", last_epoch=41), "resumed after epoch 41, waiting for the next epoch"),
         (query("q", State.FINISHING), "taking the final checkpoint"),
         (query("q", State.FINISHED, finished_before=True), "finished in an earlier run"),
