@@ -4,6 +4,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     "spark_ext.testing.sink_contract",
+    "spark_ext.testing.sink_identity",
     "spark_ext.testing.sink_queries",
     "spark_ext.testing.source_contract",
     "spark_ext.testing.source_queries",
