@@ -225,7 +225,9 @@ class World:
         kind = outcome["outcome"]
         if kind in ("CRASHED", "HUNG") or (kind == "FAILED" and outcome.get("error") != "FencedError"):
             self.problems.append(f"{kind}: {outcome.get('error')}: {outcome.get('text', '')[:600]}")
-        if kind != "REFUSED":
+        # A query that had finished is not started, whatever names its operators have now.
+        had_finished = outcome.get("finished_before", {}).get(now.query, kind == "KILLED" and bool(self.finished))
+        if kind != "REFUSED" and not had_finished:
             self.count_queries(now)
         queries = [(now.query, now.target, now.folder), *([("more", "more", "c")] if now.more else [])]
         for query, target, folder in queries:

@@ -232,7 +232,7 @@ def test_a_lost_row_is_shown(tmp_path: Path) -> None:
     project = (root / "pyproject.toml").read_text()
     assert '[project.entry-points.pytest11]\nspark_ext = "spark_ext.testing.pytest_plugin"' in project
     (tmp_path / "test_lossy.py").write_text(LOSSY, encoding="utf-8")
-    chosen = ["-k", "test_a_planner_that_dies_at_every_step", "-p", "spark_ext.testing.pytest_plugin"]
+    chosen = ["-k", "test_a_planner_that_dies_at_every_step"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, "test_lossy.py"],
         cwd=tmp_path,

@@ -199,7 +199,7 @@ def test_only_failures_without_progress_count(target: HttpTarget, receiver: Rece
         (422, DataError, "the recorded epoch is sent first"),
         (401, ConfigurationError, "'token'"),
         (404, ConfigurationError, "'url'"),
-        (302, ConfigurationError, "redirects are not followed"),
+        (302, ConfigurationError, "Redirects are not followed"),
         (412, FencedError, "the newer start"),
     ],
 )
