@@ -73,6 +73,7 @@ def _rate(spark: SparkSession, side: str) -> float:
 def _measured(checkpoint: Path) -> float:
     log = SparkLog(str(checkpoint))
     first = log.newest_commit() or 0
+    begin = committed_at(checkpoint, first)  # Spark deletes old commits: after the window it may be gone
     time.sleep(WINDOW_S)
     last = log.newest_commit() or 0
-    return (last - first) / (committed_at(checkpoint, last) - committed_at(checkpoint, first))
+    return (last - first) / (committed_at(checkpoint, last) - begin)

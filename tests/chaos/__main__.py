@@ -41,6 +41,9 @@ def main(
         str, typer.Option(help="run a small job into this sink instead; several, comma-separated, or 'all'")
     ] = "",
     steps: Annotated[bool, typer.Option(help="kill at each named step too")] = True,
+    per_round: Annotated[
+        int | None, typer.Option(min=1, help="random kills per round of the job at most; default: any number")
+    ] = None,
     data: Annotated[Path, typer.Option(help="prepared input of the flights job")] = Path("data"),
     keep: Annotated[
         Path | None, typer.Option(help="work in this directory, and keep everything for inspection")
@@ -48,7 +51,7 @@ def main(
 ) -> None:
     """Kill a job's processes with SIGKILL, start it again until it ends, and compare all output by content."""
     if sink:
-        _sinks(sink, kills, seed, steps, keep)
+        _sinks(sink, kills, seed, steps, per_round, keep)
         return
     if job == "history":
         _history(kills, seed, keep)
@@ -82,7 +85,15 @@ def main(
             if kills:
                 reports.append(
                     random_kills(
-                        reference, folder, kills=kills, targets=chosen, seed=seed, env=env, cluster=cluster, say=say
+                        reference,
+                        folder,
+                        kills=kills,
+                        targets=chosen,
+                        seed=seed,
+                        env=env,
+                        cluster=cluster,
+                        per_round=per_round,
+                        say=say,
                     )
                 )
             if steps:
@@ -111,7 +122,7 @@ def _history(kills: int, seed: int, keep: Path | None) -> None:
         raise typer.Exit(1)
 
 
-def _sinks(chosen: str, kills: int, seed: int, steps: bool, keep: Path | None) -> None:
+def _sinks(chosen: str, kills: int, seed: int, steps: bool, per_round: int | None, keep: Path | None) -> None:
     names = list(OUTLETS) if chosen == "all" else [name.strip() for name in chosen.split(",")]
     unknown = [name for name in names if name not in OUTLETS]
     if unknown:
@@ -129,7 +140,7 @@ def _sinks(chosen: str, kills: int, seed: int, steps: bool, keep: Path | None) -
             say(f"{name}:")
             place = folder / name
             place.mkdir(parents=True)
-            reports = chaos(name, place, kills=kills, seed=seed, steps=steps, say=say)
+            reports = chaos(name, place, kills=kills, seed=seed, steps=steps, per_round=per_round, say=say)
             for report in reports:
                 show(report, console)
             failed = failed or any(report.problems for report in reports)

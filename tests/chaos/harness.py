@@ -243,12 +243,14 @@ def random_kills(
     seed: int,
     env: Mapping[str, str],
     cluster: Cluster | None = None,
+    per_round: int | None = None,
     say: Say = lambda _: None,
 ) -> Report:
     """Kill parts of the job at random, over as many rounds of the job as that takes.
 
     Each target has its share of the kills. A kill comes after a random number of further epochs and a random delay. One
-    in five kills of a driver comes at any time after the start of the process, even before the job has started.
+    in five kills of a driver comes at any time after the start of the process, even before the job has started. With
+    `per_round`, a round has at most that many kills, and its job then ends undisturbed.
     """
     random_ = random.Random(seed)
     report = Report(f"{kills} random kills, seed {seed}")
@@ -258,7 +260,10 @@ def random_kills(
         while due and not report.problems:
             out = folder / f"round-{report.rounds + 1}"
             with Round(reference, out, env, report, cluster, say) as round_:
-                _strike(round_, due, random_)
+                share = due[-(per_round or len(due)) :]
+                del due[-len(share) :]
+                _strike(round_, share, random_)
+                due += share
                 round_.finish()
     return report
 

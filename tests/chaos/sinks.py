@@ -37,7 +37,16 @@ EVERY_COMMIT = (
 """Fail points that an epoch passes with any sink."""
 
 
-def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = True, say: Say = print) -> list[Report]:
+def chaos(
+    sink: str,
+    folder: Path,
+    *,
+    kills: int,
+    seed: int = 1,
+    steps: bool = True,
+    per_round: int | None = None,
+    say: Say = print,
+) -> list[Report]:
     """Test a sink under this many kills, those at named steps included; returns a report for each series."""
     reports: list[Report] = []
     with OUTLETS[sink](folder) as outlet:
@@ -48,8 +57,11 @@ def chaos(sink: str, folder: Path, *, kills: int, seed: int = 1, steps: bool = T
                 reports.append(server_at_steps(reference, folder / "server", outlet, say))
         left = kills - sum(len(report.kills) for report in reports)
         if left > 0 and not any(report.problems for report in reports):
+            targets = _targets(outlet)
             reports.append(
-                random_kills(reference, folder, kills=left, targets=_targets(outlet), seed=seed, env=LOCAL, say=say)
+                random_kills(
+                    reference, folder, kills=left, targets=targets, seed=seed, env=LOCAL, per_round=per_round, say=say
+                )
             )
     return reports
 
