@@ -65,6 +65,20 @@ class SparkExtError(Exception):
         lines += [f"  {label} {text}" for label, text in self._details() if text]
         return "\n".join(lines)
 
+    def within(self, who: str) -> SparkExtError:
+        """The same error, placed in a job or query unless it names it: what raised it may know its own uid only.
+
+        Args:
+            who: the job, and the query if there is one.
+        """
+        if who in self.operator:
+            return self
+        operator = who if not self.operator or self.operator in who else f"{who}, {self.operator}"
+        placed = _rebuild(type(self), self.what, operator, self.kept, self.do)
+        placed.__dict__.update({**self.__dict__, "operator": placed.operator})
+        placed.__cause__ = self.__cause__
+        return placed
+
     def _details(self) -> tuple[tuple[str, str], ...]:
         return (("at:  ", self.operator), ("kept:", self.kept), ("do:  ", self.do))
 

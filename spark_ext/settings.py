@@ -62,6 +62,8 @@ class JobSettings(BaseModel):
             raise refused(
                 f"setting '{name}': {first['msg']}",
                 f"job '{job}'",
-                f"use one of: {', '.join(sorted(cls.model_fields))}",
+                f"correct the value of '{name}'"
+                if name in cls.model_fields
+                else f"use one of: {', '.join(sorted(cls.model_fields))}",
                 kept="nothing was started",
             ) from None

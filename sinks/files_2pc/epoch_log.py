@@ -226,8 +226,8 @@ class EpochLog:
                 f"'{piece.name}' of the log is empty or truncated, as a power failure may leave the newest files",
                 operator=f"log {self._folder}",
                 kept="nothing was written; all other entries are unchanged",
-                do="restore the file from a backup. If there is none and it is the newest file: delete it, and restore "
-                "the job to a checkpoint before the failure, so that the epoch is retried",
+                do="restore the file from a backup; if there is none, discard the history with job.reset(...) and "
+                "write to a new folder",
             )
         return [json.loads(line) for line in lines[1:]]
 

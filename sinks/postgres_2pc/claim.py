@@ -43,7 +43,7 @@ def take(committer: Committer, claim: Claim, mark: str) -> None:
     connection, identity, who = committer.connection, committer.identity, committer.errors.who
     held = _lock(committer, claim.incarnation, mark)
     record.refuse_older(held.mark, claim.mark, who)
-    record.refuse_other_owner(held.job_id, claim, who)
+    record.refuse_other_owner(held.job_id, identity, claim, who)
     known = claim.known(record.known(connection, identity))
     claim.check_state(known, held.mark, who)
     if known:

@@ -206,7 +206,7 @@ class Committer:
                     operator=self.errors.who,
                     kept="the other parts of its epoch are committed",
                     do="find out who ran ROLLBACK PREPARED on it; the rows of that task are missing in the table. "
-                    "Restore an older checkpoint of the job, or add the rows by hand and "
+                    "Add them by hand and "
                     f"DELETE FROM spark_ext.decided WHERE gid = '{gid}'",
                 ) from None
         reach(FailPoint.POSTGRES_PART_COMMITTED)

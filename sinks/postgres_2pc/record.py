@@ -145,19 +145,21 @@ def refuse_fenced(connection: psycopg.Connection[Any], identity: Identity, mark:
         refuse_older(held.mark, mark, who)
 
 
-def refuse_other_owner(owner: str | None, claim: Claim, who: str) -> None:
+def refuse_other_owner(owner: str | None, identity: Identity, claim: Claim, who: str) -> None:
     """Check that the uid belongs to this job.
 
     Raises:
         ConfigurationError: the target has epochs of another job under it.
     """
     if owner is not None and owner != claim.job_id:
+        mine = f"sink = '{identity.sink}' AND target = '{identity.target}'"
         raise refused(
             f"the table holds epochs that another job wrote under the sink uid '{claim.sink}', "
             f"or this job '{claim.job}' before its state was deleted",
             who,
             "give this sink another uid; or, if the state was deleted, restore it, or, to write the output again, "
-            f"empty the table and DELETE FROM {SCHEMA}.sinks and {SCHEMA}.epochs WHERE sink = '{claim.sink}'",
+            f"empty the table, and delete this sink's rows: DELETE FROM {SCHEMA}.epochs WHERE {mine}; "
+            f"DELETE FROM {SCHEMA}.sinks WHERE {mine}",
             kept="the table is unchanged; nothing was started",
         )
 

@@ -28,8 +28,8 @@ def identity_of(given: Mapping[str, str], operator: str) -> Identity:
     if identity.in_job or found is None or not _has_ledger(found[0]):
         return identity
     raise StateError(
-        f"the query runs on the checkpoint of query '{found[1]}' of a job, and was not started by this job: its "
-        "epochs would be fenced by nothing",
+        f"the query runs on the checkpoint of query '{found[1]}' of a job, and was not started by this job: "
+        "nothing would fence its epochs",
         operator=operator,
         kept="nothing of this epoch was committed; the job's state is unchanged",
         do=f"start the query with job.run() ({ONLY_JOBS}), or give it a checkpoint location outside {found[0]}",

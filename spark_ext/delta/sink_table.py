@@ -7,23 +7,22 @@ at them and writes through one handle; see `fenced_log`.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from spark_ext.datafiles.writer import DataFile, commit_info
-from spark_ext.delta.failures import error_number
 from spark_ext.delta.features import TableFacts, demands, refuse
 from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
-from spark_ext.errors import CommitError, ConfigurationError, SparkExtError, StorageError
+from spark_ext.delta.target_errors import TargetErrors
+from spark_ext.delta.transactions import known_epochs, newest_epoch, owner_number
+from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark, not_the_target
 from spark_ext.schemas import parquet_types
@@ -54,61 +53,6 @@ _kept = _Kept()
 
 HISTORY: Final = 100
 """How many commits are searched for a RESTORE since the sink's own last commit, when that is not known."""
-
-
-def _newest_name(uid: str, lineage: int) -> str:
-    return f"newest:{uid}:{lineage}"
-
-
-def _query_number(query_id: str) -> int:
-    """31 bits of the SHA-256 of a query's id."""
-    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:4], "big") >> 1
-
-
-def newest_epoch(epoch: Epoch) -> Transaction:
-    """The newest epoch of a sink in a lineage, whatever its query: a table does not list its application ids."""
-    return Transaction(_newest_name(epoch.sink, epoch.lineage), _query_number(epoch.query_id) << 32 | epoch.number)
-
-
-def owner_number(job_id: str) -> int:
-    """A job's id as the number that a Delta transaction can hold: 63 bits of its SHA-256."""
-    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8], "big") >> 1
-
-
-@dataclass(frozen=True)
-class TargetErrors:
-    """The errors of a sink's table. Failures of its storage may pass; the job decides how long it waits."""
-
-    operator: str
-
-    def storage(self, problem: BaseException, doing: str) -> SparkExtError:
-        """The error for a read or write that failed."""
-        return StorageError(
-            f"{doing} failed: {problem}",
-            operator=self.operator,
-            kept="everything committed before",
-            do="check the storage (space, permissions, network, storage_options)",
-        )
-
-    def not_created(self, problem: BaseException) -> SparkExtError:
-        """The error for a table that could not be created."""
-        if not isinstance(problem, DeltaError) or error_number(problem, str(problem)) is not None:
-            return self.storage(problem, "creating the table")
-        return ConfigurationError(
-            f"the table could not be created: {problem}",
-            operator=self.operator,
-            kept="nothing was written",
-            do="correct the options 'table_properties', 'partition_by' or 'path'",
-        )
-
-    def contended(self, doing: str, attempts: int) -> SparkExtError:
-        """The error for a commit that gave way to other writers in each of its attempts."""
-        return CommitError(
-            f"{doing} failed: other writers committed to the table first, {attempts} times in a row",
-            operator=self.operator,
-            kept="the epoch's files, not yet visible",
-            do="find out who commits to the table so often",
-        )
 
 
 class Target:
@@ -330,16 +274,6 @@ class Target:
                     f"version {entry.get('version')} of the table is a RESTORE of an earlier one", self.who
                 )
 
-    def _known(self, log: FencedLog, claim: Claim) -> dict[str, int]:
-        """The newest epoch by query id; "" for a query that is not the claiming one."""
-        mine = claim.query_id
-        own = None if mine is None else log.held(f"spark_ext:{self.uid}:{claim.lineage}:{mine}")
-        known = {} if mine is None or own is None else {mine: own}
-        newest = log.held(_newest_name(self.uid, claim.lineage))
-        if newest is not None and (mine is None or newest >> 32 != _query_number(mine)):
-            known[""] = newest & 0xFFFFFFFF
-        return known
-
     def claim(self, claim: Claim, schema: StructType | None) -> DeltaTable | None:
         """Fence older incarnations off.
 
@@ -362,7 +296,7 @@ class Target:
         )
 
         def attempt(table: DeltaTable | None) -> tuple[DeltaTable | None] | None:
-            known = self._known(log, claim)
+            known = known_epochs(log.held, self.uid, claim)
             if table is None:
                 claim.check_state(known, None, self.who)
                 if schema is None:

@@ -67,9 +67,9 @@ def in_all(
             return
         if time.monotonic() >= by:
             raise StorageError(
-                f"'{late.busy}' has not ended within {within:g} s",
+                f"the step '{late.busy}' of the start did not end within {within:g} s",
                 operator=late.who,
-                kept="no epoch ran; the state is as it was",
+                kept="all committed epochs",
                 do="find out what it is waiting for, and start the job again; the setting start_timeout is how long a "
                 "start waits",
             )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.control.events import acknowledge, in_force
-from spark_ext.errors import FencedError, SparkExtError
+from spark_ext.errors import FencedError, SparkExtError, TransientError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.upkeep import Upkeep
@@ -25,7 +25,6 @@ from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.masking import logger
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import State, job_state
-from spark_ext.queries.restarts import as_error
 from spark_ext.queries.worker import Outcome
 from spark_ext.spark.query_events import Hint
 
@@ -146,10 +145,11 @@ class Coordinator:
                 self._context.wake.clear()
                 self._tick(time.monotonic())
         except FencedError as fenced:
-            self._abandon(_named(fenced, f"job '{self._context.job}'"))
+            # A ledger table knows its path only.
+            self._abandon(fenced.within(f"job '{self._context.job}'"))
         except Exception as problem:
             log.exception("the coordinator of job '%s' failed", self._context.job)
-            self._abandon(as_error(problem, f"job '{self._context.job}'"))
+            self._abandon(_broken(problem, f"job '{self._context.job}'"))
         finally:
             try:
                 self._close()
@@ -192,7 +192,7 @@ class Coordinator:
         failed = next((run for run in self.runs if run.state is State.FAILED), None)
         if failed is not None and self.failure is None:
             assert failed.error is not None
-            self.failure = failed.error
+            self.failure = failed.error.within(failed.who)
             self._become(State.FAILING)
             self.stop()
             self._stop_all()
@@ -321,10 +321,13 @@ class Coordinator:
             log.warning("the end of job '%s' was not recorded: %s", self._context.job, problem)
 
 
-def _named(fenced: FencedError, who: str) -> FencedError:
-    """The error of a ledger table, which knows its path only, with the job's name."""
-    if who in fenced.operator:
-        return fenced
-    named = FencedError(fenced.what, operator=f"{who}, {fenced.operator}", kept=fenced.kept, do=fenced.do)
-    named.__cause__ = fenced
-    return named
+def _broken(problem: Exception, who: str) -> SparkExtError:
+    """The error of a coordinator that has failed itself."""
+    if isinstance(problem, SparkExtError):
+        return problem.within(who)
+    return TransientError(
+        f"the coordinator failed: {type(problem).__name__}: {problem}",
+        operator=who,
+        kept="all committed epochs",
+        do="run the job again; if it fails again, report the stack, which is in the log",
+    )

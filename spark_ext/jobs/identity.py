@@ -14,6 +14,7 @@ from spark_ext.ledger.memory import JobMemory, QueryMemory
 from spark_ext.model.changes import Change, ChangeKind, compare
 from spark_ext.model.definitions import QueryDefinition, Role
 from spark_ext.queries.writer_checks import NOTHING_STARTED
+from spark_ext.spark.checkpoint_directory import state_of_checkpoint
 
 UNCHANGED = "the state and all output are unchanged; nothing was started"
 
@@ -115,16 +116,16 @@ class Start:
                 "what it has read would be read again, and written again",
                 operator=self.who(other),
                 kept=UNCHANGED,
-                do=f"if '{other}' is '{query}' under another name, say job.add('{other}', ..., "
+                do=f"if '{other}' is '{query}' under another uid, say job.add('{other}', ..., "
                 f"renamed_from='{query}'); to begin anew beside the earlier output, job.reset('{query}'); "
-                "otherwise give the operators of the new query uids of their own",
+                f"otherwise give the operators of the new query uids of their own, and say job.remove('{query}')",
             )
         elif not (known.finished or known.removed or query in self.wishes.removed):
             yield StateError(
                 f"query '{query}' has not finished, and is not in the job any more",
                 operator=self.who(query),
                 kept=UNCHANGED,
-                do=f"add it again, as it was; if it has another name now, say job.add(<new name>, ..., "
+                do=f"add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "
                 f"renamed_from='{query}'); to abandon it, say job.remove('{query}') before the start",
             )
 
@@ -158,7 +159,7 @@ class Start:
                     f"{change}: {_meaning(change)}",
                     operator=self.who(query),
                     kept=UNCHANGED,
-                    do=f"put it back as it was; to read or write elsewhere and begin anew, use another uid, or "
+                    do="put it back as it was; to read or write elsewhere and begin anew, "
                     f"job.reset('{query}'), which keeps earlier output; if it is the same data in another place, say "
                     f"job.add('{query}', ..., accept=('{change.key}',))",
                 )
@@ -192,10 +193,10 @@ class Start:
             return
         other = known.query_id is not None and logged.query_id != known.query_id
         if other or logged.committed < known.committed:
-            state = "is missing" if logged.query_id is None else "is not the one recorded in the ledger"
+            state = state_of_checkpoint(logged.query_id, logged.committed, other=other)
             yield StateError(
-                f"the checkpoint of this query {state}: the ledger has committed epochs up to {known.committed}, and a "
-                "new checkpoint would write them a second time",
+                f"the checkpoint directory of this query {state}: the ledger has committed epochs up to "
+                f"{known.committed}, and a new checkpoint would write them a second time",
                 operator=self.who(query),
                 kept=UNCHANGED,
                 do=f"restore the directory ({logged.checkpoint}), or discard the history with job.reset('{query}'), "
@@ -247,10 +248,10 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -
             raise unknown(old, memory, who, "renamed_from")
         if old in present:
             raise ConfigurationError(
-                f"query '{old}', as which this one ran before, is in the job as well",
+                f"query '{old}', the former uid of this one, is in the job as well",
                 operator=who,
                 kept=NOTHING_STARTED,
-                do=f"leave out renamed_from='{old}', or give the other query a name that was not used before",
+                do=f"leave out renamed_from='{old}', or give the other query a uid that was not used before",
             )
         former = memory.lineages.names(old, memory.lineage(old))
         if query in memory.names or (query in memory.used and query not in former):
@@ -258,7 +259,7 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -
                 f"query '{query}' has a history of its own, which that of '{old}' cannot replace",
                 operator=who,
                 kept=NOTHING_STARTED,
-                do=f"give query '{old}' a name that was not used before",
+                do=f"give query '{old}' a uid that was not used before",
             )
         to_do[query] = old
     return to_do

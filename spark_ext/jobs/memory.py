@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.jobs.identity import UNCHANGED, Logged, Notice, Start, refuse_unknown, renames, to_record
+from spark_ext.jobs.identity import Logged, Notice, Start, refuse_unknown, renames, to_record
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import DefinitionRow
 from spark_ext.queries import operators
@@ -114,10 +114,11 @@ def _move(state: str, memory: JobMemory, query: str) -> None:
     source, target = local_path(there), local_path(own)
     if source is None or target is None:
         raise StateError(
-            "the checkpoint of a renamed query is on an object store, where the job cannot move it",
+            "the checkpoint directory of a renamed query is on an object store, where the job cannot move it",
             operator=f"query '{query}'",
-            kept=UNCHANGED,
-            do=f"move {there} to {own}, and start the job again",
+            kept="the rename is recorded in the ledger; all output is unchanged",
+            do=f"move {there}, and {position.NAME} beside it, to {own.removesuffix('/checkpoint')}, and start the job "
+            "again",
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     # Last the checkpoint: while it is in its old place, the next start does both again.

@@ -173,10 +173,13 @@ def _restored(known: QueryMemory, spec: QuerySpec, context: JobContext) -> tuple
 
 
 def _refused(job: str, failure: Exception) -> SparkExtError:
-    return from_text(str(failure), marked=True) or StateError(
+    ours = from_text(str(failure), marked=True)
+    if ours is not None:
+        return ours.within(f"job '{job}'")
+    return StateError(
         f"the job could not be started: {type(failure).__name__}: {telling_line(str(failure))}",
         operator=f"job '{job}'",
-        kept="no epoch ran; the state is as it was",
+        kept="all committed epochs",
         do="fix the cause and start the job again",
     )
 

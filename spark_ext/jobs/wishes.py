@@ -37,11 +37,12 @@ class Wishes:
                     do="write the operator's uid, a dot, and the option, such as accept=('orders.path',)",
                 )
         if renamed_from is not None and (renamed_from == query or renamed_from in self.renamed.values()):
+            wrong = "is this query's own uid" if renamed_from == query else "was given for two queries"
             raise ConfigurationError(
-                f"renamed_from='{renamed_from}' is this query's own name, or that of two queries",
+                f"renamed_from='{renamed_from}' {wrong}",
                 operator=who,
                 kept=NOTHING_STARTED,
-                do="name the query as which this one ran before",
+                do="name the uid under which this query ran before, once",
             )
         if query in self.removed:
             raise _added_and_removed(job, query)

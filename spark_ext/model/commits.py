@@ -41,7 +41,8 @@ class FenceMark:
                 f"incarnation {held.incarnation} of the job has been started; this is incarnation {self.incarnation}",
                 operator=operator,
                 kept="everything committed so far; the newer incarnation continues from it",
-                do="let the newer incarnation run; this one ends by itself",
+                do="let the newer incarnation run; if none is running, this state is an older copy: start the job from "
+                "the newest one",
             )
         if held.start and self.start and held.start != self.start:
             raise FencedError(
@@ -154,8 +155,9 @@ class Claim:
         for query_id, epoch in sorted(known.items()):
             if query_id != self.query_id:
                 raise StateError(
-                    f"the target holds epoch {epoch} of this sink, written by a query whose checkpoint is not the one "
-                    "in this state: the checkpoint was deleted, or the state is a copy made before the first start",
+                    f"the target holds epoch {epoch} of this sink, written by a query whose checkpoint directory is "
+                    "not the one in this state: the directory was deleted, or the state is a copy made before the "
+                    "first start",
                     operator=operator,
                     kept="the target is unchanged; nothing was started",
                     do=_NEWEST_STATE,

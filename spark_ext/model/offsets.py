@@ -228,7 +228,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
                 f"channel '{name}' is in the end of the epoch but neither in its start nor new",
                 operator=f"source '{end.uid}'",
                 kept="nothing of this epoch was read",
-                do="restore an older checkpoint: the offset log of this one was modified",
+                do="restore the checkpoint directory as it was, or discard the history with job.reset(...)",
             )
         begin = state.begin if before is None else before.at
         if begin != state.at:
@@ -238,7 +238,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
             f"channels {sorted(left)[:3]} are in the start of the epoch but not in its end",
             operator=f"source '{end.uid}'",
             kept="nothing of this epoch was read",
-            do="restore an older checkpoint: the offset log of this one was modified",
+            do="restore the checkpoint directory as it was, or discard the history with job.reset(...)",
         )
     return tuple(out)
 

@@ -52,7 +52,7 @@ def _refuse_remote(checkpoint: str, who: str) -> None:
     """An object store cannot rename a folder: the user moves it, and then resets."""
     if local_path(checkpoint) is None and SparkLog(checkpoint).exists():
         raise StateError(
-            "a checkpoint on an object store cannot be moved aside by the job",
+            "a checkpoint directory on an object store cannot be moved aside by the job",
             operator=who,
             kept="nothing was changed",
             do=f"move everything below {checkpoint} elsewhere with the tools of the store, then reset again",

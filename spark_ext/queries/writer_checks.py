@@ -175,16 +175,16 @@ def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None
             f"the query has available_now, and source '{source.options.uid}' ({leaf.format}) has no end: the query "
             "would count as finished after its first run, and what arrives later would never be read",
             who,
-            "remove available_now to keep the query running, or remove the option that makes the source unbounded "
-            f"({_UNBOUNDED.get(leaf.format, 'see its page')})",
+            "remove available_now to keep the query running, or give the source an end: "
+            f"{_BOUNDED.get(leaf.format, 'its page says how')}",
         )
 
 
-_UNBOUNDED = {
-    "files": "watch",
-    "kafka_range": "end=none",
-    "postgres": "incremental",
-    "datagen": "give it rows",
+_BOUNDED = {
+    "files": "remove 'watch'",
+    "kafka_range": "set 'ending' to something other than 'none'",
+    "postgres": "remove 'incremental'",
+    "datagen": "set 'rows' or 'rows_of'",
     "hybrid": "that of its last stage",
 }
 

@@ -21,6 +21,23 @@ class RestoredCheckpoint:
     """Its offsets."""
 
 
+def state_of_checkpoint(query_id: str | None, committed: int, *, other: bool) -> str:
+    """What is wrong with a directory that is not where the ledger says that the query is.
+
+    Args:
+        query_id: Spark's id in it; None if there is none.
+        committed: the newest committed epoch in it.
+        other: whether it is of another query than the one recorded.
+    """
+    if query_id is None:
+        return "is missing"
+    return (
+        "is of another query than the one recorded in the ledger"
+        if other
+        else f"is older: it ends at epoch {committed}"
+    )
+
+
 def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> RestoredCheckpoint:
     """Read the directory and compare it with the ledger.
 
@@ -38,10 +55,10 @@ def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> 
     newest = log.newest_commit()
     committed = -1 if newest is None else newest
     if known is not None and (query_id != known[0] or committed < known[1]):
-        state = "is missing" if query_id is None else "is not the one recorded in the ledger"
+        state = state_of_checkpoint(query_id, committed, other=query_id != known[0])
         raise StateError(
-            f"the checkpoint of this query {state}: the ledger has committed epochs up to {known[1]}, and a new "
-            "checkpoint would write them a second time",
+            f"the checkpoint directory of this query {state}: the ledger has committed epochs up to {known[1]}, "
+            "and a new checkpoint would write them a second time",
             operator=who,
             kept="the ledger and all output are unchanged; nothing was started",
             do=f"restore the directory ({log.checkpoint}), or discard the history with job.reset('{query}'), "

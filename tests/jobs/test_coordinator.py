@@ -255,7 +255,7 @@ def test_a_start_that_is_stopped_ends_as_canceled(job: FakeJob) -> None:
 def test_a_claim_that_does_not_return_is_refused_by_name(job: FakeJob) -> None:
     gate = threading.Event()
     job.a.worker.do("claim", lambda: gate.wait(END), lambda _: None)
-    with pytest.raises(StorageError, match=r"'claim' has not ended within 0\.1 s") as refused:
+    with pytest.raises(StorageError, match=r"the step 'claim' of the start did not end within 0\.1 s") as refused:
         in_all(job.coordinator.runs, _nothing, job.a.context, job.coordinator, 0.1)
     assert "query 'a'" in refused.value.operator
     job.coordinator.refuse()

@@ -411,7 +411,7 @@ def test_a_restored_query_writes_down_what_an_earlier_run_did_not(bench: Bench) 
 def test_a_checkpoint_that_is_gone_is_refused(bench: Bench) -> None:
     bench.query.commit(position())
     shutil.rmtree(bench.query.checkpoint)
-    with pytest.raises(StateError, match="checkpoint of this query is missing"):
+    with pytest.raises(StateError, match="checkpoint directory of this query is missing"):
         bench.made().restore((QUERY_ID, 0))
 
 

@@ -108,6 +108,6 @@ def test_a_query_that_is_gone_is_seen_though_a_table_does_not_list_its_ids(tmp_p
     driver = Start(path)
     driver.begin()
     driver.put(5)
-    with pytest.raises(StateError, match="holds epoch 5 of this sink, written by a query whose checkpoint is not the"):
+    with pytest.raises(StateError, match="of this sink, written by a query whose checkpoint directory is not the"):
         Start(path, incarnation=2, query_id="another").begin()
     Start(path, incarnation=2).begin(previous=5)

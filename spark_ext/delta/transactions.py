@@ -1,0 +1,53 @@
+"""What a sink keeps in the transactions of its Delta table: numbers under application ids, the newest of each.
+
+A table can be asked for the number of an id that is known, and does not list its ids. So the newest epoch of a sink is
+kept a second time, under an id that does not depend on the query, with a part of the query's id in its number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from deltalake import Transaction
+
+from spark_ext.model.commits import Claim, Epoch
+
+
+def owner_number(job_id: str) -> int:
+    """A job's id as the number that a Delta transaction can hold: 63 bits of its SHA-256."""
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8], "big") >> 1
+
+
+def newest_epoch(epoch: Epoch) -> Transaction:
+    """The newest epoch of a sink in a lineage, whatever its query."""
+    return Transaction(_newest_name(epoch.sink, epoch.lineage), _query_number(epoch.query_id) << 32 | epoch.number)
+
+
+def known_epochs(held: Callable[[str], int | None], uid: str, claim: Claim) -> dict[str, int]:
+    """The newest epochs of a sink that its table knows, before a claim.
+
+    Args:
+        held: the table's number under an application id.
+        uid: the sink's.
+        claim: names the lineage, and the query if it has an id.
+
+    Returns:
+        Epochs by query id; "" stands for a query that is not the claiming one.
+    """
+    mine = claim.query_id
+    own = None if mine is None else held(f"spark_ext:{uid}:{claim.lineage}:{mine}")
+    known = {} if mine is None or own is None else {mine: own}
+    newest = held(_newest_name(uid, claim.lineage))
+    if newest is not None and (mine is None or newest >> 32 != _query_number(mine)):
+        known[""] = newest & 0xFFFFFFFF
+    return known
+
+
+def _newest_name(uid: str, lineage: int) -> str:
+    return f"newest:{uid}:{lineage}"
+
+
+def _query_number(query_id: str) -> int:
+    """31 bits of the SHA-256 of a query's id."""
+    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:4], "big") >> 1

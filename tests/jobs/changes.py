@@ -1,0 +1,383 @@
+"""A job of two queries, and the changes that `docs/change-a-job.md` lists."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+import spark_ext as sx
+from spark_ext.errors import SparkExtError
+from spark_ext.jobs.job import Job
+from spark_ext.spark import registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILES: Final = list(range(10))
+GENERATED: Final = list(range(100, 110))
+ALL: Final = FILES + GENERATED
+"""What the query `copy` writes, each once."""
+SIDE: Final = list(range(100, 104))
+"""What the query `side` writes, which has finished before the job is stopped."""
+
+NEVER: Final = "1 hour"
+"""Interval between epochs with which a job is left in its first one."""
+
+
+@dataclass
+class Lab:
+    """A job of two queries in a folder: `copy` reads files and generated rows, `side` generated rows."""
+
+    spark: SparkSession
+    folder: Path
+
+    def files(self, uid: str = "files", path: str = "in", **options: Any) -> DataFrame:
+        """Ten rows in two files, an epoch each."""
+        given = {"max_rows_per_epoch": 5, "readers": 1, **options}
+        reader = self.spark.readStream.schema("n bigint").format("files").options(**given)
+        return reader.option("uid", uid).option("path", str(self.folder / path)).load()
+
+    def generated(self, uid: str = "rows", rows: int = 10, **options: Any) -> DataFrame:
+        """Generated rows from 100 on, five in an epoch."""
+        given = {"max_rows_per_epoch": 5, **options}
+        reader = self.spark.readStream.format("datagen").option("uid", uid).option("rows", rows).options(**given)
+        return reader.load().selectExpr("id + 100 AS n")
+
+    def both(self) -> DataFrame:
+        """What `copy` reads."""
+        return self.files().union(self.generated())
+
+    def job(
+        self,
+        frame: DataFrame | None = None,
+        *,
+        query: str = "copy",
+        sink: str = "out",
+        path: str = "out",
+        format: str = "delta_2pc",
+        name: str = "j",
+        state: str = "state",
+        others: Sequence[str] = ("side",),
+        options: dict[str, str] | None = None,
+        words: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> Job:
+        """The job, with what has changed."""
+        last_first = settings.pop("last_first", False)
+        made = sx.Job(self.spark, name, state=self.folder / state, **settings)
+        frame = self.both() if frame is None else frame
+        writer = frame.writeStream.format(format).option("uid", sink).option("path", str(self.folder / path))
+        adds: list[Callable[[], Any]] = []
+        if query:
+            adds.append(lambda: made.add(query, writer.options(**(options or {})), **(words or {})))
+        for other in others:
+            rows = self.generated(f"{other}-rows", rows=4).writeStream.format("delta_2pc")
+            rows = rows.option("uid", f"{other}-out").option("path", str(self.folder / other))
+            adds.append(lambda other=other, rows=rows: made.add(other, rows))  # type: ignore[misc]
+        for add in reversed(adds) if last_first else adds:
+            add()
+        return made
+
+    def rows(self, path: str = "out") -> list[int]:
+        """The rows of a table."""
+        there = self.folder / path
+        return sorted(DeltaTable(there).to_pandas()["n"].tolist()) if there.exists() else []
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "state" / "queries" / "copy" / "checkpoint"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A row of the page."""
+
+    id: str
+    job: Callable[[Lab], Job]
+    """Makes the change, and the job that is started."""
+    stopped: str
+    """What comes of it when the job was stopped or killed: `continues`, `refused`, `anew` or `left out`."""
+    finished: str
+    """When it had finished: `stays`, `warns`, `refused`, `anew` or `left out`."""
+    match: str = ""
+    """What a refusal says."""
+    killed: str = ""
+    """When it was killed, if that is not as when it was stopped."""
+    rows: Callable[[Lab], list[int]] = Lab.rows
+    """Where the rows are that continue or begin anew."""
+    expected: Sequence[int] = tuple(ALL)
+    marks: Sequence[Any] = field(default=())
+
+
+def kept_elsewhere(lab: Lab) -> Job:
+    """The input was moved to another folder, and is the same."""
+    shutil.move(lab.folder / "in", lab.folder / "moved")
+    frame = lab.files(path="moved").union(lab.generated())
+    return lab.job(frame, words={"accept": ("files.path",)})
+
+
+def other_files(lab: Lab) -> Job:
+    write_files(lab.folder / "other", 1000)
+    return lab.job(lab.files(path="other").union(lab.generated()))
+
+
+def another_setting(lab: Lab) -> Job:
+    lab.spark.conf.set("spark.sql.shuffle.partitions", 3)
+    return lab.job()
+
+
+def another_time_zone(lab: Lab) -> Job:
+    lab.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    return lab.job()
+
+
+def moved_state(lab: Lab) -> Job:
+    shutil.move(lab.folder / "state", lab.folder / "elsewhere")
+    return lab.job(state="elsewhere")
+
+
+def copied_state(lab: Lab) -> Job:
+    """Both copies are started, the first one to its end."""
+    shutil.copytree(lab.folder / "state", lab.folder / "copied")
+    assert lab.job(state="copied").run(progress=False).finished
+    return lab.job()
+
+
+def older_state(lab: Lab) -> Job:
+    """The state was put back from a backup, after the job had run on. The second start has a number of its own."""
+    shutil.copytree(lab.folder / "state", lab.folder / "backup")
+    assert lab.job().run(progress=False).finished
+    shutil.rmtree(lab.folder / "state")
+    shutil.move(lab.folder / "backup", lab.folder / "state")
+    with suppress(SparkExtError):
+        lab.job().run(progress=False)
+    return lab.job()
+
+
+def without(*parts: str) -> Callable[[Lab], Job]:
+    """Something was deleted."""
+
+    def job(lab: Lab) -> Job:
+        for part in parts:
+            shutil.rmtree(lab.folder / part)
+        return lab.job()
+
+    return job
+
+
+def without_registry(lab: Lab) -> Job:
+    shutil.rmtree(registry.folder_of(lab.spark), ignore_errors=True)
+    return lab.job()
+
+
+def after_reset(lab: Lab) -> Job:
+    made = lab.job()
+    made.reset("copy")
+    return made
+
+
+def freed(lab: Lab) -> Job:
+    """The query was reset, and its operators are in a query of another name."""
+    lab.job().reset("copy")
+    return lab.job(query="again")
+
+
+def side_source_in_copy(lab: Lab) -> Job:
+    """`side` gets another source, and its own goes to a new query."""
+    made = lab.job(others=())
+    rows = lab.generated("side-rows", rows=4).writeStream.format("delta_2pc")
+    made.add("new", rows.option("uid", "new-out").option("path", str(lab.folder / "new")))
+    rows = lab.generated("side-more", rows=4).writeStream.format("delta_2pc")
+    return made.add("side", rows.option("uid", "side-out").option("path", str(lab.folder / "side")))
+
+
+def twice(lab: Lab) -> list[int]:
+    return sorted(set(lab.rows()))
+
+
+EXTENDED: Final = (pytest.mark.extended,)
+
+CHANGES: Final = (
+    Change("nothing", lambda lab: lab.job(), "continues", "stays"),
+    Change("query-renamed", lambda lab: lab.job(query="renamed"), "refused", "refused", "renamed_from='copy'"),
+    Change(
+        "query-renamed-declared",
+        lambda lab: lab.job(query="renamed", words={"renamed_from": "copy"}),
+        "continues",
+        "stays",
+    ),
+    Change(
+        "query-renamed-from-nothing",
+        lambda lab: lab.job(query="renamed", words={"renamed_from": "cpoy"}),
+        "refused",
+        "refused",
+        "'cpoy', which this job never had; its queries so far: 'copy', 'side'",
+    ),
+    Change(
+        "query-added",
+        lambda lab: lab.job(others=("side", "more")),
+        "continues",
+        "anew",
+        rows=lambda lab: lab.rows() + lab.rows("more"),
+        expected=(*ALL, *SIDE),
+    ),
+    Change(
+        "query-left-out", lambda lab: lab.job(query=""), "refused", "stays", "has not finished, and is not in the job"
+    ),
+    Change("query-removed", lambda lab: lab.job(query="").remove("copy"), "left out", "left out"),
+    Change("adds-reordered", lambda lab: lab.job(last_first=True), "continues", "stays", marks=EXTENDED),
+    Change(
+        "sources-reordered",
+        lambda lab: lab.job(lab.generated().union(lab.files())),
+        "refused",
+        "warns",
+        "in the order files, rows, and are in the order rows, files",
+    ),
+    Change("source-path", other_files, "refused", "warns", "option 'path' of source 'files' was"),
+    Change("source-path-accepted", kept_elsewhere, "continues", "warns"),
+    Change(
+        "source-format",
+        lambda lab: lab.job(lab.generated("files").union(lab.generated())),
+        "refused",
+        "warns",
+        "option 'format' of source 'files' was 'files', and is 'datagen'",
+    ),
+    Change(
+        "source-seed",
+        lambda lab: lab.job(lab.files().union(lab.generated(seed=7))),
+        "refused",
+        "warns",
+        "option 'seed' of source 'rows' was '0', and is '7'",
+        marks=EXTENDED,
+    ),
+    Change(
+        "source-tuned",
+        lambda lab: lab.job(lab.files(max_rows_per_epoch=100, readers=3).union(lab.generated())),
+        "continues",
+        "stays",
+    ),
+    Change(
+        "source-pattern",
+        lambda lab: lab.job(lab.files(pattern="*.parquet").union(lab.generated())),
+        "continues",
+        "warns",
+        marks=EXTENDED,
+    ),
+    Change(
+        "source-uid",
+        lambda lab: lab.job(lab.files("renamed").union(lab.generated())),
+        "refused",
+        "warns",
+        r"source '(files|renamed)' (was|is) not in this query",
+    ),
+    Change(
+        "source-added",
+        lambda lab: lab.job(lab.both().union(lab.generated("more"))),
+        "refused",
+        "warns",
+        "source 'more' was not in this query before",
+    ),
+    Change(
+        "source-removed",
+        lambda lab: lab.job(lab.files()),
+        "refused",
+        "warns",
+        "source 'rows' is not in this query any more",
+    ),
+    Change(
+        "source-moved",
+        side_source_in_copy,
+        "refused",
+        "refused",
+        "source 'side-rows' belongs to query 'side', and is now in query 'new'",
+    ),
+    Change("sink-path", lambda lab: lab.job(path="new"), "refused", "warns", "option 'path' of sink 'out' was"),
+    Change(
+        "sink-path-accepted",
+        lambda lab: lab.job(path="new", words={"accept": ("out.path",)}),
+        "continues",
+        "warns",
+        "may be in the old place already",
+        killed="refused",
+        rows=lambda lab: sorted(lab.rows() + lab.rows("new")),
+    ),
+    Change(
+        "sink-format",
+        lambda lab: lab.job(format="files_2pc"),
+        "refused",
+        "warns",
+        "option 'format' of sink 'out' was 'delta_2pc', and is 'files_2pc'",
+    ),
+    Change(
+        "sink-uid",
+        lambda lab: lab.job(sink="other"),
+        "refused",
+        "warns",
+        "option 'uid' of sink 'out' was 'out', and is 'other'",
+    ),
+    Change(
+        "sink-tuned",
+        lambda lab: lab.job(options={"compression": "zstd", "commit_attempts": "3"}),
+        "continues",
+        "stays",
+        marks=EXTENDED,
+    ),
+    Change(
+        "column-added",
+        lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m")),
+        "refused",
+        "warns",
+        "column",
+    ),
+    Change(
+        "column-added-and-merged",
+        lambda lab: lab.job(lab.both().selectExpr("n", "n + 1 AS m"), options={"merge_schema": "true"}),
+        "continues",
+        "warns",
+        marks=EXTENDED,
+    ),
+    Change(
+        "column-type",
+        lambda lab: lab.job(lab.both().selectExpr("CAST(n AS string) AS n")),
+        "refused",
+        "warns",
+        "column 'n'",
+    ),
+    Change("shuffle-partitions", another_setting, "continues", "stays", marks=EXTENDED),
+    Change("session-time-zone", another_time_zone, "continues", "stays", marks=EXTENDED),
+    Change("job-setting", lambda lab: lab.job(checkpoint_interval="1 s"), "continues", "stays", marks=EXTENDED),
+    Change("job-renamed", lambda lab: lab.job(name="k"), "refused", "refused", "belongs to job 'j', not to job 'k'"),
+    Change("state-moved", moved_state, "continues", "stays"),
+    Change("state-copied", copied_state, "refused", "stays", "started twice, from two copies of its state"),
+    Change(
+        "checkpoint-deleted",
+        without("state/queries/copy/checkpoint"),
+        "refused",
+        "stays",
+        # Of a job that was killed the target alone knows.
+        "checkpoint (of this query is missing|is not the one in this state)",
+    ),
+    Change("state-older", older_state, "refused", "stays", "the target is ahead of this state"),
+    Change("target-deleted", without("out"), "refused", "stays", "not the target that was claimed"),
+    Change("ledger-deleted", without("state/ledger"), "refused", "refused", "no ledger"),
+    Change("ledger-table-deleted", without("state/ledger/finished"), "refused", "refused", "ledger table 'finished'"),
+    Change("temporary-folders-cleaned", without_registry, "continues", "stays", marks=EXTENDED),
+    Change("query-reset", after_reset, "anew", "anew", rows=twice),
+    Change("query-reset-and-renamed", freed, "anew", "anew", rows=twice, marks=EXTENDED),
+)
+
+
+def write_files(folder: Path, start: int = 0) -> None:
+    folder.mkdir()
+    for part in range(2):
+        low = start + 5 * part
+        pq.write_table(pa.table({"n": pa.array(range(low, low + 5), pa.int64())}), folder / f"{part}.parquet")
