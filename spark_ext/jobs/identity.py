@@ -56,6 +56,8 @@ class Start:
     wishes: Wishes
     moving: frozenset[str] = frozenset()
     """Options, as `uid.option`, that may change while an epoch is planned and not committed."""
+    older: str = ""
+    """A driver of the job that may still run, and commit to where a sink wrote until now; "" if there is none."""
 
     def who(self, query: str) -> str:
         """A query, for messages."""
@@ -178,7 +180,17 @@ class Start:
 
     def _in_doubt(self, query: str, change: Change) -> Iterator[SparkExtError]:
         logged = self._logged(query)
-        if change.role is Role.SINK and change.key not in self.moving and logged.planned > logged.committed:
+        if change.role is not Role.SINK or change.key in self.moving:
+            return
+        if self.older:
+            yield StateError(
+                f"{change}, while an earlier driver may still run ({self.older}): it could commit an epoch in the old "
+                "place, where this start does not fence it off, and it would be written to the new one as well",
+                operator=self.who(query),
+                kept=UNCHANGED,
+                do="start the job once as it was, stop it, and change it then",
+            )
+        if logged.planned > logged.committed:
             yield StateError(
                 f"{change}, while epoch {logged.planned} is planned and not committed: it may be in the old place "
                 "already, and would be written to the new one as well",

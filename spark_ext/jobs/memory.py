@@ -28,6 +28,10 @@ class Recalled(NamedTuple):
 
     memory: JobMemory
     notices: tuple[Notice, ...]
+    elsewhere: frozenset[str]
+    """Queries whose sinks write to another target from now on, on request."""
+    definitions: tuple[DefinitionRow, ...]
+    """To be recorded when all targets are claimed: a start that is refused has changed nothing."""
 
 
 def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes, writer: LedgerWriter) -> Recalled:
@@ -56,7 +60,7 @@ def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes,
         if spec.sink is not None
         for name in operators.moving_fields(spec.sink.format)
     )
-    start = Start(job, after, given, logs, wishes, moving)
+    start = Start(job, after, given, logs, wishes, moving, writer.incarnation.older)
     notices = start.check()
 
     for query, old in to_do.items():
@@ -64,23 +68,17 @@ def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes,
         reach(FailPoint.QUERY_RENAMED)
     for query in given:
         _move(ledger.uri, after, query)
-    for query in start.exchanged():
-        position.forget(checkpoint_of(ledger.uri, query))
     for query in sorted(wishes.removed & after.names):
         if not after.of(query).removed:
             writer.removed(query, after.lineage(query))
     at = datetime.now(timezone.utc)
     number = writer.incarnation.number
-    writer.append(
-        [
-            DefinitionRow(
-                query=query, lineage=after.lineage(query), incarnation=number, at=at, definition=one.to_json()
-            )
-            for query, one in given.items()
-            if to_record(start, query)
-        ]
+    rows = tuple(
+        DefinitionRow(query=query, lineage=after.lineage(query), incarnation=number, at=at, definition=one.to_json())
+        for query, one in given.items()
+        if to_record(start, query)
     )
-    return Recalled(after, notices)
+    return Recalled(after, notices, frozenset(start.exchanged()), rows)
 
 
 def checkpoint_of(state: str, query: str) -> str:

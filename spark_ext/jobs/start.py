@@ -98,27 +98,22 @@ def start_job(
     coordinator: Coordinator | None = None
     started = False
     try:
-        memory, notices = recall(name, ledger, specs, wishes, writer)
-        for notice in notices:
+        recalled = recall(name, ledger, specs, wishes, writer)
+        memory = recalled.memory
+        for notice in recalled.notices:
             who = f"job '{name}', query '{notice.query}'"
             context.write_behind.incident(who, "definition", notice.what, notice.action)
         for spec in specs:
-            run, final = _restored(memory.of(spec.uid), spec, context)
+            run, final = _restored(memory.of(spec.uid), spec, context, elsewhere=spec.uid in recalled.elsewhere)
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
         coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals)
-        # A query with all its input committed needs no Spark: only its final checkpoint is left. So does one whose
-        # input was ended by a drain, where only Spark's log says how far it came.
-        waiting = [
-            run
-            for run in runs
-            if run.state is State.CREATED
-            and not run.input_done
-            and not (run.spec.natives and coordinator.drained(run.lineage))
-        ]
+        waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         announce(context, coordinator)
         begin(waiting, context, coordinator)
+        if recalled.definitions and not coordinator.stopping:
+            writer.append(recalled.definitions)
         listener = JobListener(coordinator.hint)
         spark.streams.addListener(listener)
         added = listener
@@ -149,9 +144,11 @@ def _as_uri(state: str) -> str:
     return state if place is None else f"file:{place}"
 
 
-def _restored(known: QueryMemory, spec: QuerySpec, context: JobContext) -> tuple[QueryRun, FinalCheckpoint | None]:
+def _restored(
+    known: QueryMemory, spec: QuerySpec, context: JobContext, *, elsewhere: bool
+) -> tuple[QueryRun, FinalCheckpoint | None]:
     """A query as an earlier run left it: finished, in its final checkpoint, or to be started."""
-    run = QueryRun(spec, context, known.lineage, known.flagged)
+    run = QueryRun(spec, context, known.lineage, known.flagged, elsewhere=elsewhere)
     if known.finished:
         run.finished_before(known.last_epoch)
         return run, None
@@ -170,6 +167,19 @@ def _restored(known: QueryMemory, spec: QuerySpec, context: JobContext) -> tuple
         flagged=known.flags,
     )
     return run, final
+
+
+def _needs_spark(run: QueryRun, *, drained: bool) -> bool:
+    """Whether a query has epochs to run: with all its input committed only its final checkpoint is left.
+
+    The input of Spark's own sources was ended by a drain, where only Spark's log says how far it came.
+    """
+    if run.state is not State.CREATED or run.input_done:
+        return False
+    if run.spec.natives and drained:
+        run.resume_drain()
+        return run.unsettled
+    return True
 
 
 def _refused(job: str, failure: Exception) -> SparkExtError:

@@ -33,6 +33,8 @@ class Incarnation:
     """Drawn at random at this start, 63 bits: an equal number with another one is that of a copied state."""
     starts: frozenset[int] = frozenset()
     """Those of all earlier starts."""
+    older: str = ""
+    """The driver of the last start, if it may still run; "" if it is known to have ended."""
 
     @property
     def fence(self) -> Fence:

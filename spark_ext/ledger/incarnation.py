@@ -119,6 +119,7 @@ def _take_number(
             lineage,
             start=secrets.randbelow(2**63 - 1) + 1,
             starts=frozenset(row.start_id for row in past if row.start_id is not None),
+            older=_may_still_run(past, ledger.uri),
         )
         at = now or datetime.now(timezone.utc)
         row = job_row(taken, "started", at, jvm_pid=jvm_pid, application_id=application_id)
@@ -190,6 +191,18 @@ def _refuse_running(past: Sequence[JobRow], job: str, who: str, uri: str, applic
             do="stop it, or start with takeover=True, which fences it off",
         )
     _await_jvm(newest, who)
+
+
+def _may_still_run(past: Sequence[JobRow], uri: str) -> str:
+    """The driver of the newest incarnation, unless it is known to have ended; "" if it is, or if there is none."""
+    newest = max((row for row in past if row.event == "started"), key=lambda row: row.incarnation, default=None)
+    if newest is None or any(row.event == "ended" and row.incarnation == newest.incarnation for row in past):
+        return ""
+    if newest.host == socket.gethostname():
+        running = newest.driver_pid != os.getpid() or (uri, newest.incarnation) in _running
+        if not running or not is_alive(newest.driver_pid, newest.driver_started):
+            return ""
+    return f"process {newest.driver_pid} on {newest.host}, incarnation {newest.incarnation}"
 
 
 def _await_end(incarnation: tuple[str, int]) -> None:

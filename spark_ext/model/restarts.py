@@ -62,8 +62,10 @@ class Cause(Enum):
     FAILURE = "failure"
     STOPPED = "stopped"
     """The job stopped it."""
+    STEP = "step"
+    """It has not ended: a step of its final checkpoint has failed."""
     DRAINED = "drained"
-    """The job stopped it for a drain: the cut is its last committed epoch."""
+    """The job stopped it for a drain: the cut is the epoch that was planned last."""
     AVAILABLE_NOW = "available now"
     """It ended by itself, or somebody stopped it: with this trigger Spark reports both alike."""
     OUTSIDE = "outside"
@@ -96,7 +98,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class AvailableNowRun:
-    """What a run with the trigger `availableNow` has left in Spark's log."""
+    """What a run with the trigger `availableNow`, or one that was stopped for a drain, has left in Spark's log."""
 
     same_input: bool = False
     """A further run planned no input that the run before it had not; none at all counts as well."""
@@ -107,7 +109,7 @@ class AvailableNowRun:
 
 
 ANY_RUN = AvailableNowRun()
-"""Of a query without that trigger."""
+"""Of a query without that trigger, and without a drain."""
 
 
 class Action(Enum):
@@ -157,17 +159,22 @@ def decide(
         policy: the job's.
         now: s, on a clock that never goes back.
         stopping: whether the job is stopping; a failure is then no reason for a restart.
-        draining: whether the query is being stopped for a drain; likewise.
-        run: of a query with the trigger `availableNow`.
+        draining: whether the query ends by a drain. What was planned when it came is part of the job: a sink may have
+            decided on it, and shown a part of it.
+        run: of a query with the trigger `availableNow`, or of one that is drained.
     """
-    if cause is Cause.FAILURE:
+    if cause in (Cause.FAILURE, Cause.STEP):
         if stopping:
             return Decision(Action.CANCEL, "stopped; the query failed while it was being stopped", failures=failures)
-        if draining:
+        if draining and cause is Cause.FAILURE and run.committed:
             return Decision(Action.FINISH, "drained; the query failed while it was being stopped", failures=failures)
         return _after_failure(error, failures.and_one_at(now), policy, now)
     if cause is Cause.DRAINED:
-        return Decision(Action.FINISH, "drained", failures=failures)
+        if run.committed:
+            return Decision(Action.FINISH, "drained", failures=failures)
+        if stopping:
+            return Decision(Action.CANCEL, "stopped", failures=failures)
+        return Decision(Action.RUN_AGAIN, delay_ms=0 if run.moved else RUN_AGAIN_MS, failures=failures)
     if cause is Cause.STOPPED:
         return Decision(Action.CANCEL, "stopped", failures=failures)
     if cause is Cause.AVAILABLE_NOW:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model import query_offsets
 from spark_ext.model.commits import Claim, Epoch
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.queries import operators
-from spark_ext.sinks.runtime.position import refuse_other_uid, remembered
+from spark_ext.sinks.runtime.position import forget, refuse_other_uid, remembered
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.sources.contract import Committed
 from spark_ext.spark import jvm
@@ -35,13 +36,17 @@ class OperatorHooks:
         context: the job's.
         lineage: the query's.
         checkpoint: path or URI of Spark's checkpoint of the query.
+        elsewhere: whether its sink writes to another target from this start on, on request.
     """
 
-    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int, checkpoint: str) -> None:
+    def __init__(
+        self, spec: QuerySpec, context: JobContext, lineage: int, checkpoint: str, *, elsewhere: bool = False
+    ) -> None:
         self._spec = spec
         self._context = context
         self._lineage = lineage
         self._checkpoint = checkpoint
+        self._elsewhere = elsewhere
 
     def _sources(self) -> Iterator[tuple[str, ChannelSource]]:
         for source in self._spec.sources:
@@ -58,15 +63,37 @@ class OperatorHooks:
         Raises:
             FencedError, ConfigurationError, TransientError: the target was not claimed.
         """
-        sink, spec, context = self._sink(), self._spec.sink, self._context
+        sink, spec = self._sink(), self._spec.sink
         if sink is None or spec is None:
             return
         schema = jvm.writer_frame(self._spec.writer).schema
+        # A target may still be busy with requests of a driver that has died.
+        tries = attempts(sink.options, f"the claim of sink '{spec.uid}'", reraise=True)
+        tries(sink.validate, schema)
+        while True:
+            claim = self._claim(spec.uid)
+            try:
+                tries(sink.claim, claim)
+                break
+            except StateError:
+                # An older driver that is still alive may have planned and committed an epoch between the look at the
+                # state and the one at the target. It ends soon: the ledger has fenced it off.
+                if self._planned() == (claim.query_id, claim.planned):
+                    raise
+        if self._elsewhere:
+            forget(self._checkpoint)
+            self._elsewhere = False
+        reach(FailPoint.SINK_CLAIMED)
+
+    def _claim(self, uid: str) -> Claim:
+        context = self._context
         query_id, planned = self._planned()
-        last = remembered(self._checkpoint)
-        refuse_other_uid(self._checkpoint, spec.uid, self._lineage, query_id)
-        claim = Claim(
-            sink=spec.uid,
+        # Nothing is known of a new target; that no epoch is in doubt in the former one has been checked.
+        last = None if self._elsewhere else remembered(self._checkpoint)
+        if not self._elsewhere:
+            refuse_other_uid(self._checkpoint, uid, self._lineage, query_id)
+        return Claim(
+            sink=uid,
             job=context.job,
             job_id=context.job_id,
             incarnation=context.incarnation.number,
@@ -76,13 +103,8 @@ class OperatorHooks:
             starts=context.incarnation.starts,
             query_id=query_id,
             planned=planned,
-            previous=last.of(spec.uid, self._lineage, query_id) if last else None,
+            previous=last.of(uid, self._lineage, query_id) if last else None,
         )
-        # A target may still be busy with requests of a driver that has died.
-        tries = attempts(sink.options, f"the claim of sink '{spec.uid}'", reraise=True)
-        tries(sink.validate, schema)
-        tries(sink.claim, claim)
-        reach(FailPoint.SINK_CLAIMED)
 
     def _planned(self) -> tuple[str | None, int | None]:
         """Spark's id of the query, and the newest epoch that it has planned; -1: none, None: not known.

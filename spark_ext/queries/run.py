@@ -41,6 +41,7 @@ class QueryRun(ObservedQuery):
         context: the job's.
         lineage: the query's: flags and sink identities of other lineages are not its own.
         flagged: per source, the last finish sequence whose flag is in the ledger.
+        elsewhere: whether its sink writes to another target from this start on, on request.
         query: in Spark; None: made from the specification.
         worker: carries out commands; None: a thread.
         clock: s; never goes back. The same as that of `tick`.
@@ -53,12 +54,13 @@ class QueryRun(ObservedQuery):
         lineage: int,
         flagged: Mapping[str, int],
         *,
+        elsewhere: bool = False,
         query: RunnableQuery | None = None,
         worker: Commands | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(spec, context, lineage, flagged, clock)
-        self.operators = OperatorHooks(spec, context, lineage, self.checkpoint)
+        self.operators = OperatorHooks(spec, context, lineage, self.checkpoint, elsewhere=elsewhere)
         self._clock = clock
         self._query = query or SparkQuery(
             spec,
@@ -122,7 +124,9 @@ class QueryRun(ObservedQuery):
         """On the worker's thread."""
         self._registered.publish()
         planned = self._observer.newest_planned()
-        return Launch(self._query.start(), planned)
+        # With a drain only the epoch that was planned before it is left to run.
+        only_planned = self._restarts.draining and self._unsettled(planned)
+        return Launch(self._query.start(only_planned=only_planned), planned)
 
     def _done(self, outcome: Outcome[None]) -> None:
         if not self._restarts.stopping:
@@ -205,7 +209,7 @@ class QueryRun(ObservedQuery):
             return
         cause = self._restarts.cause(failed=error is not None)
         run = ANY_RUN
-        if cause is Cause.AVAILABLE_NOW:
+        if cause is Cause.AVAILABLE_NOW or self._restarts.draining:
             run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
         decision = self._restarts.after(cause, error, now, run)
         self._act(decision, error, {"stack": str(failure)})
@@ -275,7 +279,7 @@ class QueryRun(ObservedQuery):
                 then(outcome.result())
             elif not self._state.ended:
                 error = as_error(outcome.error, self.who)
-                decision = self._restarts.after(Cause.FAILURE, error, self._clock())
+                decision = self._restarts.after(Cause.STEP, error, self._clock())
                 self._act(decision, error, {"stack": repr(outcome.error)})
 
         self._worker.do(what, action, taken)
@@ -344,15 +348,27 @@ class QueryRun(ObservedQuery):
     def request_drain(self) -> None:
         """A drain is in force: channel sources read it in the ledger, Spark's own cannot, so their query is stopped.
 
-        The cut is then the last committed epoch: what was planned after it is not part of the job.
+        An epoch that is planned by then is run to its end: its sink may have made a part of it visible.
         """
         if not self.spec.natives or self._state.ended or self._restarts.draining or self._restarts.stopping:
             return
         self._restarts.drain()
         if self._live or self._starting:
             self._worker.do("stop", self._query.stop, self._drain_stopped)
-        elif self._state is not State.FINISHING:
+        elif self._state is not State.FINISHING and not self.unsettled:
             self._become(State.FINISHING, "drained")
+
+    def resume_drain(self) -> None:
+        """A drain was in force before this start: the query runs the epoch that is planned, and no other."""
+        self._restarts.drain()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether an epoch is planned and not committed, by Spark's logs."""
+        return self._unsettled(self._observer.newest_planned())
+
+    def _unsettled(self, planned: LoggedOffsets | None) -> bool:
+        return planned is not None and planned.epoch > self.committed
 
     def _drain_stopped(self, outcome: Outcome[None]) -> None:
         if outcome.error is not None and not self._state.ended:

@@ -63,8 +63,11 @@ class RunnableQuery(Protocol):
     def ended(self) -> bool:
         """Whether there is an end that `take_end` has not returned yet."""
 
-    def start(self) -> str:
+    def start(self, *, only_planned: bool = False) -> str:
         """Start it, and return Spark's id of it. An end that was not taken is forgotten.
+
+        Args:
+            only_planned: run the epoch that is planned and not committed, and end.
 
         Raises:
             Exception: whatever Spark raises.
@@ -120,11 +123,11 @@ class SparkQuery:
         """See `RunnableQuery`."""
         return self._end is not None
 
-    def start(self) -> str:
+    def start(self, *, only_planned: bool = False) -> str:
         """See `RunnableQuery`."""
         self._end = None
         try:
-            query = self._start()
+            query = self._start(only_planned)
         except Exception as failure:
             raise self._named(failure) from failure
         self._query = query
@@ -133,14 +136,17 @@ class SparkQuery:
         ).start()
         return str(query.id)
 
-    def _start(self) -> StreamingQuery:
+    def _start(self, only_planned: bool) -> StreamingQuery:
         # A start comes from a worker's thread, which has no active session of its own.
         jvm.activate(self._session, self._properties)
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())
         jvm.name_sink(writer, self._spec.uid)
-        if self._spec.available_now:
+        if only_planned:
+            # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
+            writer = writer.trigger(once=True)
+        elif self._spec.available_now:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")

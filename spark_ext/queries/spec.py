@@ -78,7 +78,7 @@ def query_spec(job: str, uid: str, writer: DataStreamWriter, *, available_now: b
             kept=NOTHING_STARTED,
             do="use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
         )
-    writer = check_writer(writer, who)
+    writer = jvm.writer_copy(check_writer(writer, who))
     target = jvm.writer_target(writer)
     check_target(target, who)
     partitioned = partition_option(target, who)

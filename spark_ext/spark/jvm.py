@@ -54,6 +54,9 @@ class WriterTarget:
     """Columns passed to `clusterBy`."""
 
 
+_STATIC, _FINAL = 0x0008, 0x0010
+"""Of `java.lang.reflect.Modifier`."""
+
 SOURCE_EVOLUTION: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 """A setting of Spark's: each source of a query must have a name, under which the offset log keeps its offset."""
 
@@ -177,6 +180,16 @@ def writer_frame(writer: DataStreamWriter) -> DataFrame:
     """The DataFrame that a writer writes."""
     frame: DataFrame = writer._df
     return frame
+
+
+def writer_copy(writer: DataStreamWriter) -> DataStreamWriter:
+    """A writer with the same settings: what a job sets on it is not set on the user's, which Spark changes in place."""
+    copy = writer_frame(writer).writeStream
+    for declared in writer._jwrite.getClass().getDeclaredFields():
+        if not declared.getModifiers() & (_STATIC | _FINAL):
+            declared.setAccessible(True)
+            declared.set(copy._jwrite, declared.get(writer._jwrite))
+    return copy
 
 
 def checkpoint_location(query: StreamingQuery) -> str:

@@ -22,7 +22,7 @@ def main(
     seed: Annotated[int, typer.Option(help="seed of the first one; the others follow")] = 1,
     keep: Annotated[Path | None, typer.Option(help="work in this directory, and keep wrong histories")] = None,
 ) -> None:
-    """Play random histories: the output is exact or the start was refused, and nothing else happens."""
+    """Play random histories: the output is exact, or the start was refused because something had changed."""
     console = Console(soft_wrap=True, highlight=False)
     root = (keep or Path(tempfile.mkdtemp(prefix="histories-"))).resolve()
     root.mkdir(parents=True, exist_ok=True)

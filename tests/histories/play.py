@@ -1,4 +1,4 @@
-"""Plays a history with real drivers, and judges it: the output is exact, or the start was refused."""
+"""Plays a history with real drivers, and judges it: the output is exact, or the start was refused, for a reason."""
 
 from __future__ import annotations
 
@@ -176,6 +176,8 @@ class World:
         """Uids with which the first query has been started."""
         self.writers: dict[str, int] = {}
         """How many queries have written into a target, one after the other."""
+        self.copied = False
+        """Whether a copy of the state was ever started: the state that is left may not be the newest."""
         self.before_restore: Path | None = None
         self.checkpoint_aside: tuple[Path, Path] | None = None
 
@@ -267,6 +269,8 @@ class World:
             self.change(step.what)
             return
         self.log.append(f"{step.how} after {step.after}" if step.how != "end" else "run")
+        self.copied = self.copied or step.how == "copies"
+        as_it_was = self.definition == self.good and self.before_restore is None and self.checkpoint_aside is None
         outcome = self.copies(step) if step.how == "copies" else self.run(step)
         self.log.append(f"-> {outcome['outcome']} {outcome.get('error', '')}".rstrip())
         if outcome["outcome"] != "REFUSED":
@@ -275,6 +279,9 @@ class World:
             self.before_restore = self.checkpoint_aside = None
             return
         self.refused += 1
+        if as_it_was and not self.copied:
+            text = f"{outcome.get('error')}: {outcome.get('text', '')[:600]}"
+            self.problems.append(f"refused although nothing had changed: {text}")
         self.undo(outcome)
 
     def run(self, step: Run) -> dict[str, Any]:

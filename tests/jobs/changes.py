@@ -364,7 +364,7 @@ CHANGES: Final = (
         "refused",
         "stays",
         # Of a job that was killed the target alone knows.
-        "checkpoint (of this query is missing|is not the one in this state)",
+        "checkpoint directory (of this query is missing|is not the one in this state)",
     ),
     Change("state-older", older_state, "refused", "stays", "the target is ahead of this state"),
     Change("target-deleted", without("out"), "refused", "stays", "not the target that was claimed"),

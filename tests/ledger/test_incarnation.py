@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -59,6 +60,7 @@ def test_starts_are_numbered_and_keep_the_jobs_id(ledger: Ledger) -> None:
     second = start_incarnation(Ledger(ledger.uri), "j")
     assert (first.number, second.number) == (1, 2)
     assert first.job_id == second.job_id
+    assert (first.older, second.older) == ("", "")
     assert (first.lineage, second.lineage) == (1, 1)
     started, ended, _ = ledger.jobs()
     assert (started.event, started.at, started.application_id, started.jvm_pid) == ("started", START, "app", 7)
@@ -87,6 +89,7 @@ def test_a_job_that_runs_in_this_process_is_refused(ledger: Ledger) -> None:
         start_incarnation(Ledger(ledger.uri), "j")
     second = start_incarnation(Ledger(ledger.uri), "j", takeover=True)
     assert second.number == 2
+    assert second.older == f"process {os.getpid()} on {socket.gethostname()}, incarnation 1"
     with pytest.raises(FencedError):
         LedgerWriter(ledger, first).append(epoch(1))
 
@@ -158,7 +161,18 @@ def test_a_driver_that_lives_is_not_overtaken_by_mistake_and_a_dead_one_is(ledge
         driver.send_signal(signal.SIGKILL)
         # Not reaped: as long as the parent has not waited, the process is there, dead.
         until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_ZOMBIE, "the driver is dead")
-        assert start_incarnation(ledger, "j").number == 2
+        second = start_incarnation(ledger, "j")
+        assert (second.number, second.older) == (2, "")
+
+
+def test_of_a_driver_on_another_host_only_its_end_is_known(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    first = start_incarnation(ledger, "j")
+    monkeypatch.undo()
+    second = start_incarnation(Ledger(ledger.uri), "j")
+    assert second.older == f"process {os.getpid()} on elsewhere, incarnation {first.number}"
+    end(ledger, second)
+    assert start_incarnation(Ledger(ledger.uri), "j").older == ""
 
 
 def test_a_driver_that_was_taken_over_is_fenced_off(ledger: Ledger) -> None:

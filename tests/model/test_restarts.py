@@ -93,6 +93,27 @@ def test_a_failure_while_draining_does_not_lose_the_drain(error: SparkExtError, 
     assert (decision.action, decision.failures) == (Action.FINISH, before)
 
 
+@given(error=terminal | passing, before=failures, moved=st.booleans())
+def test_a_drain_ends_when_what_was_planned_is_committed(error: SparkExtError, before: Failures, moved: bool) -> None:
+    """Before, a query was FINISHED in the middle of an epoch, of which a sink had already shown a part."""
+    run = AvailableNowRun(committed=False, moved=moved)
+    again = decide(Cause.DRAINED, None, before, POLICY, 0.0, draining=True, run=run)
+    assert again == Decision(Action.RUN_AGAIN, delay_ms=0 if moved else RUN_AGAIN_MS, failures=before)
+    stopped = decide(Cause.DRAINED, None, before, POLICY, 0.0, draining=True, stopping=True, run=run)
+    assert stopped.action is Action.CANCEL
+    failed = decide(Cause.FAILURE, error, before, POLICY, 2000.0, draining=True, run=run)
+    assert failed == decide(Cause.FAILURE, error, before, POLICY, 2000.0)
+
+
+@given(error=terminal | passing, before=failures, draining=st.booleans())
+def test_a_step_that_fails_is_tried_as_often_as_an_epoch(
+    error: SparkExtError, before: Failures, draining: bool
+) -> None:
+    """Before, a step of a drained query that failed was repeated without a wait or an end."""
+    decision = decide(Cause.STEP, error, before, POLICY, 2000.0, draining=draining)
+    assert decision == decide(Cause.FAILURE, error, before, POLICY, 2000.0)
+
+
 @given(error=passing, attempts=st.integers(0, 8), count=st.integers(0, 10), since=st.floats(0, 1000))
 def test_other_failures_are_restarted_as_often_as_the_policy_says(
     error: SparkExtError, attempts: int, count: int, since: float

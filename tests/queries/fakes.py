@@ -84,6 +84,8 @@ class FakeQuery:
         self.checkpoint = checkpoint
         self.starts = 0
         self.running = False
+        self.only_planned = False
+        """Whether the last start was for the planned epoch alone."""
         self.refusals: list[Exception] = []
         """Raised by the next starts, one each."""
         self.hints: list[Hint] = []
@@ -100,12 +102,13 @@ class FakeQuery:
     def ended(self) -> bool:
         return self._end is not None
 
-    def start(self) -> str:
+    def start(self, *, only_planned: bool = False) -> str:
         assert not self.running, "Spark runs a query only once"
         self._end = None
         if self.refusals:
             raise self.refusals.pop(0)
         self.starts += 1
+        self.only_planned = only_planned
         self.running = True
         self._write("metadata", json.dumps({"id": QUERY_ID}))
         return QUERY_ID

@@ -287,6 +287,43 @@ def test_a_drain_that_comes_while_a_restart_is_waited_for_is_not_lost(tmp_path: 
     assert (bench.run.state, bench.query.starts) == (State.FINISHING, 1)
 
 
+def test_a_drain_in_the_middle_of_an_epoch_runs_it_to_its_end(tmp_path: Path) -> None:
+    """Before, the query was FINISHED although an epoch was planned, and a sink may have shown a part of it."""
+    bench = native(tmp_path)
+    bench.query.commit({"logOffset": 1})
+    bench.query.plan({"logOffset": 2})
+    bench.run.request_drain()
+    bench.tick()
+    assert bench.query.running and bench.query.only_planned and bench.run.state is State.RUNNING
+    bench.query.end(PASSING)
+    bench.tick()
+    assert state_of(bench) is State.RESTARTING
+    bench.tick(1000.0)
+    assert bench.query.running and bench.query.only_planned
+    bench.query.commit_planned()
+    bench.query.end()
+    bench.tick()
+    assert (bench.run.state, bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
+
+
+def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_path: Path) -> None:
+    """The same after a crash."""
+    bench = native(tmp_path)
+    bench.query.commit({"logOffset": 1})
+    bench.query.plan({"logOffset": 2})
+    bench.tick()
+    bench.query.end()
+    again = bench.made()
+    again.resume_drain()
+    assert again.unsettled
+    again.start()
+    assert bench.query.only_planned
+    bench.query.commit_planned()
+    bench.query.end()
+    again.tick(bench.clock.now)
+    assert (again.state, again.reason, again.committed) == (State.FINISHING, "drained", 1)
+
+
 def test_a_drain_that_is_in_force_at_the_start_needs_no_spark(tmp_path: Path) -> None:
     """Finding 39: after a crash a query with Spark's own sources ran on."""
     bench = Bench(tmp_path, natives=["rate"], sources=[])

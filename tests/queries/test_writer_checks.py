@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 import spark_ext as sx
 from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.job import Job
+from spark_ext.queries.spec import query_spec
 from spark_ext.queries.writer_checks import check_target, check_writer, partition_option
-from spark_ext.spark.jvm import WriterTarget
+from spark_ext.spark.jvm import WriterTarget, writer_target
 from tests.support import validators
 from tests.support.jobs import JobHarness
 
@@ -202,6 +203,23 @@ def test_settings_of_a_writer_are_found_on_it(lab: JobHarness) -> None:
     assert "trigger" in refused(lab, delta(lab, rows).trigger(realTime="3 seconds")).what
     assert "Trigger.Once" in refused(lab, delta(lab, rows).trigger(once=True)).what
     assert "clusterBy" in refused(lab, delta(lab, rows).clusterBy("n")).what
+
+
+def test_what_a_job_sets_is_not_set_on_the_users_writer(lab: JobHarness) -> None:
+    """Before, a writer that a job had started was refused by a second one for its checkpoint location."""
+    frame = lab.spark.readStream.format("rate").load()
+    given = delta(lab, frame).option("Compression", "zstd").partitionBy("value").outputMode("append")
+    before = writer_target(given)
+    own = query_spec("j", "q", given, available_now=False).writer
+    own.option("checkpointLocation", "elsewhere").trigger(once=True)
+    assert writer_target(given) == before
+    assert {**writer_target(own).options, "checkpointlocation": ""} == {
+        **before.options,
+        "checkpointlocation": "",
+        "partition_by": "value",
+    }
+    batch = query_spec("j", "q", frame.writeStream.foreachBatch(lambda *_: None), available_now=False)
+    assert writer_target(batch.writer).format == "foreachBatch"
 
 
 def test_a_reset_of_an_unknown_query_is_refused(tmp_path: Path) -> None:

@@ -164,11 +164,9 @@ def finished_means_committed(history: History) -> Problems:
         if log is None or log.at_the_end is None:
             continue
         ours = query_offsets.source_offsets(log.at_the_end)
-        drained = any(row.drained for row in history.finished if row.query == query and row.kind == "query")
-        # Spark's own sources do not notice a drain: what they had planned when it came is not part of the job.
         natives = [raw for raw in log.at_the_end.sources if kind_of(raw) is None]
         newest = max(log.planned, default=-1)
-        if newest > log.newest and not (drained or natives):
+        if newest > log.newest:
             out.append(f"'{query}' is finished, and its epoch {newest} is planned but not committed")
         out += [f"'{query}' is finished, and '{uid}' has not ended" for uid, one in ours.items() if not one.ended]
         ends = [raw["uid"] for raw in log.at_the_end.sources if is_end_of_input_offset(raw)]
