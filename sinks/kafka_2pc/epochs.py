@@ -51,7 +51,7 @@ class EpochRecord:
     epochs: Mapping[str, int] = field(default_factory=dict)
     """The last epoch by `Epoch.application`, the most recent one last."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the topics that it writes, by name, at most `TOPICS`."""
+    """The ids of the topics that the newest lineage writes to, by name, at most `TOPICS`."""
 
     @property
     def mark(self) -> FenceMark:
@@ -86,9 +86,14 @@ class EpochRecord:
         return replace(self, incarnation=epoch.incarnation, start=epoch.start, epochs=epochs, topics=known)
 
     def claimed(self, claim: Claim, topics: Mapping[str, str]) -> EpochRecord:
-        """The record with a new owner, and the ids of the topics as they are now."""
+        """The record with a new owner, and the ids of the topics as they are now.
+
+        A lineage without epochs has written to no topic yet. It must not be compared with the topics of the lineage
+        before it: a reset is what is advised when one of them was deleted and created again.
+        """
         owner = replace(self, incarnation=claim.incarnation, start=claim.start, job=claim.job, job_id=claim.job_id)
-        return replace(owner, topics={**self.topics, **topics})
+        written = self.topics if claim.known(self.epochs) else {}
+        return replace(owner, topics={**written, **topics})
 
     def to_bytes(self) -> bytes:
         """The value of the message."""
@@ -189,11 +194,12 @@ class EpochsTopic:
         """The sink's last committed record. It remains valid as long as the sink's producer is not fenced.
 
         Args:
-            settled: whether to wait for open transactions of other sinks, which hide all records after them. Must be
-                false before the transaction of the sink's own predecessor is ended.
+            settled: whether to wait for open transactions, which hide all records after them. If false, the record
+                found may be an older one: it shows that a newer start exists or that an epoch is committed, and never
+                that one is missing. Must be false before the transaction of the sink's own predecessor is ended.
 
         Raises:
-            StorageError: no answer, or another sink's transaction stays open.
+            StorageError: no answer, or a transaction stays open.
         """
         kafka = library(self.who)
         try:

@@ -266,7 +266,9 @@ _open: dict[tuple[str, str], tuple[FenceMark, Session]] = {}
 """By brokers and transactional id, with the start that it serves: sink objects are created again for each epoch."""
 
 
-def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, mark: FenceMark, check: Check) -> Session:
+def session(
+    options: KafkaOptions, epochs: EpochsTopic, limits: Limits, mark: FenceMark, early: Check, check: Check
+) -> Session:
     """The session that this process keeps for a start of the job, or a new one.
 
     Args:
@@ -274,15 +276,17 @@ def session(options: KafkaOptions, epochs: EpochsTopic, limits: Limits, mark: Fe
         epochs: the topic with the sink's record.
         limits: of transactions and messages.
         mark: of the caller.
-        check: raises if a record forbids this start to continue; called before any other producer is fenced off,
-            and again when no other producer can commit any more.
+        early: raises if a record forbids this start to continue; called before any other producer is fenced off. Open
+            transactions may hide later records, so it must refuse only what they would forbid as well.
+        check: raises if the last record forbids this start to continue; called when no other producer can commit any
+            more.
     """
     key = (options.bootstrap_servers, epochs.key)
     if key in _open and _open[key][0] == mark:
         return _open[key][1]
     forget(options, epochs)
     epochs.ensure()
-    check(epochs.look(settled=False))
+    early(epochs.look(settled=False))
     fresh = Session(options, epochs, limits)
     try:
         check(fresh.record)

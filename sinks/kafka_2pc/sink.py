@@ -9,6 +9,7 @@ together with a record of the epoch (`epochs`). See `docs/kafka_2pc.md` for the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ from pydantic import Field
 from pyspark.sql.types import StructType
 
 from spark_ext.clients.kafka import KafkaOptions, admin, no_topic, partitions, topic_ids
-from spark_ext.errors import NOTHING_DONE, NOTHING_VISIBLE, FencedError, refused
+from spark_ext.errors import NOTHING_DONE, NOTHING_VISIBLE, FencedError, StateError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.identity import Identity
@@ -163,14 +164,12 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         from spark_ext.sinks.kafka_2pc.producer import forget, session
 
         options, staging = self.options, self._staging
+
+        def refuse_newer(record: EpochRecord) -> None:
+            self._refuse_newer(record, epoch.mark)
+
         try:
-            held = session(
-                options,
-                self._epochs,
-                self._limits,
-                epoch.mark,
-                lambda record: self._refuse_newer(record, epoch.mark),
-            )
+            held = session(options, self._epochs, self._limits, epoch.mark, refuse_newer, refuse_newer)
             topics = self._topic_ids({topic for one in prepared for topic, _ in one.topics}) if epoch.start else {}
             self._check(held.record, epoch, topics)
             if held.record.holds(epoch):
@@ -189,10 +188,23 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
         return outcome
 
     def check(self, epoch: Epoch) -> None:
-        """Read the sink's record, without waiting for open transactions of other sinks."""
-        record = self._epochs.look(settled=False)
+        """Read the sink's record, and wait for open transactions of other sinks only if it seems to be the wrong one.
+
+        An epoch without rows names no topic, so only the topic of the option is compared. Whether one that earlier rows
+        named was deleted by mistake, or because nothing is written to it any longer, only the next rows show.
+        """
+        topics = self._topic_ids([self.options.topic] if self.options.topic else [])
+        try:
+            self._check_last(epoch, topics, settled=False)
+        except StateError:
+            # The newest record may be hidden: by an open transaction, or because the end of its own transaction is
+            # decided and not yet written to the partition.
+            self._check_last(epoch, topics, settled=True)
+
+    def _check_last(self, epoch: Epoch, topics: Mapping[str, str], *, settled: bool) -> None:
+        record = self._epochs.look(settled=settled)
         self._refuse_newer(record, epoch.mark)
-        self._check(record, epoch, self._topic_ids(record.topics))
+        self._check(record, epoch, topics)
 
     def _check(self, record: EpochRecord, epoch: Epoch, topics: Mapping[str, str]) -> None:
         mark = record.mark if record.incarnation else None
@@ -233,6 +245,8 @@ class KafkaTwoPhaseCommit(TwoPhaseCommitSink):
                 self._epochs,
                 self._limits,
                 claim.mark,
+                # An older record may lack epochs. The owner, epochs and ids that it holds are in later ones as well.
+                lambda record: self._refuse_other(record, replace(claim, previous=None), topics),
                 lambda record: self._refuse_other(record, claim, topics),
             )
             held.publish((), options.topic, held.record.claimed(claim, topics))

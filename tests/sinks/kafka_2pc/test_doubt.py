@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import OffsetSpec
 
 from spark_ext.clients.kafka import KafkaOptions, admin, offsets
-from spark_ext.errors import ConfigurationError, DataError, StorageError
+from spark_ext.errors import ConfigurationError, DataError, FencedError, StorageError
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import CommitOutcome, TwoPhaseCommitSink
+from spark_ext.sinks.kafka_2pc.epochs import PARTITIONS
 from spark_ext.sinks.kafka_2pc.producer import Session
 from spark_ext.sources.kafka_range.source import KafkaRange
 from spark_ext.testing.children import frozen
@@ -76,6 +78,37 @@ def test_a_producer_that_was_not_let_in_asks_no_more(kafka: Broker, tmp_path: Pa
     with pytest.raises(RuntimeError, match="closed"):
         made[0]._producer.poll(0)
     assert Sink(kafka, tmp_path, topic=topic, transactional_id=topic).run(0, "a") is CommitOutcome.COMMITTED
+
+
+@pytest.mark.parametrize("step", ["an epoch without rows", "a start"])
+def test_behind_an_open_transaction_of_another_sink_no_epoch_is_missing(
+    kafka: Broker, tmp_path: Path, step: str
+) -> None:
+    """It is waited for. An epoch that was committed behind it was reported as lost, with advice to reset the job."""
+    epochs = kafka.topic("epochs", partitions=PARTITIONS, cleanup_policy="compact")
+    given = {"topic": kafka.topic(), "epochs_topic": epochs}
+    sink = Sink(kafka, tmp_path, incarnation=1, start=11, **given)
+    sink.claim()
+    sink.run(0, "a")
+    other = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{epochs}-other", "log_level": 0})
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(epochs, b"-", key=b"other", partition=sink.sink()._epochs.partition)
+    assert other.flush(30) == 0
+    assert sink.run(1, "b") is CommitOutcome.COMMITTED, "by the producer that is kept, which does not look again"
+
+    def take(**patience: str) -> None:
+        if step == "a start":
+            Sink(kafka, tmp_path, incarnation=2, start=12, **given, **patience).claim(previous=1)
+        else:
+            Sink(kafka, tmp_path, incarnation=1, start=11, **given, **patience).check(2, previous=1)
+
+    with pytest.raises(FencedError, match="started twice"):  # that is certain, and not waited for
+        Sink(kafka, tmp_path, incarnation=1, start=99, **given).check(2, previous=1)
+    with pytest.raises(StorageError, match="has been open for 2 s"):
+        take(request_timeout="2 s")
+    other.abort_transaction(30)
+    take()
 
 
 def test_asking_for_a_topic_makes_none(kafka: Broker, tmp_path: Path) -> None:
