@@ -170,6 +170,12 @@ class StorageError(TransientError):
     code = "STORAGE"
 
 
+class FinalizationTimeout(TransientError):
+    """An operator was not finalized in time: the query is neither finished nor closed; the next start continues."""
+
+    code = "FINALIZATION_TIMEOUT"
+
+
 class PreparedLostError(SparkExtError):
     """What an epoch's tasks had prepared is lost. The commit is not retried; the epoch is, from its source."""
 

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.control.events import request
-from spark_ext.errors import TransientError
+from spark_ext.errors import FinalizationTimeout
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow, Row
 from spark_ext.model import lifecycle, query_offsets
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
     from spark_ext.queries.observer import QueryPosition
     from spark_ext.queries.operator_hooks import OperatorHooks
     from spark_ext.queries.spec import QuerySpec
-
-
-class FinalizationTimeout(TransientError):
-    """An operator was not finalized in time: the query is neither finished nor closed; the next start continues."""
-
-    code = "FINALIZATION_TIMEOUT"
 
 
 class FinishingQuery(Protocol):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spark_ext.checkpoints.final import Advance, FinalCheckpoint, FinalizationTimeout
+from spark_ext.checkpoints.final import Advance, FinalCheckpoint
+from spark_ext.errors import FinalizationTimeout
 from spark_ext.queries.run import QueryRun
 
 

@@ -73,7 +73,7 @@ class SinkIdentityContract:
             first.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
         with pytest.raises(StateError, match="holds epoch 2, and the newest epoch that this state has planned is 1"):
             Driver(target, incarnation=2, planned=1).claim()
-        with pytest.raises(StateError, match="a query whose checkpoint is not the one"):
+        with pytest.raises(StateError, match="a query whose checkpoint directory is not the one"):
             Driver(target, incarnation=2, planned=-1, query_id="another").claim()
         first.run(3, numbered(15, 20))
         assert target.ids() == list(range(20)), "a refused claim fences nobody off"
