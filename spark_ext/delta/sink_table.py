@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -19,7 +19,8 @@ from deltalake.transaction import AddAction
 from spark_ext.datafiles.writer import DataFile, commit_info
 from spark_ext.delta.features import TableFacts, demands, refuse
 from spark_ext.delta.fence import Fence
-from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
+from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties, write_files
+from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore
 from spark_ext.delta.target_errors import TargetErrors
 from spark_ext.delta.transactions import known_epochs, newest_epoch, owner_number
 from spark_ext.errors import ConfigurationError
@@ -45,14 +46,10 @@ class _Kept(threading.local):
     def __init__(self) -> None:
         self.logs: dict[tuple[str, str], tuple[tuple[object, ...], FencedLog]] = {}
         self.checked: dict[tuple[str, str], int] = {}
-        """Versions up to which no RESTORE was found."""
+        """Versions up to which no commit of the sink was missing."""
 
 
 _kept = _Kept()
-
-
-HISTORY: Final = 100
-"""How many commits are searched for a RESTORE since the sink's own last commit, when that is not known."""
 
 
 class Target:
@@ -259,20 +256,36 @@ class Target:
             _kept.checked[key] = version
 
     def _refuse_restored(self, table: DeltaTable, seen: int | None) -> None:
-        """Refuse a table that RESTORE has put back since the sink's last commit: its numbers stay, its rows go.
+        """Refuse a table from which RESTORE has taken commits of the sink: their numbers stay, their rows go.
 
         Args:
             table: as it is now.
             seen: version up to which the history is known; None: not known.
         """
+        if seen is not None and seen > table.version():
+            seen = None  # the table was put back from a backup that has all epochs
         since = HISTORY if seen is None else min(table.version() - seen, HISTORY)
-        for entry in table.history(since) if since else ():
-            if entry.get("spark_ext.sink") == self.uid:
-                return
-            if entry.get("operation") == "RESTORE":
-                raise not_the_target(
-                    f"version {entry.get('version')} of the table is a RESTORE of an earlier one", self.who
-                )
+        recent = table.history(since) if since else ()
+        # Where a RESTORE leads is looked up only when there is one.
+        if newest_restore(recent, self.uid, seen) is not None:
+            fault = find_fault(self._history(table.version()), self.uid, seen)
+            if fault is not None:
+                raise fault.error(self.who)
+
+    def _history(self, newest: int) -> Sequence[Entry]:
+        """The table's last commits up to a version, newest first.
+
+        delta-rs lists also what was committed after its handle was opened, and then numbers all commits too low.
+        """
+        log = self._log()
+        log.refresh()
+        for _ in range(ATTEMPTS):
+            if log.handle is None:
+                raise not_the_target("there is no table", self.who)
+            entries = log.handle.history(max(log.handle.version() - newest, 0) + HISTORY)
+            if not log.refresh():
+                return [entry for entry in entries if entry["version"] <= newest]
+        raise log.errors.contended("reading the history", ATTEMPTS)
 
     def claim(self, claim: Claim, schema: StructType | None) -> DeltaTable | None:
         """Fence older incarnations off.
@@ -307,14 +320,11 @@ class Target:
             self._refuse_other_owner(log, claim)
             log.check(fence)
             claim.check_state(known, fence.held_mark(log.held) if fence else None, self.who)
-            if claim.previous is not None:
+            if claim.previous is not None or known:
                 self._refuse_restored(table, None)
             if fence and not fence.holds(log.held):
                 reach(FailPoint.DELTA_BEFORE_FENCE)
-                info = {
-                    "spark_ext": f"claim of {self.uid}, incarnation {claim.incarnation}",
-                    "spark_ext.sink": self.uid,
-                }
+                info = {CLAIM: f"claim of {self.uid}, incarnation {claim.incarnation}", SINK: self.uid}
                 self._write(table, (), properties(mine, info=info))
                 return None
             return (table,)

@@ -54,19 +54,28 @@ class FenceMark:
             )
 
 
-def not_the_target(found: str, operator: str) -> StateError:
+RESET: Final = (
+    "discard the query's history with job.reset(...), which reads all input again and writes it to the target as it "
+    "is now"
+)
+"""What can be done about rows that are lost."""
+
+_PUT_BACK: Final = f"put the target back as it was and start the job again; if its rows are lost, {RESET}"
+
+
+def not_the_target(found: str, operator: str, do: str = _PUT_BACK) -> StateError:
     """The error for a target that is not, or not any longer, the one that the job claimed and wrote to.
 
     Args:
         found: what was found instead, one sentence.
         operator: whose target it is.
+        do: how it can be put back.
     """
     return StateError(
         f"this is not the target that was claimed: {found}. It was dropped, made anew or put back to an earlier state",
         operator=operator,
         kept="nothing was written; what the target holds now is unchanged",
-        do="put the target back as it was and start the job again; if its rows are lost, discard the query's history "
-        "with job.reset(...), which reads all input again and writes it to the target as it is now",
+        do=do,
     )
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from spark_ext.delta import sink_table
+from spark_ext.delta.restored import HISTORY
 from spark_ext.errors import StateError
+from spark_ext.failpoints import FailPoint
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch
 from tests.sinks.delta_2pc.delta_kit import NUMBERS, Driver, ids, numbered
 
@@ -63,6 +69,159 @@ def test_a_restore_to_an_earlier_version_is_noticed_before_the_next_commit(tmp_p
     after_reset = Start(path, incarnation=2, query_id="another", lineage=1)
     after_reset.begin()
     assert after_reset.put(0) is CommitOutcome.COMMITTED
+
+
+def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) -> None:
+    """The error advised to put the table back, and the next RESTORE, by which that is done, was refused as well."""
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    for number in range(3):
+        driver.put(number)
+    newest = DeltaTable(path).version()
+    restored(path, newest - 2)
+    with pytest.raises(StateError, match=f"RESTORE the table to version {newest}, the newest one that has all"):
+        driver.put(3, previous=2)
+    restored(path, newest)
+    again = Start(path, incarnation=2)
+    again.begin(previous=2)
+    again.put(3, previous=2)
+    assert ids(path) == [0, 1, 2, 3]
+
+
+def test_a_restore_that_undoes_what_others_did_is_accepted_under_a_running_job(tmp_path: Path) -> None:
+    """It was refused, though no epoch was lost."""
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    driver.put(0)
+    newest = DeltaTable(path).version()
+    DeltaTable(path).delete("id = 0")
+    restored(path, newest)
+    driver.put(1, previous=0)
+    driver.sink().check(driver.epoch(2, previous=1))
+    assert ids(path) == [0, 1]
+
+
+def test_a_restore_to_a_time_is_refused_and_one_to_a_version_helps(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    driver.put(0)
+    newest = DeltaTable(path).version()
+    created = DeltaTable(path).history()[-1]["timestamp"] / 1000
+    DeltaTable(path).restore(datetime.fromtimestamp(created, timezone.utc))
+    with pytest.raises(StateError, match="does not show whether that one has all commits of this sink"):
+        driver.put(1, previous=0)
+    restored(path, newest)
+    driver.put(1, previous=0)
+    assert ids(path) == [0, 1]
+
+
+@pytest.mark.parametrize("metadata", [True, False], ids=["as_delta_rs_writes_it", "without_metadata"])
+def test_no_append_passes_a_restore_that_comes_after_the_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: bool
+) -> None:
+    """That the sink's newest commit vouches for all earlier ones rests on it: delta-rs lets an append pass others'.
+
+    The commits of delta-rs and of Spark that restore a table repeat its metadata. Removed files alone suffice.
+    """
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    driver.put(0)
+    pending = ["restore"]
+
+    def reach(point: FailPoint) -> None:
+        if point is FailPoint.DELTA_BEFORE_COMMIT and pending:
+            pending.clear()
+            restored(path, 0)
+            if not metadata:
+                entry = path / "_delta_log" / f"{DeltaTable(path).version():020}.json"
+                actions = [json.loads(line) for line in entry.read_text().splitlines()]
+                kept = [action for action in actions if not action.keys() & {"metaData", "protocol"}]
+                assert {key for action in kept for key in action} == {"commitInfo", "remove"}
+                entry.write_text("\n".join(json.dumps(action) for action in kept))
+
+    monkeypatch.setattr(sink_table, "reach", reach)
+    with pytest.raises(StateError, match="is a RESTORE of an earlier one"):
+        driver.put(1, previous=0)
+    assert not pending
+    assert DeltaTable(path).history(1)[0]["operation"] == "RESTORE", "nothing was written"
+
+
+def test_an_epoch_that_this_state_does_not_know_is_missed_too(tmp_path: Path) -> None:
+    """After a crash right after the commit the epoch, whose rows a RESTORE had taken away, was taken for done."""
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    driver.put(0)
+    restored(path, 0)
+    with pytest.raises(StateError, match="lacks what this sink committed in version 1"):
+        Start(path, incarnation=2).begin()
+
+
+def test_a_commit_that_comes_between_look_and_examination_does_not_shift_the_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs numbers the commits too low then, and the RESTORE would seem to lead to a version with all epochs."""
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    driver.put(0)
+    driver.put(1)
+    restored(path, 1)
+    asked: list[int | None] = []
+    history = DeltaTable.history
+
+    def disturbed(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+        asked.append(limit)
+        if len(asked) <= 3:
+            Driver(path, uid="other", incarnation=0).run(len(asked), numbered(90 + len(asked), 91 + len(asked)))
+        return history(table, limit)
+
+    monkeypatch.setattr(DeltaTable, "history", disturbed)
+    with pytest.raises(StateError, match=r"version 3 of the table is a RESTORE .* lacks .* in version 2"):
+        driver.put(2, previous=1)
+    assert len(asked) == 4, "once for the look, then until nothing came in between"
+
+
+def test_an_epoch_reads_as_many_commits_as_there_are_since_the_last_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    asked: list[int | None] = []
+    history = DeltaTable.history
+
+    def counted(table: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+        asked.append(limit)
+        return history(table, limit)
+
+    monkeypatch.setattr(DeltaTable, "history", counted)
+    for number in range(3):
+        driver.put(number)
+    assert asked == [HISTORY, 1, 1]
+    DeltaTable(path).delete("id = 0")
+    driver.put(3)
+    assert asked[3:] == [2]
+
+
+def test_a_backup_that_lacks_nothing_of_the_job_is_accepted(tmp_path: Path) -> None:
+    """The table's version is then smaller than the one last looked at, which the search did not expect."""
+    path = tmp_path / "t"
+    driver = Start(path)
+    driver.begin()
+    driver.put(0)
+    shutil.copytree(path, tmp_path / "backup")
+    for _ in range(2):
+        DeltaTable(path).delete("id = 0")
+        driver.sink().check(driver.epoch(1, previous=0))
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "backup", path)
+    driver.put(1, previous=0)
+    assert ids(path) == [0, 1]
 
 
 def test_changes_of_rows_by_others_are_theirs(tmp_path: Path) -> None:

@@ -1,0 +1,148 @@
+"""RESTORE in a table's history: whether the table still holds all commits of a sink. Pure.
+
+A RESTORE makes a table hold what an earlier version held and keeps the numbers under application ids. So epochs whose
+rows it has taken away still count as committed. Another RESTORE can bring the rows back: what counts is where the last
+one leads, and it may lead to a version that is a RESTORE itself.
+
+No sink's append passes a RESTORE that comes between its look and its commit: the RESTORE changes the metadata and
+removes files, and delta-rs refuses either as a conflict. Hence each commit of a sink vouches for all earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_ext.errors import StateError
+from spark_ext.model.commits import RESET, not_the_target
+
+SINK: Final = "spark_ext.sink"
+"""Under this name a commit's info holds the uid of the sink that made it."""
+
+CLAIM: Final = "spark_ext"
+"""Under this name the info of a claim says so: it is a commit of a sink that adds no rows."""
+
+HISTORY: Final = 100
+"""How many of the newest commits are examined."""
+
+Entry = Mapping[str, Any]
+"""A commit as `DeltaTable.history` shows it."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A table that does not hold, or is not known to hold, all commits of a sink."""
+
+    restore: int
+    """Version that is the newest RESTORE."""
+    lost: tuple[int, ...] = ()
+    """Versions of the sink's commits that the table does not hold; none when the history does not show it."""
+    whole: int | None = None
+    """The newest version that holds all of them; None when none is known."""
+
+    def error(self, operator: str) -> StateError:
+        """What the user reads.
+
+        Args:
+            operator: the sink, for messages.
+        """
+        found = f"version {self.restore} of the table is a RESTORE of an earlier one"
+        if self.lost:
+            others = f" and {len(self.lost) - 1} later ones" if len(self.lost) > 1 else ""
+            found += f", and the table lacks what this sink committed in version {self.lost[0]}{others}"
+        else:
+            found += ", and its history does not show whether that one has all commits of this sink"
+        if self.whole is None:
+            return not_the_target(found, operator)
+        put_back = f"RESTORE the table to version {self.whole}, the newest one that has all commits of this sink"
+        return not_the_target(found, operator, f"{put_back}, and start the job again; if that fails, {RESET}")
+
+
+def newest_restore(recent: Sequence[Entry], uid: str, seen: int | None) -> Entry | None:
+    """The newest RESTORE that may have taken commits of a sink away.
+
+    Args:
+        recent: the newest commits, newest first: those after `seen`, or any number when that is not known. There may be
+            more of them, and what they say of their versions is not used.
+        uid: the sink's.
+        seen: version that is known to hold all of the sink's commits until then. None: it is not known, and what
+            comes before the sink's newest commit is not examined.
+    """
+    for entry in recent:
+        if seen is None and entry.get(SINK) == uid:
+            return None
+        if entry.get("operation") == "RESTORE":
+            return entry
+    return None
+
+
+def find_fault(history: Sequence[Entry], uid: str, seen: int | None) -> Fault | None:
+    """Compare what a table holds with what it held when it was last known to be right, and with what came since.
+
+    Args:
+        history: the newest commits, newest first, with their versions.
+        uid: the sink's.
+        seen: as for `newest_restore`.
+    """
+    restore = newest_restore(history, uid, seen)
+    if restore is None:
+        return None
+    past = _Past(history, uid)
+    base = past.newest_own if seen is None else seen
+    newest, *earlier = sorted(past.entries, reverse=True)
+    lost = past.lost(newest, base)
+    if lost == ():
+        return None
+    whole = next((version for version in earlier if past.lost(version, base) == ()), None)
+    return Fault(int(restore["version"]), lost or (), whole)
+
+
+class _Past:
+    """The newest commits of a table, seen from one sink."""
+
+    def __init__(self, history: Sequence[Entry], uid: str) -> None:
+        self.entries = {int(entry["version"]): entry for entry in history}
+        own = [version for version, entry in self.entries.items() if entry.get(SINK) == uid]
+        # With the whole history and no commit of the sink in it, there is nothing that could be lost.
+        self.newest_own = max(own, default=0)
+        self._rows = {version for version in own if CLAIM not in self.entries[version]}
+
+    def _content(self, version: int | None) -> Iterator[int]:
+        """The versions whose changes make up a version, newest first, as far back as the history shows."""
+        while version is not None and version in self.entries:
+            yield version
+            version = restored_to(self.entries[version]) if self._is_restore(version) else version - 1
+
+    def _is_restore(self, version: int) -> bool:
+        return bool(self.entries[version].get("operation") == "RESTORE")
+
+    def lost(self, version: int, base: int) -> tuple[int, ...] | None:
+        """The sink's commits that a version does not hold, oldest first: of those that `base` holds, and later ones.
+
+        Returns:
+            None when the history does not show it.
+        """
+        held, wanted = set(self._content(version)), set()
+        for before in self._content(base):
+            if before in held:
+                # From here on back, both consist of the same versions.
+                wanted |= {later for later in self.entries if later > base}
+                return tuple(sorted(wanted & self._rows - held))
+            wanted.add(before)
+        return None
+
+
+def restored_to(entry: Entry) -> int | None:
+    """The version that a RESTORE leads to; None when it names a time, or nothing that is known.
+
+    delta-rs writes `{"version": "3"}` or `{"datetime": "<ms>"}`, Spark `{"version": 3, "timestamp": null}` or the
+    reverse.
+    """
+    parameters = entry.get("operationParameters")
+    named = parameters.get("version") if isinstance(parameters, Mapping) else None
+    try:
+        version = int(str(named))
+    except ValueError:
+        return None
+    return version if 0 <= version < int(entry["version"]) else None
