@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from deltalake import DeltaTable
 from pyarrow import fs
@@ -59,9 +60,22 @@ def commits_of(table: DeltaTable, filesystem: fs.FileSystem, root: str, at: int)
         return in_order(before)
     return in_order(
         Commit(int(entry["version"]), int(entry["inCommitTimestamp"]))
-        for entry in table.history()
+        for entry in _history(table)
         if int(entry["version"]) >= first and "inCommitTimestamp" in entry
     )
+
+
+def _history(table: DeltaTable) -> list[dict[str, Any]]:
+    """The entries of the log, newest first, with their versions.
+
+    delta-rs numbers them downwards from the version of the handle, and lists newer ones too: with one that was
+    committed since the handle was loaded, every number would be too low.
+    """
+    while True:
+        version, entries = table.version(), table.history()
+        table.update_incremental()
+        if table.version() == version:
+            return entries
 
 
 def _files(filesystem: fs.FileSystem, root: str) -> Iterable[Commit]:

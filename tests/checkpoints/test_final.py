@@ -10,8 +10,7 @@ import pytest
 
 from spark_ext import failpoints
 from spark_ext.checkpoints.final import Advance, FinalCheckpoint
-from spark_ext.errors import FinalizationTimeout
-from spark_ext.errors import StorageError
+from spark_ext.errors import FinalizationTimeout, StorageError
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, IncidentRow
 from spark_ext.model.lifecycle import FinalStep, State
 from spark_ext.model.offsets import SourceOffset

@@ -86,7 +86,7 @@ def test_behind_an_open_transaction_of_another_sink_no_epoch_is_missing(
 ) -> None:
     """It is waited for. An epoch that was committed behind it was reported as lost, with advice to reset the job."""
     epochs = kafka.topic("epochs", partitions=PARTITIONS, cleanup_policy="compact")
-    given = {"topic": kafka.topic(), "epochs_topic": epochs}
+    given: Any = {"topic": kafka.topic(), "epochs_topic": epochs}
     sink = Sink(kafka, tmp_path, incarnation=1, start=11, **given)
     sink.claim()
     sink.run(0, "a")
@@ -97,7 +97,7 @@ def test_behind_an_open_transaction_of_another_sink_no_epoch_is_missing(
     assert other.flush(30) == 0
     assert sink.run(1, "b") is CommitOutcome.COMMITTED, "by the producer that is kept, which does not look again"
 
-    def take(**patience: str) -> None:
+    def take(**patience: Any) -> None:
         if step == "a start":
             Sink(kafka, tmp_path, incarnation=2, start=12, **given, **patience).claim(previous=1)
         else:

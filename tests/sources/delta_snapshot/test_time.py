@@ -7,6 +7,8 @@ import random
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
-from spark_ext.sources.delta_snapshot.time import Commit, current_at, in_order
+from spark_ext.sources.delta_snapshot.time import Commit, commits_of, current_at, in_order
 from tests.sources.delta_snapshot.delta_log import dated, iso
 
 times = st.lists(st.integers(0, 30), min_size=1, max_size=12)
@@ -38,6 +40,31 @@ def test_the_current_version_is_the_last_that_is_not_later(times: list[int], at:
     commits = in_order(Commit(version, when) for version, when in enumerate(times))
     found = current_at(commits, at)
     assert found == next((commit for commit in reversed(commits) if commit.at <= at), None)
+
+
+def test_a_commit_while_the_log_is_read_does_not_shift_the_versions() -> None:
+    """delta-rs numbers a log downwards from the version of the handle, newer commits included."""
+
+    class Handle:
+        at, newest, asked = 1, 1, 0
+
+        def version(self) -> int:
+            return self.at
+
+        def update_incremental(self) -> None:
+            self.at = self.newest
+
+        def metadata(self) -> Any:
+            return SimpleNamespace(configuration={"delta.enableInCommitTimestamps": "true"})
+
+        def history(self) -> list[dict[str, int]]:
+            self.asked += 1
+            self.newest = 2
+            return [{"version": self.at - n, "inCommitTimestamp": 100 * (2 - n)} for n in range(3)]
+
+    handle: Any = Handle()
+    assert commits_of(handle, None, "", 200) == [Commit(0, 0), Commit(1, 100), Commit(2, 200)]
+    assert handle.asked == 2
 
 
 def rows_at(path: Path, at: int) -> int | None:
