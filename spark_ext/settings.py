@@ -28,11 +28,14 @@ class JobSettings(BaseModel):
     restart_backoff: Milliseconds = 100
     """Delay before the first restart; four times as long before each further one, up to 30 s."""
     outage_patience: Milliseconds = 300_000
-    """How long restarts continue beyond `restart_attempts` while an external server or disk is unavailable."""
+    """How long restarts continue beyond `restart_attempts` while an external server or disk is unavailable.
+
+    Also how long the job itself tries to read a state directory that cannot be read.
+    """
     finalization_timeout: Milliseconds = 600_000
     """How long the final checkpoint waits for operators that require finalization."""
     start_timeout: Milliseconds = 600_000
-    """How long a start waits for the claims of targets, for the operators' `open`, and for Spark."""
+    """How long each step of a start may take: older queries that stop, claims of targets, `open`, and Spark."""
     stop_timeout: Milliseconds = 60_000
     """How long `stop` waits for a query to end; it is then given up, as CANCELED."""
     maintenance_interval: Milliseconds = 60_000

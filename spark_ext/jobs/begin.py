@@ -1,12 +1,16 @@
-"""The commands of a job's start: claims, hooks and Spark's starts, by the workers of all queries at the same time."""
+"""The commands of a job's start: claims, hooks and Spark's starts, by the workers of all queries at the same time.
+
+Before them, what an older incarnation left running in this session is stopped.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StorageError
+from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
@@ -66,12 +70,56 @@ def in_all(
         if late is None:
             return
         if time.monotonic() >= by:
-            raise StorageError(
-                f"the step '{late.busy}' of the start did not end within {within:g} s",
-                operator=late.who,
-                kept="all committed epochs",
-                do="find out what it is waiting for, and start the job again; the setting start_timeout is how long a "
-                "start waits",
-            )
+            raise _too_late(late.busy, late.who, within)
         context.wake.wait(LOOK_EVERY)
         context.wake.clear()
+
+
+def stop_older(stops: Mapping[str, Callable[[], object]], context: JobContext, stopping: Callable[[], bool]) -> bool:
+    """Stop what an older incarnation runs, on threads that are left behind if a stop does not return.
+
+    Args:
+        stops: by query, for messages.
+        context: the job's.
+        stopping: whether the job has been asked to stop: the stops that are under way are then not waited for.
+
+    Returns:
+        Whether all have stopped; False when the job is stopping.
+
+    Raises:
+        StorageError: one has not stopped within the setting `start_timeout`.
+        Exception: what a stop has raised.
+    """
+    within = context.settings.start_timeout / 1000
+    by = time.monotonic() + within
+    workers = {query: Worker(f"spark-ext-older-{query}", context.wake.set) for query in stops}
+    try:
+        for query, stop in stops.items():
+            workers[query].do(f"stop of query '{query}' of an older start", stop, _returned)
+        while True:
+            for worker in workers.values():
+                worker.deliver()
+            late = next((worker.busy for worker in workers.values() if worker.busy), "")
+            if not late or stopping():
+                return not late
+            if time.monotonic() >= by:
+                raise _too_late(late, f"job '{context.job}'", within)
+            context.wake.wait(LOOK_EVERY)
+            context.wake.clear()
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def _returned(outcome: Outcome[object]) -> None:
+    outcome.result()
+
+
+def _too_late(step: str, who: str, within: float) -> StorageError:
+    return StorageError(
+        f"the step '{step}' of the start did not end within {within:g} s",
+        operator=who,
+        kept="all committed epochs",
+        do="find out what it is waiting for, and start the job again; the setting start_timeout is how long a start "
+        "waits",
+    )

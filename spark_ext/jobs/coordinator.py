@@ -3,29 +3,29 @@
 It wakes when an event of Spark's or a result of a worker arrives, and looks by itself many times a second; a dropped
 event costs latency, never correctness. It never blocks: hooks, starts, stops, claims and the steps of a final
 checkpoint are commands for the worker of their query, the ledger's upkeep has a worker, and history is written by a
-thread of its own. So nothing in one query delays another. Queries run by themselves: nothing here is on the critical
-path of an epoch.
+thread of its own. So nothing in one query delays another. Only its looks at Spark's logs can hold it, if the storage
+hangs; a stop then ends the job without it. Queries run by themselves: nothing here is on the critical path of an epoch.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint
-from spark_ext.control.events import acknowledge, in_force
+from spark_ext.control.events import in_force
 from spark_ext.errors import FencedError, SparkExtError, TransientError
-from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.upkeep import Upkeep
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.masking import logger
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import State, job_state
-from spark_ext.queries.worker import Outcome
 from spark_ext.spark.query_events import Hint
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 log = logger("spark_ext.job")
 
-LOOK_EVERY = 0.02
-"""Pause between two looks at Spark's commit logs, s: a few `stat` calls."""
+ANSWER_WITHIN = 5.0
+"""How long after a stop's time the coordinator's thread may be silent before it is given up, s."""
 
-CLOSE_WITHIN = 10.0
-"""How long the end waits for the last rows of the ledger when the storage does not answer, s."""
+WATCH_EVERY = 0.5
+"""Pause between two looks at whether it is, s."""
 
 
 class Coordinator:
@@ -65,17 +65,21 @@ class Coordinator:
         self.state = State.CREATED
         self.failure: SparkExtError | None = None
         self.done = threading.Event()
-        self.at_end: list[Callable[[], object]] = []
-        """Called when the job has ended, before `done` is set; what they raise is logged."""
         self._context = context
         self._next_checkpoint = next_checkpoint
         self._finals = dict(finals)
         self._finishing: dict[str, Finishing] = {}
         self._upkeep = Upkeep(context, ledger, self._keep_registered)
+        self._ending = Ending(context, self._upkeep, lambda: self.state)
+        self.at_end = self._ending.at_end
+        """Called when the job has ended, before `done` is set; what they raise is logged."""
+        self._look_by: float | None = None
+        self._given_up = False
         self._cut: dict[str, int] = {}
         self._cut_at = time.monotonic()
         self._lock = threading.Lock()
         self._stop_by: float | None = None
+        self._watcher: threading.Thread | None = None
         self._drained = max((event.lineage for event in in_force(ledger, "drain")), default=0)
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-coordinator-{context.job}", daemon=True)
 
@@ -83,7 +87,13 @@ class Coordinator:
         """Start the thread."""
         self._context.write_behind.start(self._context.wake.set)
         self._settle()
+        self._ending.alive_at = time.monotonic()
         self._thread.start()
+
+    @property
+    def late(self) -> SparkExtError | None:
+        """What went wrong first after the job had ended; it changes nothing about how it has ended."""
+        return self._ending.failure
 
     @property
     def stopping(self) -> bool:
@@ -101,18 +111,23 @@ class Coordinator:
         with self._lock:
             by = time.monotonic() + within
             self._stop_by = by if self._stop_by is None else min(by, self._stop_by)
+            if self._watcher is None:
+                name = f"spark-ext-stop-{self._context.job}"
+                self._watcher = threading.Thread(target=self._watch, name=name, daemon=True)
+                self._watcher.start()
         self._context.wake.set()
 
     def refuse(self) -> None:
         """The start was refused: stop what runs, and release whoever waits for the end."""
+        attempt = self._ending.attempt
         for run in self.runs:
-            run.refuse()
+            attempt(f"the stop of query '{run.spec.uid}'", run.refuse)
         by = time.monotonic() + self._context.settings.stop_timeout / 1000
-        self._await(lambda: not any(run.busy for run in self.runs), by, self._deliver)
+        self._ending.wait(self._idle, by, self._deliver)
         for run in self.runs:
             if run.busy:
-                run.give_up()
-            run.release()
+                attempt(f"giving query '{run.spec.uid}' up", run.give_up)
+            attempt(f"the release of query '{run.spec.uid}'", run.release)
         self.state = job_state(run.state for run in self.runs)
         self._upkeep.close()
         self.done.set()
@@ -140,23 +155,31 @@ class Coordinator:
 
     def _loop(self) -> None:
         try:
-            while not self.state.ended or self._upkeep.looking:
+            while not self._given_up and (not self.state.ended or self._awaits_look(time.monotonic())):
                 self._context.wake.wait(LOOK_EVERY)
                 self._context.wake.clear()
                 self._tick(time.monotonic())
-        except FencedError as fenced:
-            # A ledger table knows its path only.
-            self._abandon(fenced.within(f"job '{self._context.job}'"))
         except Exception as problem:
-            log.exception("the coordinator of job '%s' failed", self._context.job)
-            self._abandon(_broken(problem, f"job '{self._context.job}'"))
+            if not self._given_up:
+                if not isinstance(problem, FencedError):
+                    log.exception("the coordinator of job '%s' failed", self._context.job)
+                self._abandon(_broken(problem, f"job '{self._context.job}'"))
         finally:
-            try:
-                self._close()
-            finally:
-                self.done.set()
+            if not self._given_up:
+                try:
+                    self._close()
+                finally:
+                    self.done.set()
+
+    def _awaits_look(self, now: float) -> bool:
+        """All queries have ended: whether to wait for a look at the fence, as long as a stop may take."""
+        if self._look_by is None:
+            self._look_by = now + self._context.settings.stop_timeout / 1000
+        by = self._look_by if self._stop_by is None else min(self._look_by, self._stop_by)
+        return self._upkeep.looking and now < by
 
     def _tick(self, now: float) -> None:
+        self._ending.alive_at = now
         self._context.write_behind.check()
         self._upkeep.tick(now)
         if self._stop_by is not None:
@@ -262,25 +285,32 @@ class Coordinator:
         self.state = State.FAILED
 
     def _close(self) -> None:
-        """Wait for what is still under way, as long as a stop may take; then write the last rows."""
+        """Wait for what is still under way, as long as a stop may take; then write the last rows.
+
+        A step that fails, or that hangs in the storage, keeps none of the others from being taken.
+        """
+        attempt = self._ending.attempt
+        attempt("limiting the time of the end", self.stop)
+        assert self._stop_by is not None
+        by = max(self._stop_by, time.monotonic() + AT_LEAST)
         for run in self.runs:
-            run.ask_late()
-        by = time.monotonic() + self._context.settings.stop_timeout / 1000
-        if self._stop_by is not None:
-            by = max(min(by, self._stop_by), time.monotonic() + 1.0)
-        self._await(lambda: not any(run.busy for run in self.runs), by, self._deliver)
+            attempt(f"a question to query '{run.spec.uid}'", run.ask_late)
+        self._ending.wait(self._idle, by, self._deliver)
         for run in self.runs:
             if run.busy:
-                run.give_up()
-            run.observe_late()
-            run.release()
-        ended: list[Outcome[object]] = []
-        self._upkeep.at_last(self._end, ended.append)
-        self._await(lambda: bool(ended), time.monotonic() + CLOSE_WITHIN, self._upkeep.deliver)
-        if not ended:
-            log.warning("the last history of job '%s' was not written: the storage does not answer", self._context.job)
-        self._upkeep.close()
-        self._context.write_behind.close()
+                attempt(f"giving query '{run.spec.uid}' up", run.give_up)
+            attempt(f"the last look at query '{run.spec.uid}'", run.observe_late)
+            attempt(f"the release of query '{run.spec.uid}'", run.release)
+        if not self._given_up:
+            self._write_the_end(by)
+
+    def _write_the_end(self, by: float) -> None:
+        self._ending.attempt("writing the last rows", lambda: self._ending.write(by))
+        self._ending.attempt("ending a thread", self._upkeep.close)
+        self._ending.attempt("ending a thread", self._context.write_behind.close)
+
+    def _idle(self) -> bool:
+        return not any(run.busy for run in self.runs)
 
     def _deliver(self) -> None:
         for run in self.runs:
@@ -289,36 +319,27 @@ class Coordinator:
             except Exception as problem:
                 log.warning("query '%s' has ended, and then: %s", run.spec.uid, problem)
 
-    def _await(self, condition: Callable[[], bool], by: float, deliver: Callable[[], None]) -> None:
-        while True:
-            try:
-                deliver()
-            except Exception as problem:
-                log.warning("job '%s' has ended, and then: %s", self._context.job, problem)
-            left = by - time.monotonic()
-            if condition() or left <= 0:
-                return
-            self._context.wake.wait(min(left, LOOK_EVERY))
-            self._context.wake.clear()
+    def _watch(self) -> None:
+        """On a thread of its own, once the job has been asked to stop: whether the coordinator's own thread answers.
 
-    def _end(self) -> None:
-        """On the upkeep's thread: the last rows, and the row that says that this incarnation has ended."""
-        for action in self.at_end:
-            try:
-                action()
-            except Exception as problem:
-                log.warning("job '%s' has ended, and then: %s", self._context.job, problem)
-        try:
-            if self.state is State.FINISHED:
-                acknowledge(self._context.write_behind, "drain")
-            self._context.write_behind.flush()
-            reach(FailPoint.JOB_ENDED)
-        except SparkExtError as problem:
-            log.warning("the last history of job '%s' was not written: %s", self._context.job, problem)
-        try:
-            self._context.write_behind.end(self.state.value)
-        except SparkExtError as problem:
-            log.warning("the end of job '%s' was not recorded: %s", self._context.job, problem)
+        It looks at Spark's logs itself, and storage such as a lost mount may hold it there. It is then given up as a
+        worker is: the job ends without it.
+        """
+        while True:
+            assert self._stop_by is not None
+            silent = time.monotonic() - max(self._stop_by, self._ending.alive_at)
+            if silent >= ANSWER_WITHIN and self._thread.is_alive():
+                break
+            if self.done.wait(min(WATCH_EVERY, ANSWER_WITHIN)):
+                return
+        self._given_up = True
+        reason = "it did not stop in time: a look at Spark's log was under way, and the storage did not answer"
+        for run in self.runs:
+            self._ending.attempt(f"giving query '{run.spec.uid}' up", partial(run.cancel, reason))
+            self._ending.attempt(f"the release of query '{run.spec.uid}'", run.release)
+        self._become(job_state(run.state for run in self.runs))
+        self._write_the_end(time.monotonic())
+        self.done.set()
 
 
 def _broken(problem: Exception, who: str) -> SparkExtError:

@@ -97,6 +97,8 @@ class Job:
         self._context: JobContext | None = None
         self._coordinator: Coordinator | None = None
         self._starting = False
+        self._stopping = threading.Event()
+        """Set when a stop was asked for, also while there is no coordinator yet to ask."""
         self._announced = threading.Event()
         """Set while there is no start of which the coordinator is still to come."""
         self._started = datetime.now(timezone.utc)
@@ -211,6 +213,7 @@ class Job:
                 )
             self._started = datetime.now(timezone.utc)
             self._announced.clear()
+            self._stopping.clear()
             self._starting = True
             try:
                 start_job(
@@ -222,6 +225,7 @@ class Job:
                     self._wishes,
                     takeover=self._takeover,
                     announce=self._announce,
+                    stopping=self._stopping.is_set,
                 )
             except BaseException:
                 self._coordinator = None
@@ -287,6 +291,8 @@ class Job:
             timeout: seconds to wait; None: the setting `stop_timeout`. The last rows of the ledger may take a few
                 seconds more.
         """
+        if self._starting:
+            self._stopping.set()
         coordinator = self._coordinator_or_raise(starting=True)
         coordinator.stop(timeout)
         coordinator.join()

@@ -34,6 +34,11 @@ class Recalled(NamedTuple):
     """To be recorded when all targets are claimed: a start that is refused has changed nothing."""
 
 
+def nothing_recalled(ledger: Ledger) -> Recalled:
+    """What the ledger says, for a job that was stopped before it has started."""
+    return Recalled(JobMemory.read(ledger), (), frozenset(), ())
+
+
 def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes, writer: LedgerWriter) -> Recalled:
     """Compare the job with its past, before anything is claimed.
 

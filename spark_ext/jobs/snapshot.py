@@ -27,7 +27,7 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
         coordinator: of this incarnation.
     """
     # Before the queries, whose states lead to the job's: they are then never behind it.
-    state, failure = coordinator.state, coordinator.failure
+    state, failure = coordinator.state, coordinator.failure or coordinator.late
     return JobSnapshot(
         job=context.job,
         state_directory=state_directory,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.errors import SparkExtError, StateError, from_text
-from spark_ext.jobs.begin import begin, in_all
+from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.memory import recall
+from spark_ext.jobs.memory import nothing_recalled, recall
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
@@ -54,6 +55,7 @@ def start_job(
     *,
     takeover: bool,
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Started:
     """Start all queries that have not finished.
 
@@ -66,6 +68,7 @@ def start_job(
         wishes: what the user has said of queries that changed since the last start.
         takeover: start although another driver seems to run this job.
         announce: called before anything is claimed, with what a stop during the start needs.
+        stopping: whether the job has been asked to stop before that.
 
     Raises:
         StateError: the state directory is another job's, in use, or has lost a checkpoint.
@@ -80,7 +83,6 @@ def start_job(
         jvm_pid=jvm.jvm_pid(spark),
         application_id=spark.sparkContext.applicationId,
     )
-    _stop_older(spark, ledger.uri)
     writer = LedgerWriter(ledger, incarnation)
     context = JobContext(
         job=name,
@@ -98,22 +100,27 @@ def start_job(
     coordinator: Coordinator | None = None
     started = False
     try:
-        recalled = recall(name, ledger, specs, wishes, writer)
-        memory = recalled.memory
-        for notice in recalled.notices:
+        # What waits and what may fail comes after this `try`: a start that is given up has ended in the ledger as well.
+        halted = not stop_older(_older(spark, ledger.uri), context, stopping)
+        # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
+        past = nothing_recalled(ledger) if halted else recall(name, ledger, specs, wishes, writer)
+        memory = past.memory
+        for notice in past.notices:
             who = f"job '{name}', query '{notice.query}'"
             context.write_behind.incident(who, "definition", notice.what, notice.action)
         for spec in specs:
-            run, final = _restored(memory.of(spec.uid), spec, context, elsewhere=spec.uid in recalled.elsewhere)
+            run, final = _restored(memory.of(spec.uid), spec, context, elsewhere=spec.uid in past.elsewhere)
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
         coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
+        if halted:
+            coordinator.stop()
         announce(context, coordinator)
         begin(waiting, context, coordinator)
-        if recalled.definitions and not coordinator.stopping:
-            writer.append(recalled.definitions)
+        if past.definitions and not coordinator.stopping:
+            writer.append(past.definitions)
         listener = JobListener(coordinator.hint)
         spark.streams.addListener(listener)
         added = listener
@@ -131,11 +138,11 @@ def start_job(
             _undo(spark, name, listener, writer, coordinator)
 
 
-def _stop_older(spark: SparkSession, state: str) -> None:
-    """Stop the queries of an incarnation that was taken over in this session: Spark runs a query only once in it."""
-    for query in spark.streams.active:
-        if jvm.checkpoint_location(query).startswith(f"{_as_uri(state)}/queries/"):
-            query.stop()
+def _older(spark: SparkSession, state: str) -> dict[str, Callable[[], object]]:
+    """The stops of what an incarnation that was taken over runs in this session, where Spark runs a query only once."""
+    prefix = f"{_as_uri(state)}/queries/"
+    places = [(jvm.checkpoint_location(query), query.stop) for query in spark.streams.active]
+    return {place.removeprefix(prefix).partition("/")[0]: stop for place, stop in places if place.startswith(prefix)}
 
 
 def _as_uri(state: str) -> str:
@@ -201,11 +208,15 @@ def _undo(
     writer: LedgerWriter,
     coordinator: Coordinator | None,
 ) -> None:
+    """Take back a start that was refused. A step that fails keeps none of the others from being taken."""
+    steps: list[Callable[[], object]] = []
     if coordinator is not None:
-        coordinator.refuse()
+        steps.append(coordinator.refuse)
     if listener is not None:
-        spark.streams.removeListener(listener)
-    try:
-        writer.end("the start was refused")
-    except SparkExtError as problem:
-        log.warning("the end of job '%s' was not recorded: %s", job, problem)
+        steps.append(partial(spark.streams.removeListener, listener))
+    steps.append(partial(writer.end, "the start was refused"))
+    for step in steps:
+        try:
+            step()
+        except Exception as problem:
+            log.warning("the start of job '%s' was refused, and then: %s", job, problem)

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import FencedError
 from spark_ext.ledger import maintain
+from spark_ext.masking import logger
+from spark_ext.queries.outage import UNREADABLE, Outage
 from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
     from spark_ext.queries.context import JobContext
+
+log = logger("spark_ext.job")
 
 FENCE_EVERY = 5.0
 """How often an incarnation checks whether it has been fenced off, and whether its registrations are there, s."""
@@ -32,14 +36,21 @@ class Upkeep:
         self._context = context
         self._ledger = ledger
         self._keep = keep
-        self._worker = Worker(f"spark-ext-upkeep-{context.job}", context.wake.set)
+        self._worker = self._hired()
         self._maintained_at = self._fence_at = time.monotonic()
         self._looks = 0
+        self._asked = False
+        self._outage = Outage("the newest incarnation in the ledger", f"job '{context.job}'", context)
 
     @property
     def looking(self) -> bool:
-        """Whether a look at the fence is under way."""
-        return self._looks > 0
+        """Whether a look at the fence is under way, or one that was asked for has failed and is due again."""
+        return self._looks > 0 or self._asked
+
+    @property
+    def busy(self) -> str:
+        """What its thread is doing; "" when it has nothing to do."""
+        return self._worker.busy
 
     def tick(self, now: float) -> None:
         """Begin what is due, and take in what has been done.
@@ -49,17 +60,23 @@ class Upkeep:
 
         Raises:
             FencedError: a newer incarnation owns the ledger.
+            StorageError: the ledger could not be read for too long.
         """
         self._worker.deliver()
-        if now - self._fence_at >= FENCE_EVERY and not self._worker.busy:
+        again = (self._outage.on or self._asked) and self._outage.due(now)
+        if (again or now - self._fence_at >= FENCE_EVERY) and not self._worker.busy:
             self._fence_at = now
-            self.look_at_fence()
+            self._look()
         if now - self._maintained_at >= self._context.settings.maintenance_interval / 1000 and not self._worker.busy:
             self._maintained_at = now
-            self._worker.do("maintenance", self._maintain, _result)
+            self._worker.do("maintenance", self._maintain, _maintained)
 
     def look_at_fence(self) -> None:
         """Find out whether a newer incarnation has been started; `tick` raises it."""
+        self._asked = True
+        self._look()
+
+    def _look(self) -> None:
         self._looks += 1
         self._worker.do("a look at the fence", self._check_fence, self._looked)
 
@@ -71,13 +88,30 @@ class Upkeep:
         """Take in what has been done."""
         self._worker.deliver()
 
+    def give_up(self) -> None:
+        """Leave a command that does not answer behind; what comes next has a thread of its own."""
+        if self._worker.busy:
+            log.warning("job '%s' has ended without an answer to %s", self._context.job, self._worker.busy)
+            self._worker.abandon(lambda: None)
+            self._worker = self._hired()
+
     def close(self) -> None:
         """No further command comes."""
         self._worker.close()
 
+    def _hired(self) -> Worker:
+        return Worker(f"spark-ext-upkeep-{self._context.job}", self._context.wake.set)
+
     def _looked(self, outcome: Outcome[None]) -> None:
         self._looks -= 1
+        if isinstance(outcome.error, UNREADABLE):
+            lasting = self._outage.failed(outcome.error, time.monotonic())
+            if lasting is not None:
+                raise lasting
+            return
         outcome.result()
+        self._outage.over()
+        self._asked = False
 
     def _maintain(self) -> None:
         maintain(self._ledger, datetime.now(timezone.utc), fence=self._context.incarnation.fence)
@@ -94,5 +128,8 @@ class Upkeep:
             )
 
 
-def _result(outcome: Outcome[Any]) -> None:
-    outcome.result()
+def _maintained(outcome: Outcome[Any]) -> None:
+    if isinstance(outcome.error, UNREADABLE):
+        log.warning("maintenance will continue later: %s", outcome.error)
+    else:
+        outcome.result()

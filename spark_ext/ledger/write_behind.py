@@ -179,6 +179,10 @@ class WriteBehind:
             # Also when nothing can be written: this process must know that the incarnation no longer runs.
             self._writer.end(reason)
 
+    def forget(self) -> None:
+        """The incarnation has ended, and its end cannot be recorded: this process must know that it no longer runs."""
+        self._writer.forget()
+
     def state(self, operator: str, state: str, reason: str = "") -> None:
         """Record that a query, or the job (""), has entered a state."""
         self.put(

@@ -116,7 +116,11 @@ class LedgerWriter:
             at = datetime.now(timezone.utc)
             self.append(job_row(self.incarnation, "ended", at, lineage=lineage, reason=reason))
         finally:
-            forget(self.ledger.uri, self.incarnation.number)
+            self.forget()
+
+    def forget(self) -> None:
+        """In this process the incarnation no longer runs, whether or not its end could be recorded."""
+        forget(self.ledger.uri, self.incarnation.number)
 
 
 _FREE_TEXT = ("what", "action", "reason", "evidence")

@@ -76,10 +76,10 @@ class Cause(Enum):
         """The cause, from how the query ended and what the job had asked of it."""
         if failed:
             return cls.FAILURE
-        if draining:
-            return cls.DRAINED
         if stopping:
             return cls.STOPPED
+        if draining:
+            return cls.DRAINED
         return cls.AVAILABLE_NOW if available_now else cls.OUTSIDE
 
 
@@ -172,8 +172,6 @@ def decide(
     if cause is Cause.DRAINED:
         if run.committed:
             return Decision(Action.FINISH, "drained", failures=failures)
-        if stopping:
-            return Decision(Action.CANCEL, "stopped", failures=failures)
         return Decision(Action.RUN_AGAIN, delay_ms=0 if run.moved else RUN_AGAIN_MS, failures=failures)
     if cause is Cause.STOPPED:
         return Decision(Action.CANCEL, "stopped", failures=failures)

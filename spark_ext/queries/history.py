@@ -85,11 +85,15 @@ class EpochHistory:
         return True
 
     def ready(self, *, everything: bool = False) -> Iterator[CommittedEpoch]:
-        """Epochs whose figures have come, or that have waited long enough for them; in order, each once."""
+        """Epochs whose figures have come, or that have waited long enough for them; in order, each once.
+
+        An epoch is done with when the next one is asked for: a reader that fails in between gets it again.
+        """
         while self._waiting:
             epoch, offsets, since = self._waiting[0]
             if not (everything or epoch <= self._reported or self.clock() - since > FIGURES_WITHIN):
                 return
-            self._waiting.popleft()
-            rows, duration = self._by_epoch.pop(epoch, (None, None))
+            rows, duration = self._by_epoch.get(epoch, (None, None))
             yield CommittedEpoch(epoch, offsets, rows, duration)
+            self._waiting.popleft()
+            self._by_epoch.pop(epoch, None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
 from spark_ext.queries.observer import EpochObserver, QueryPosition
+from spark_ext.queries.outage import Outage
 from spark_ext.queries.records import query_metadata
 from spark_ext.queries.restarts import Restarts
 from spark_ext.spark.spark_log import SparkLog
@@ -49,6 +50,7 @@ class ObservedQuery:
         self._observer = EpochObserver(
             spec, SparkLog(self.checkpoint), lineage, context.incarnation.number, flagged, clock
         )
+        self._outage = Outage(f"Spark's log of the query, {self.checkpoint},", self.who, context)
         self._restarts = Restarts(context.settings.restarts, available_now=spec.available_now)
         self._state = State.CREATED
         self._reason = ""
@@ -164,7 +166,11 @@ class ObservedQuery:
             self._observer.history.report(hint)
 
     def observe(self) -> None:
-        """Take in the epochs that have been committed since the last look."""
+        """Take in the epochs that have been committed since the last look.
+
+        Raises:
+            OSError: Spark's log cannot be read.
+        """
         flags = self._observer.look()
         if flags is not None:
             self._restarts.progressed()

@@ -142,15 +142,20 @@ class EpochObserver:
 
         Returns:
             New finished flags of channels, to be stored; None when no further epoch has been committed.
+
+        Raises:
+            OSError: Spark's log cannot be read; nothing has been taken in.
         """
         before, newest = self._position.epoch, self._newest_commit()
         logged = self._log.offsets(newest) if newest > before else None
         if logged is None:
             # Also when Spark removed that epoch in this moment, because it has committed many more.
             return None
+        # All is read before anything is taken in: a read that fails leaves the whole look to the next one.
+        between = {epoch: self._log.offsets(epoch) for epoch in range(before + 1, newest)}
         for epoch in range(before + 1, newest + 1):
             # Epochs that Spark has removed are known to be committed, and their offsets are not known any more.
-            self.history.committed(epoch, logged if epoch == newest else self._log.offsets(epoch))
+            self.history.committed(epoch, logged if epoch == newest else between[epoch])
         self._move(replace(self._position, epoch=newest, offsets=logged))
         flags = channel_flags(logged, self._flagged, self._row(self._position), datetime.now(timezone.utc))
         for flag in flags:
@@ -164,8 +169,8 @@ class EpochObserver:
             newest += 1
         now = self._clock()
         if now - self._listed_at >= LIST_EVERY or self.history.reported_upto > newest + 1:
-            self._listed_at = now
             listed = self._log.newest_commit()
+            self._listed_at = now
             return newest if listed is None else max(newest, listed)
         return newest
 
@@ -196,6 +201,9 @@ class EpochObserver:
 
         Args:
             everything: also those whose figures have not come yet.
+
+        Raises:
+            OSError: Spark's log cannot be read; the epoch is given again next time.
         """
         for epoch in self.history.ready(everything=everything):
             at = self._log.committed_at(epoch.number)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from spark_ext.errors import StateError
 from spark_ext.spark import registry
 from spark_ext.spark.registry import Registration
 
@@ -23,6 +24,7 @@ class Registered:
         self._place = place
         self._lock = threading.Lock()
         self._there = False
+        self._withdrawn = False
 
     def publish(self) -> None:
         """The query is about to start.
@@ -30,8 +32,16 @@ class Registered:
         Raises:
             ConfigurationError: a uid is in use by another running job of this session.
             FencedError: a newer incarnation of the job has been started in this session.
+            StateError: they have been withdrawn: a start that was given up has come to this point late.
         """
         with self._lock:
+            if self._withdrawn:
+                raise StateError(
+                    "the query's job has ended, and its start comes too late",
+                    operator=" and ".join(sorted({f"job '{one.job}', query '{one.query}'" for one in self._entries})),
+                    kept="all committed epochs; nothing was started",
+                    do="nothing: the job's next start continues",
+                )
             registry.publish(self._entries, self._place)
             self._there = True
 
@@ -45,5 +55,6 @@ class Registered:
         """The query has ended for good."""
         with self._lock:
             self._there = False
+            self._withdrawn = True
             for entry in self._entries:
                 registry.withdraw([entry.uid], self._place, (entry.job_id, entry.incarnation))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.model.lifecycle import State
-from spark_ext.model.restarts import ANY_RUN, Action, Cause, Decision
+from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
 from spark_ext.queries.describe_failure import describe
 from spark_ext.queries.observed import ObservedQuery
 from spark_ext.queries.operator_hooks import OperatorHooks
@@ -159,21 +159,34 @@ class QueryRun(ObservedQuery):
         """
         self.deliver()
         if not self._state.ended and not self._starting:
-            self.observe()
-            if self._observer.history.overdue() and not self._worker.busy:
-                self._ask_for_figures()
-            self._record_epochs()
-            if self.input_done and self._state is not State.FINISHING and not self._restarts.stopping:
-                self._become(State.FINISHING)
-            else:
+            lasting = self._outage.during(now, lambda: self._look(now))
+            if self._outage.on and self._restarts.stopping:
+                # Nothing in Spark's log decides about a query that is being stopped.
                 self._look_at_the_end(now)
+            elif lasting is not None:
+                self.fail(lasting)
         self._cancel_if_stopped()
 
+    def _look(self, now: float) -> None:
+        self.observe()
+        if self._observer.history.overdue() and not self._worker.busy:
+            self._ask_for_figures()
+        self._record_epochs()
+        if self.input_done and self._state is not State.FINISHING and not self._restarts.stopping:
+            self._become(State.FINISHING)
+        else:
+            self._look_at_the_end(now)
+
     def _look_at_the_end(self, now: float) -> None:
-        end = self._query.take_end() if self._live else None
-        if end is not None:
+        if self._live and self._query.ended:
+            run = ANY_RUN
+            if (self.spec.available_now or self._restarts.draining) and not self._restarts.stopping:
+                # Before the end is taken: if Spark's log cannot be read, it is still there for the next look.
+                run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
+            end = self._query.take_end()
+            assert end is not None
             self._live = False
-            self._on_end(end, now)
+            self._on_end(end, now, run)
         if self._state is not State.FINISHING and not self._state.ended and self._restarts.due(now):
             self._restart()
 
@@ -184,9 +197,11 @@ class QueryRun(ObservedQuery):
 
     def observe_late(self) -> None:
         """Take in what came with the end."""
-        if self._runs:
-            self.observe()
-        self._record_epochs(everything=True)
+        try:
+            if self._runs:
+                self.observe()
+        finally:
+            self._record_epochs(everything=True)
 
     def _ask_for_figures(self) -> None:
         after = self._observer.history.reported_upto
@@ -197,7 +212,7 @@ class QueryRun(ObservedQuery):
         for hint in outcome.value or ():
             self._observer.history.report(hint)
 
-    def _on_end(self, end: End, now: float) -> None:
+    def _on_end(self, end: End, now: float, run: AvailableNowRun = ANY_RUN) -> None:
         """The Spark query has ended, or could not be started."""
         failure = end.failure
         error = None if failure is None else describe(failure, self.who, self.committed)
@@ -208,9 +223,6 @@ class QueryRun(ObservedQuery):
                 self._context.write_behind.incident(self.who, "failure", str(error), action, {"stack": str(failure)})
             return
         cause = self._restarts.cause(failed=error is not None)
-        run = ANY_RUN
-        if cause is Cause.AVAILABLE_NOW or self._restarts.draining:
-            run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
         decision = self._restarts.after(cause, error, now, run)
         self._act(decision, error, {"stack": str(failure)})
 

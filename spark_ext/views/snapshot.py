@@ -81,7 +81,7 @@ class JobSnapshot:
     """When the snapshot was taken."""
     queries: tuple[QuerySnapshot, ...]
     error: str = ""
-    """Why the job failed; empty otherwise."""
+    """Why the job failed, or what failed after it had ended; empty otherwise."""
 
     @property
     def finished(self) -> bool:

@@ -25,9 +25,11 @@ def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0) ->
     return SimpleNamespace(epochs=epochs, input_rows=rows, state_rows=state_rows, last_epoch_ms=ms)
 
 
-def snapshot(*runs: Any, state: State = State.RUNNING, failure: Exception | None = None) -> JobSnapshot:
+def snapshot(
+    *runs: Any, state: State = State.RUNNING, failure: Exception | None = None, late: Exception | None = None
+) -> JobSnapshot:
     context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
-    coordinator = SimpleNamespace(state=state, failure=failure, runs=runs)
+    coordinator = SimpleNamespace(state=state, failure=failure, late=late, runs=runs)
     return job_snapshot("out/state", T0, cast(Any, context), cast(Any, coordinator))
 
 
@@ -63,6 +65,9 @@ def test_a_snapshot_has_what_a_result_has_and_more() -> None:
 
 def test_why_a_job_failed() -> None:
     assert snapshot(run("q", State.FAILED), state=State.FAILED, failure=OSError("no space")).error == "no space"
+    late = OSError("no answer")
+    assert snapshot(run("q", State.FINISHED), state=State.FINISHED, late=late).error == "no answer"
+    assert snapshot(state=State.FAILED, failure=OSError("no space"), late=late).error == "no space", "the first"
 
 
 def test_a_job_that_was_not_started_shows_its_queries() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from spark_ext.ledger import Incarnation
 from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow, Row
@@ -19,6 +23,7 @@ from spark_ext.queries.spec import OperatorSpec, QuerySpec
 from spark_ext.queries.worker import Commands, Outcome, outcome_of
 from spark_ext.settings import JobSettings
 from spark_ext.spark.query_events import Hint
+from spark_ext.spark.spark_log import SparkLog
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -36,18 +41,57 @@ class Clock:
         return self.now
 
 
+STALE = OSError(errno.ESTALE, "Stale file handle")
+"""What a read of a lost network mount raises."""
+
+
+class Storage:
+    """Storage that a test makes fail or hang."""
+
+    def __init__(self) -> None:
+        self.problem: Exception | None = None
+        """What a look at it raises."""
+        self.answers = threading.Event()
+        """Not set: a look at it hangs."""
+        self.answers.set()
+        self.looks = 0
+
+    def look(self) -> None:
+        """What every access does first."""
+        self.looks += 1
+        self.answers.wait()
+        if self.problem is not None:
+            raise self.problem
+
+    def under_spark_log(self, monkeypatch: pytest.MonkeyPatch, *methods: str) -> Storage:
+        """Keep Spark's logs on it, or only what these methods read of them."""
+        for name in methods or ("is_committed", "newest_commit", "newest_offsets", "offsets", "committed_at"):
+            monkeypatch.setattr(SparkLog, name, self._before(getattr(SparkLog, name)))
+        return self
+
+    def _before(self, read: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(read)
+        def look_and_read(*given: Any) -> T:
+            self.look()
+            return read(*given)
+
+        return look_and_read
+
+
 class FakeLedger:
     """A ledger in memory, as far as the coordinator reads one."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.newest = 1
+        self.storage = Storage()
 
     def of(self, kind: type[R]) -> list[R]:
         """The rows of a table."""
         return [row for row in self.rows if isinstance(row, kind)]
 
     def newest_incarnation(self) -> int:
+        self.storage.look()
         return self.newest
 
     def control_since(self, sequence: int) -> list[ControlEventRow]:
@@ -65,16 +109,24 @@ class FakeWriter:
         self.incarnation = Incarnation("lab", "job-id", 1, 1)
         self.failures: list[Exception] = []
         """Raised by the next appends, one each."""
+        self.storage = Storage()
         self.ended: list[str] = []
         """How the incarnation has ended."""
+        self.forgotten = False
+        """Whether this process knows that it no longer runs."""
 
     def append(self, rows: Sequence[Row]) -> None:
+        self.storage.look()
         if self.failures:
             raise self.failures.pop(0)
         self.ledger.rows.extend(rows)
 
     def end(self, reason: str) -> None:
+        self.forget()
         self.ended.append(reason)
+
+    def forget(self) -> None:
+        self.forgotten = True
 
 
 class FakeQuery:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
+from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError, StateError
 from spark_ext.queries.registered import Registered
 from spark_ext.spark import registry
 from tests.sources.memory import registration
@@ -113,4 +113,14 @@ def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_p
     assert (place / "s.json").stat().st_mtime > 0, "a cleaner by age leaves it alone"
     mine.withdraw()
     mine.keep()
+    assert registry.lookup("s", place) is None
+
+
+def test_what_was_withdrawn_is_not_published_again(tmp_path: Path) -> None:
+    """A restart that was given up, and whose claim returned late, did so: other jobs were then refused the uids."""
+    place = tmp_path / "registry"
+    mine = Registered([registration()], place)
+    mine.withdraw()
+    with pytest.raises(StateError, match="has ended"):
+        mine.publish()
     assert registry.lookup("s", place) is None

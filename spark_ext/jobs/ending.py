@@ -1,0 +1,130 @@
+"""The last steps of a job, on its way out: none of them may keep the others from being taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_ext.control.events import acknowledge
+from spark_ext.errors import SparkExtError, TransientError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import logger
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.worker import Outcome
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.upkeep import Upkeep
+    from spark_ext.queries.context import JobContext
+
+log = logger("spark_ext.job")
+
+LOOK_EVERY = 0.02
+"""Pause between two looks at what is waited for, s."""
+
+CLOSE_WITHIN = 10.0
+"""How long the end waits for the last rows of the ledger when the storage does not answer, s."""
+
+AT_LEAST = 1.0
+"""How long it waits, when the time for stopping is over, for what is about to end by itself, s."""
+
+
+class Ending:
+    """Takes the last steps, and keeps the first failure among them.
+
+    Args:
+        context: the job's.
+        upkeep: writes the last rows.
+        state: of the job.
+    """
+
+    def __init__(self, context: JobContext, upkeep: Upkeep, state: Callable[[], State]) -> None:
+        self.at_end: list[Callable[[], object]] = []
+        """Called when the job has ended, whatever the storage does; what they raise is logged."""
+        self.alive_at = time.monotonic()
+        """When the coordinator's thread last showed that nothing holds it, s, monotonic."""
+        self.failure: SparkExtError | None = None
+        """What went wrong first after the end; it changes nothing about how the job has ended."""
+        self._context = context
+        self._upkeep = upkeep
+        self._state = state
+
+    def attempt(self, what: str, step: Callable[[], object]) -> None:
+        """Take a step; one that fails is logged.
+
+        Args:
+            what: for messages.
+            step: the step.
+        """
+        try:
+            step()
+        except Exception as problem:
+            log.warning("job '%s' has ended, and then %s failed: %s", self._context.job, what, problem, exc_info=True)
+            if self.failure is None:
+                self.failure = self._late(what, problem)
+
+    def wait(self, condition: Callable[[], bool], by: float, deliver: Callable[[], None]) -> None:
+        """Wait for a condition.
+
+        Args:
+            condition: asked again and again.
+            by: until when, s, monotonic.
+            deliver: called before each time; what it raises is logged.
+        """
+        while True:
+            self.alive_at = time.monotonic()
+            try:
+                deliver()
+            except Exception as problem:
+                log.warning("job '%s' has ended, and then: %s", self._context.job, problem)
+            left = by - time.monotonic()
+            if condition() or left <= 0:
+                return
+            self._context.wake.wait(min(left, LOOK_EVERY))
+            self._context.wake.clear()
+
+    def write(self, by: float) -> None:
+        """Write the last rows, by a thread of the upkeep: one that hangs in the storage is left behind.
+
+        Args:
+            by: until when to wait for what the upkeep is doing, s, monotonic.
+        """
+        now = time.monotonic()
+        by = max(now + AT_LEAST, min(by, now + CLOSE_WITHIN))
+        self.wait(lambda: not self._upkeep.busy, by, self._upkeep.deliver)
+        self._upkeep.give_up()
+        ended: list[Outcome[object]] = []
+        self._upkeep.at_last(self._write, ended.append)
+        self.wait(lambda: bool(ended), time.monotonic() + CLOSE_WITHIN, self._upkeep.deliver)
+        if not ended:
+            log.warning("the last history of job '%s' was not written: the storage does not answer", self._context.job)
+            # Its thread would do this, and hangs: the next start in this process must not find the job running.
+            self._context.write_behind.forget()
+
+    def _write(self) -> None:
+        """On the upkeep's thread: the last rows, and the row that says that this incarnation has ended."""
+        for action in self.at_end:
+            self.attempt("a last action", action)
+        state = self._state()
+        try:
+            if state is State.FINISHED:
+                acknowledge(self._context.write_behind, "drain")
+            self._context.write_behind.flush()
+            reach(FailPoint.JOB_ENDED)
+        except Exception as problem:
+            log.warning("the last history of job '%s' was not written: %s", self._context.job, problem)
+        try:
+            self._context.write_behind.end(state.value)
+        except Exception as problem:
+            log.warning("the end of job '%s' was not recorded: %s", self._context.job, problem)
+
+    def _late(self, what: str, problem: Exception) -> SparkExtError:
+        who = f"job '{self._context.job}'"
+        if isinstance(problem, SparkExtError):
+            return problem.within(who)
+        return TransientError(
+            f"the job has ended, and then {what} failed: {type(problem).__name__}: {problem}",
+            operator=who,
+            kept="all committed epochs, and how the job has ended",
+            do="nothing, if the job has FINISHED; otherwise start it again, and it continues",
+        )

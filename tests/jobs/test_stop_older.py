@@ -1,0 +1,194 @@
+"""A takeover in one session stops what the older incarnation runs there: within a time, and a failure undoes the start.
+
+It stood before everything that undoes a start, and waited for Spark without a limit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import StateError, StorageError
+from spark_ext.jobs import job as job_module
+from spark_ext.jobs.begin import stop_older
+from spark_ext.jobs.job import Job
+from spark_ext.jobs.start import start_job
+from spark_ext.jobs.wishes import Wishes
+from spark_ext.ledger import Ledger, start_incarnation
+from spark_ext.model.lifecycle import State
+from spark_ext.settings import JobSettings
+from spark_ext.spark import jvm, registry
+from tests.jobs.test_coordinator import FakeJob
+from tests.queries.fakes import Bench
+
+END = 10.0
+
+
+class Hanging:
+    """A stop that does not return until the test ends."""
+
+    def __init__(self) -> None:
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        self.gate.wait()
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    stop = Hanging()
+    yield stop
+    stop.gate.set()
+
+
+def never() -> bool:
+    return False
+
+
+# -- the step ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_stop(tmp_path: Path) -> None:
+    assert stop_older({}, Bench(tmp_path).context, never)
+
+
+def test_all_are_stopped_though_one_takes_its_time(tmp_path: Path, hanging: Hanging) -> None:
+    stopped: list[str] = []
+
+    def other() -> None:
+        assert hanging.begun.wait(END)
+        hanging.gate.set()
+        stopped.append("b")
+
+    assert stop_older({"a": hanging, "b": other}, Bench(tmp_path).context, never)
+    assert stopped == ["b"], "each on a thread of its own"
+
+
+def test_a_stop_that_does_not_return_is_refused_by_name(tmp_path: Path, hanging: Hanging) -> None:
+    context = Bench(tmp_path, start_timeout=50).context
+    with pytest.raises(StorageError, match=r"the step 'stop of query 'a' of an older start' .* within 0\.05 s"):
+        stop_older({"a": hanging}, context, never)
+
+
+def test_a_stop_that_raises_is_raised(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise TimeoutError("Spark's own limit")
+
+    with pytest.raises(TimeoutError, match="own limit"):
+        stop_older({"a": fail}, Bench(tmp_path).context, never)
+
+
+def test_a_job_that_is_stopped_does_not_wait(tmp_path: Path, hanging: Hanging) -> None:
+    assert not stop_older({"a": hanging}, Bench(tmp_path).context, hanging.begun.is_set)
+
+
+# -- the start --------------------------------------------------------------------------------------------------------
+
+
+class Session:
+    """As much of a Spark session as a start without new queries needs, with a query of an older incarnation."""
+
+    def __init__(self, folder: Path, stop: Callable[[], object]) -> None:
+        self.listeners: list[object] = []
+        self.sparkContext = SimpleNamespace(
+            environment={registry.VARIABLE: str(folder / "registry")}, applicationId="app"
+        )
+        older = SimpleNamespace(place=f"file:{folder}/state/queries/q/checkpoint", stop=stop)
+        self.streams = SimpleNamespace(
+            active=[SimpleNamespace(place="file:/elsewhere/queries/q/checkpoint", stop=pytest.fail), older],
+            addListener=self.listeners.append,
+            removeListener=self.listeners.remove,
+        )
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Start a job without queries over an older incarnation, whose query stops in the given way."""
+    monkeypatch.setattr(jvm, "jvm_pid", lambda _: 0)
+    monkeypatch.setattr(jvm, "checkpoint_location", lambda query: query.place)
+    start_incarnation(ledger_in(tmp_path), "lab")
+
+    def start(stop: Callable[[], object], **given: Any) -> Any:
+        session: Any = Session(tmp_path, stop)
+        settings = JobSettings(start_timeout=100)
+        return start_job(session, "lab", ledger_in(tmp_path), [], settings, Wishes(), takeover=True, **given)
+
+    return start
+
+
+def ledger_in(folder: Path) -> Ledger:
+    return Ledger(str(folder / "state"))
+
+
+def assert_undone(folder: Path) -> None:
+    """The start has ended in the ledger, and in this process."""
+    rows = [(row.incarnation, row.event) for row in ledger_in(folder).jobs()]
+    assert rows[1:] == [(2, "started"), (2, "ended")]
+    assert start_incarnation(ledger_in(folder), "lab").number == 3
+
+
+def test_a_start_whose_older_query_does_not_stop_is_undone(
+    tmp_path: Path, start: Callable[..., Any], hanging: Hanging
+) -> None:
+    with pytest.raises(StorageError, match="'stop of query 'q' of an older start' of the start did not end"):
+        start(hanging)
+    assert_undone(tmp_path)
+
+
+def test_a_start_whose_older_query_cannot_be_stopped_is_undone(tmp_path: Path, start: Callable[..., Any]) -> None:
+    def fail() -> None:
+        raise RuntimeError("py4j: an error occurred")
+
+    with pytest.raises(StateError, match="the job could not be started: RuntimeError: py4j"):
+        start(fail)
+    assert_undone(tmp_path)
+
+
+def test_a_start_that_is_interrupted_there_is_undone(
+    tmp_path: Path, start: Callable[..., Any], hanging: Hanging
+) -> None:
+    """Ctrl-C left an incarnation that nobody had ended: the next start said that the job was running."""
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(hanging, stopping=interrupted)
+    assert_undone(tmp_path)
+
+
+def test_a_start_that_is_stopped_there_starts_nothing_and_ends_in_order(
+    tmp_path: Path, start: Callable[..., Any], hanging: Hanging
+) -> None:
+    announced: list[Any] = []
+    started = start(hanging, stopping=hanging.begun.is_set, announce=lambda *given: announced.extend(given))
+    assert announced[1] is started.coordinator and started.coordinator.stopping
+    assert started.coordinator.join(END)
+    assert [row.event for row in ledger_in(tmp_path).jobs()] == ["started", "started", "ended"]
+
+
+def test_a_stop_reaches_a_start_that_has_no_coordinator_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the coordinator, which came only when the older query had stopped."""
+    fake, entered = FakeJob(tmp_path), threading.Event()
+
+    def start_fake(*_: Any, announce: Any, stopping: Callable[[], bool], **__: Any) -> None:
+        entered.set()
+        assert not stop_older({"q": threading.Event().wait}, fake.a.context, stopping)
+        announce(fake.a.context, fake.coordinator)
+        fake.coordinator.start()
+
+    monkeypatch.setattr(job_module, "start_job", start_fake)
+    spark: Any = None
+    job = Job(spark, "lab", state=tmp_path / "state")
+    job._specs.append(fake.a.spec)
+    start = threading.Thread(target=job.start)
+    start.start()
+    assert entered.wait(END)
+    assert job.stop(END).state is State.CANCELED
+    start.join(END)
