@@ -178,6 +178,8 @@ class World:
         """How many queries have written into a target, one after the other."""
         self.copied = False
         """Whether a copy of the state was ever started: the state that is left may not be the newest."""
+        self.untried = False
+        """Whether it is unknown if the definition and state of the last start would have been refused."""
         self.before_restore: Path | None = None
         self.checkpoint_aside: tuple[Path, Path] | None = None
 
@@ -270,10 +272,13 @@ class World:
             return
         self.log.append(f"{step.how} after {step.after}" if step.how != "end" else "run")
         self.copied = self.copied or step.how == "copies"
-        as_it_was = self.definition == self.good and self.before_restore is None and self.checkpoint_aside is None
+        taken_back = self.before_restore is None and self.checkpoint_aside is None
+        as_it_was = self.definition == self.good and taken_back and not self.untried
         outcome = self.copies(step) if step.how == "copies" else self.run(step)
         self.log.append(f"-> {outcome['outcome']} {outcome.get('error', '')}".rstrip())
         if outcome["outcome"] != "REFUSED":
+            # A driver that was killed may not have come so far as to be refused.
+            self.untried = outcome["outcome"] == "KILLED" and not as_it_was
             self.good = replace(self.definition, renamed_from=None)
             self.definition = self.good
             self.before_restore = self.checkpoint_aside = None
