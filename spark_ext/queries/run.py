@@ -16,6 +16,7 @@ from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, De
 from spark_ext.queries.describe_failure import describe
 from spark_ext.queries.observed import ObservedQuery
 from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.outage import UNREADABLE
 from spark_ext.queries.records import registrations
 from spark_ext.queries.registered import Registered
 from spark_ext.queries.restarts import as_error
@@ -364,10 +365,15 @@ class QueryRun(ObservedQuery):
         """
         if not self.spec.natives or self._state.ended or self._restarts.draining or self._restarts.stopping:
             return
+        runs = self._live or self._starting
+        try:
+            settled = not runs and not self.unsettled
+        except UNREADABLE:
+            return  # asked again by the next tick; the look in it says when this has lasted too long
         self._restarts.drain()
-        if self._live or self._starting:
+        if runs:
             self._worker.do("stop", self._query.stop, self._drain_stopped)
-        elif self._state is not State.FINISHING and not self.unsettled:
+        elif settled and self._state is not State.FINISHING:
             self._become(State.FINISHING, "drained")
 
     def resume_drain(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -304,6 +304,24 @@ def test_a_drain_in_the_middle_of_an_epoch_runs_it_to_its_end(tmp_path: Path) ->
     bench.query.end()
     bench.tick()
     assert (bench.run.state, bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
+
+
+def test_a_drain_waits_for_storage_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known then whether an epoch is planned; a query that restarted in the meantime ran without an end."""
+    bench = native(tmp_path)
+    bench.query.commit({"logOffset": 1})
+    bench.query.end(PASSING)
+    bench.tick()
+
+    def away() -> NoReturn:
+        raise OSError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.run._observer, "newest_planned", away)
+        bench.run.request_drain()
+        assert state_of(bench) is State.RESTARTING
+    bench.run.request_drain()
+    assert (state_of(bench), bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 1)
 
 
 def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_path: Path) -> None:
