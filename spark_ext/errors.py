@@ -247,6 +247,21 @@ def from_text(text: str, *, marked: bool = False) -> SparkExtError | None:
     return None
 
 
+def placed(problem: Exception, who: str, what: str, *, kept: str, do: str) -> SparkExtError:
+    """Any failure as one of our errors, which names the job or query.
+
+    Args:
+        problem: the failure; one of ours keeps its kind and text.
+        who: the job, and the query if there is one.
+        what: what has failed, for a failure that is not ours.
+        kept: likewise.
+        do: likewise.
+    """
+    if isinstance(problem, SparkExtError):
+        return problem.within(who)
+    return TransientError(f"{what}: {type(problem).__name__}: {problem}", operator=who, kept=kept, do=do)
+
+
 def _known_mark() -> str:
     return os.environ.get(_MARK_VARIABLE) or _MARK
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.control.events import in_force
-from spark_ext.errors import FencedError, SparkExtError, TransientError
+from spark_ext.errors import FencedError, SparkExtError, placed
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.upkeep import Upkeep
@@ -163,7 +163,15 @@ class Coordinator:
             if not self._given_up:
                 if not isinstance(problem, FencedError):
                     log.exception("the coordinator of job '%s' failed", self._context.job)
-                self._abandon(_broken(problem, f"job '{self._context.job}'"))
+                self._abandon(
+                    placed(
+                        problem,
+                        f"job '{self._context.job}'",
+                        "the coordinator failed",
+                        kept="all committed epochs",
+                        do="run the job again; if it fails again, report the stack, which is in the log",
+                    )
+                )
         finally:
             if not self._given_up:
                 try:
@@ -340,15 +348,3 @@ class Coordinator:
         self._become(job_state(run.state for run in self.runs))
         self._write_the_end(time.monotonic())
         self.done.set()
-
-
-def _broken(problem: Exception, who: str) -> SparkExtError:
-    """The error of a coordinator that has failed itself."""
-    if isinstance(problem, SparkExtError):
-        return problem.within(who)
-    return TransientError(
-        f"the coordinator failed: {type(problem).__name__}: {problem}",
-        operator=who,
-        kept="all committed epochs",
-        do="run the job again; if it fails again, report the stack, which is in the log",
-    )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_ext.control.events import acknowledge
-from spark_ext.errors import SparkExtError, TransientError
+from spark_ext.errors import SparkExtError, placed
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
@@ -61,7 +61,13 @@ class Ending:
         except Exception as problem:
             log.warning("job '%s' has ended, and then %s failed: %s", self._context.job, what, problem, exc_info=True)
             if self.failure is None:
-                self.failure = self._late(what, problem)
+                self.failure = placed(
+                    problem,
+                    f"job '{self._context.job}'",
+                    f"the job has ended, and then {what} failed",
+                    kept="all committed epochs, and how the job has ended",
+                    do="nothing, if the job has FINISHED; otherwise start it again, and it continues",
+                )
 
     def wait(self, condition: Callable[[], bool], by: float, deliver: Callable[[], None]) -> None:
         """Wait for a condition.
@@ -117,14 +123,3 @@ class Ending:
             self._context.write_behind.end(state.value)
         except Exception as problem:
             log.warning("the end of job '%s' was not recorded: %s", self._context.job, problem)
-
-    def _late(self, what: str, problem: Exception) -> SparkExtError:
-        who = f"job '{self._context.job}'"
-        if isinstance(problem, SparkExtError):
-            return problem.within(who)
-        return TransientError(
-            f"the job has ended, and then {what} failed: {type(problem).__name__}: {problem}",
-            operator=who,
-            kept="all committed epochs, and how the job has ended",
-            do="nothing, if the job has FINISHED; otherwise start it again, and it continues",
-        )
