@@ -11,6 +11,7 @@ from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import jvm
+from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.query_events import Hint, hint_of
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class SparkQuery:
     def _start(self, only_planned: bool) -> StreamingQuery:
         # A start comes from a worker's thread, which has no active session of its own.
         jvm.activate(self._session, self._properties)
+        clear_unfinished(self._checkpoint)
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+import pyarrow.fs as pafs
 
 from spark_ext.errors import StateError
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.spark_log import SparkLog, local_path
+
+_UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9A-Za-z.-]+\.tmp(\.crc)?")
+"""Names under which Spark writes a file of its logs until it is complete, and Hadoop's checksum of one."""
 
 
 @dataclass(frozen=True)
@@ -73,3 +80,38 @@ def look(log: SparkLog, known: tuple[str, int] | None, who: str, query: str) -> 
             do=f"restore offsets/{committed} of {log.checkpoint}",
         )
     return RestoredCheckpoint(query_id, committed, offsets)
+
+
+def clear_unfinished(checkpoint: str) -> list[str]:
+    """Remove what a driver that was killed has left of its first epoch, before the query is started.
+
+    Spark writes a file of its logs under another name and renames it. It refuses to start a query without epochs while
+    its folders hold anything (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`), and counts the unfinished file of the first
+    epoch: after a kill in that moment the query could never be started again. With an epoch in `offsets` Spark looks at
+    nothing, and nothing is removed.
+
+    An older driver that is still writing the file fails at the rename.
+
+    Returns:
+        The names that were removed, sorted.
+    """
+    fs, root = _open(checkpoint)
+    found = {
+        info.path: info.base_name
+        for folder in ("offsets", "commits")
+        for info in fs.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
+    }
+    if any(name.isdigit() for name in found.values()):
+        return []
+    unfinished = {path: name for path, name in found.items() if _UNFINISHED.fullmatch(name)}
+    for path in unfinished:
+        fs.delete_file(path)
+    return sorted(unfinished.values())
+
+
+def _open(checkpoint: str) -> tuple[pafs.FileSystem, str]:
+    local = local_path(checkpoint)
+    if local is not None:
+        return pafs.LocalFileSystem(), str(local)
+    fs, root = pafs.FileSystem.from_uri(checkpoint)
+    return fs, root

@@ -1,0 +1,63 @@
+"""What a killed driver leaves in a query's checkpoint directory before its first epoch is planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ext.spark.checkpoint_directory import clear_unfinished
+from tests.support.jobs import JobHarness, expected
+
+UNFINISHED = ".0.9f2b4c1e-5a53-4b3a-8f5e-2a3b4c5d6e7f.tmp"
+
+
+def touch(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
+def test_unfinished_files_of_the_first_epoch_are_removed(tmp_path: Path) -> None:
+    touch(tmp_path / "offsets", UNFINISHED, f".{UNFINISHED}.crc")
+    assert clear_unfinished(str(tmp_path)) == [f".{UNFINISHED}.crc", UNFINISHED]
+    assert list((tmp_path / "offsets").iterdir()) == []
+    assert clear_unfinished(f"file://{tmp_path}") == []
+    assert clear_unfinished(str(tmp_path / "never started")) == []
+
+
+@pytest.mark.parametrize("name", ["0", "1.compact", ".0.swp", "notes.tmp", ".tmp"])
+def test_whatever_else_is_there_stays(tmp_path: Path, name: str) -> None:
+    """Spark refuses it, or it is an epoch, with which Spark looks at nothing."""
+    touch(tmp_path / "offsets", name)
+    clear_unfinished(str(tmp_path))
+    assert [path.name for path in (tmp_path / "offsets").iterdir()] == [name]
+
+
+def test_nothing_is_removed_beside_an_epoch(tmp_path: Path) -> None:
+    """A driver that has been replaced may be writing it, and Spark ignores it."""
+    touch(tmp_path / "offsets", "0", UNFINISHED.replace(".0.", ".1."))
+    assert clear_unfinished(str(tmp_path)) == []
+    assert len(list((tmp_path / "offsets").iterdir())) == 2
+
+
+@pytest.mark.parametrize("manager", ["FileContextBasedCheckpointFileManager", "FileSystemBasedCheckpointFileManager"])
+def test_a_driver_killed_while_spark_wrote_its_first_offsets_starts_again(lab: JobHarness, manager: str) -> None:
+    """Spark itself refuses the start for good: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY."""
+    jvm = lab.spark._jvm
+    assert jvm is not None
+    package = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    folder = lab.checkpoint() / "offsets"
+    folder.mkdir(parents=True)
+    root = jvm.org.apache.hadoop.fs.Path(f"file://{folder}")
+    hadoop = lab.spark._jsparkSession.sessionState().newHadoopConf()
+    unfinished = getattr(package, manager)(root, hadoop).createAtomic(jvm.org.apache.hadoop.fs.Path(root, "0"), False)
+    try:
+        unfinished.write(118)
+        unfinished.flush()
+        assert [path.name for path in folder.glob("*.tmp")] != []
+        result = lab.run(lab.source(counts="100"))
+    finally:
+        unfinished.cancel()
+    assert result.query("q").finished
+    assert lab.numbers() == expected(100)
