@@ -46,6 +46,15 @@ class Start(Driver):
         return self.sink().commit(NUMBERS, self.epoch(number, previous), [files])
 
 
+def begun(path: Path, *numbers: int) -> Start:
+    """The first start of a job, with these epochs committed."""
+    driver = Start(path)
+    driver.begin()
+    for number in numbers:
+        driver.put(number)
+    return driver
+
+
 def restored(path: Path, version: int) -> None:
     DeltaTable(path).restore(version)
 
@@ -53,10 +62,7 @@ def restored(path: Path, version: int) -> None:
 def test_a_restore_to_an_earlier_version_is_noticed_before_the_next_commit(tmp_path: Path) -> None:
     """Finding 43: RESTORE keeps the numbers under application ids and takes the rows away."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    for number in range(3):
-        driver.put(number)
+    driver = begun(path, 0, 1, 2)
     restored(path, DeltaTable(path).version() - 2)
     for attempt in range(2):
         with pytest.raises(StateError, match="is a RESTORE of an earlier one"):
@@ -74,10 +80,7 @@ def test_a_restore_to_an_earlier_version_is_noticed_before_the_next_commit(tmp_p
 def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) -> None:
     """The error advised to put the table back, and the next RESTORE, by which that is done, was refused as well."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    for number in range(3):
-        driver.put(number)
+    driver = begun(path, 0, 1, 2)
     newest = DeltaTable(path).version()
     restored(path, newest - 2)
     with pytest.raises(StateError, match=f"RESTORE the table to version {newest}, the newest one that has all"):
@@ -92,9 +95,7 @@ def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) ->
 def test_a_restore_that_undoes_what_others_did_is_accepted_under_a_running_job(tmp_path: Path) -> None:
     """It was refused, though no epoch was lost."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    driver = begun(path, 0)
     newest = DeltaTable(path).version()
     DeltaTable(path).delete("id = 0")
     restored(path, newest)
@@ -105,9 +106,7 @@ def test_a_restore_that_undoes_what_others_did_is_accepted_under_a_running_job(t
 
 def test_a_restore_to_a_time_is_refused_and_one_to_a_version_helps(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    driver = begun(path, 0)
     newest = DeltaTable(path).version()
     created = DeltaTable(path).history()[-1]["timestamp"] / 1000
     DeltaTable(path).restore(datetime.fromtimestamp(created, timezone.utc))
@@ -127,9 +126,7 @@ def test_no_append_passes_a_restore_that_comes_after_the_look(
     The commits of delta-rs and of Spark that restore a table repeat its metadata. Removed files alone suffice.
     """
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    driver = begun(path, 0)
     pending = ["restore"]
 
     def reach(point: FailPoint) -> None:
@@ -153,9 +150,7 @@ def test_no_append_passes_a_restore_that_comes_after_the_look(
 def test_an_epoch_that_this_state_does_not_know_is_missed_too(tmp_path: Path) -> None:
     """After a crash right after the commit the epoch, whose rows a RESTORE had taken away, was taken for done."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    begun(path, 0)
     restored(path, 0)
     with pytest.raises(StateError, match="lacks what this sink committed in version 1"):
         Start(path, incarnation=2).begin()
@@ -166,10 +161,7 @@ def test_a_commit_that_comes_between_look_and_examination_does_not_shift_the_ver
 ) -> None:
     """delta-rs numbers the commits too low then, and the RESTORE would seem to lead to a version with all epochs."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
-    driver.put(1)
+    driver = begun(path, 0, 1)
     restored(path, 1)
     asked: list[int | None] = []
     history = DeltaTable.history
@@ -190,8 +182,7 @@ def test_an_epoch_reads_as_many_commits_as_there_are_since_the_last_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
+    driver = begun(path)
     asked: list[int | None] = []
     history = DeltaTable.history
 
@@ -211,9 +202,7 @@ def test_an_epoch_reads_as_many_commits_as_there_are_since_the_last_look(
 def test_a_backup_that_lacks_nothing_of_the_job_is_accepted(tmp_path: Path) -> None:
     """The table's version is then smaller than the one last looked at, which the search did not expect."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    driver = begun(path, 0)
     shutil.copytree(path, tmp_path / "backup")
     for _ in range(2):
         DeltaTable(path).delete("id = 0")
@@ -226,9 +215,7 @@ def test_a_backup_that_lacks_nothing_of_the_job_is_accepted(tmp_path: Path) -> N
 
 def test_changes_of_rows_by_others_are_theirs(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    driver = begun(path, 0)
     DeltaTable(path).delete("id = 0")
     assert driver.put(1, previous=0) is CommitOutcome.COMMITTED
     assert ids(path) == [1]
@@ -237,9 +224,7 @@ def test_changes_of_rows_by_others_are_theirs(tmp_path: Path) -> None:
 def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_another_one(tmp_path: Path) -> None:
     """Finding 43: the handle took the new table's commits for those of the old one."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    driver = begun(path, 0)
     shutil.rmtree(path)
     other = Driver(path, uid="other", incarnation=0)
     for number in range(8):
@@ -252,9 +237,7 @@ def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_anot
 def test_a_table_whose_log_alone_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     """Finding 43: 2,800 of 3,000 rows, and a job that was FINISHED."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
-    driver.put(0)
+    driver = begun(path, 0)
     shutil.rmtree(path / "_delta_log")
     with pytest.raises(StateError, match="there is no table"):
         driver.put(1)
@@ -264,8 +247,7 @@ def test_a_table_whose_log_alone_is_gone_is_not_made_anew(tmp_path: Path) -> Non
 def test_a_query_that_is_gone_is_seen_though_a_table_does_not_list_its_ids(tmp_path: Path) -> None:
     """Finding 33: the number of the newest epoch carries that of its query."""
     path = tmp_path / "t"
-    driver = Start(path)
-    driver.begin()
+    driver = begun(path)
     driver.put(5)
     with pytest.raises(StateError, match="of this sink, written by a query whose checkpoint directory is not the"):
         Start(path, incarnation=2, query_id="another").begin()
