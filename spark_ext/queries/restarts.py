@@ -87,7 +87,7 @@ class Restarts:
         self._stopping = True
 
     def drain(self) -> None:
-        """The query is stopped for a drain: its input ends with the last committed epoch."""
+        """The query is stopped for a drain: its input ends with the epoch that was planned last."""
         self._draining = True
 
 

@@ -10,7 +10,7 @@ import pyarrow.fs as pafs
 
 from spark_ext.errors import StateError
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.spark_log import SparkLog
 
 _UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9A-Za-z.-]+\.tmp(\.crc)?")
 """Names under which Spark writes a file of its logs until it is complete, and Hadoop's checksum of one."""
@@ -88,30 +88,21 @@ def clear_unfinished(checkpoint: str) -> list[str]:
     Spark writes a file of its logs under another name and renames it. It refuses to start a query without epochs while
     its folders hold anything (`STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY`), and counts the unfinished file of the first
     epoch: after a kill in that moment the query could never be started again. With an epoch in `offsets` Spark looks at
-    nothing, and nothing is removed.
+    nothing, and nothing is removed; without one it has written to no other folder.
 
     An older driver that is still writing the file fails at the rename.
+
+    Args:
+        checkpoint: absolute path or URI.
 
     Returns:
         The names that were removed, sorted.
     """
-    fs, root = _open(checkpoint)
-    found = {
-        info.path: info.base_name
-        for folder in ("offsets", "commits")
-        for info in fs.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
-    }
-    if any(name.isdigit() for name in found.values()):
-        return []
-    unfinished = {path: name for path, name in found.items() if _UNFINISHED.fullmatch(name)}
-    for path in unfinished:
-        fs.delete_file(path)
-    return sorted(unfinished.values())
-
-
-def _open(checkpoint: str) -> tuple[pafs.FileSystem, str]:
-    local = local_path(checkpoint)
-    if local is not None:
-        return pafs.LocalFileSystem(), str(local)
     fs, root = pafs.FileSystem.from_uri(checkpoint)
-    return fs, root
+    found = fs.get_file_info(pafs.FileSelector(f"{root}/offsets", allow_not_found=True))
+    if any(info.base_name.isdigit() for info in found):
+        return []
+    unfinished = [info for info in found if _UNFINISHED.fullmatch(info.base_name)]
+    for info in unfinished:
+        fs.delete_file(info.path)
+    return sorted(info.base_name for info in unfinished)
