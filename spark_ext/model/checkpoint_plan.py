@@ -1,0 +1,201 @@
+"""Which queries take part in a checkpoint of a job: a function of the graph and of each query's phase. Pure.
+
+The rules are those of Flink's checkpoints after tasks have finished (FLIP-147). Barriers enter the graph at the queries
+to trigger, travel through the exchanges, and the checkpoint completes when every query to wait for has delivered its
+cut. Queries that have finished are recorded as finished, with nothing to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from spark_ext.model.checkpoint_metadata import Finish
+from spark_ext.model.dag import JobGraph
+from spark_ext.model.lifecycle import State
+
+
+class Phase(Enum):
+    """What a checkpoint can expect of a query."""
+
+    RUNNING = "running"
+    """It plans epochs, or takes the steps of its end: until it has finished it is waited for."""
+    FINISHED = "finished"
+    GATED = "gated"
+    """It is not built yet, because a query of its `after` has not finished."""
+    STARTING = "starting"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    """It was stopped before its end: its sources deliver nothing any more."""
+
+    @classmethod
+    def of(cls, state: State, *, gated: bool = False) -> Phase:
+        """The phase of a query in a state.
+
+        Args:
+            state: a state of a query; those of a job only are not expected.
+            gated: whether it waits for a query of its `after`.
+        """
+        return cls.GATED if gated else _PHASES[state]
+
+
+_PHASES: Mapping[State, Phase] = {
+    State.CREATED: Phase.STARTING,
+    State.RUNNING: Phase.RUNNING,
+    State.FINISHING: Phase.RUNNING,
+    State.RESTARTING: Phase.RESTARTING,
+    State.FINISHED: Phase.FINISHED,
+    State.FAILED: Phase.FAILED,
+    State.CANCELED: Phase.CANCELED,
+}
+
+
+class Reason(Enum):
+    """Why there is no checkpoint now."""
+
+    STARTING = "the query has not started yet"
+    RESTARTING = "the query is being restarted"
+    FAILED = "the query has failed"
+    CANCELED = "the query was canceled before its end"
+    UNION_STATE = "the source is partly finished, and its state is one list over all channels"
+    FORGOTTEN = "Spark has removed the epoch that a consistent cut needs"
+
+
+@dataclass(frozen=True)
+class NotNow:
+    """No checkpoint can be taken at present. Not an error: the next attempt decides anew."""
+
+    reason: Reason
+    query: str
+    operator: str = ""
+    """The source, if the reason is a source's."""
+
+    def __str__(self) -> str:
+        who = f"query '{self.query}'" + (f", source '{self.operator}'" if self.operator else "")
+        return f"{who}: {self.reason.value}"
+
+
+_REASONS: Mapping[Phase, Reason] = {
+    Phase.STARTING: Reason.STARTING,
+    Phase.RESTARTING: Reason.RESTARTING,
+    Phase.FAILED: Reason.FAILED,
+    Phase.CANCELED: Reason.CANCELED,
+}
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """What a checkpoint needs of each query. Gated queries are in none of the three sets."""
+
+    graph: JobGraph
+    trigger: frozenset[str]
+    """Those that run and whose producers deliver no barrier: all have finished, or are gated."""
+    wait_for: frozenset[str]
+    """All that run."""
+    finished: frozenset[str]
+
+    def without(self, *queries: str) -> CheckpointPlan:
+        """The plan once queries have finished before they delivered their cut: their consumers are triggered instead.
+
+        A query that has delivered its cut counts as running for this checkpoint, even if it has finished since:
+        its consumers find the barrier in its exchanges. Do not pass it.
+
+        Args:
+            queries: waited for; those that are recorded as finished already change nothing.
+
+        Raises:
+            ValueError: a query is neither waited for nor finished.
+        """
+        gone = set(queries) - self.finished
+        if not gone <= self.wait_for:
+            raise ValueError(f"not waited for: {', '.join(sorted(gone - self.wait_for))}")
+        left = self.wait_for - gone
+        below = {after for query in gone for after in self.graph.downstreams(query)} & left
+        found = {query for query in below if left.isdisjoint(self.graph.producers(query))}
+        return CheckpointPlan(self.graph, (self.trigger - gone) | found, left, self.finished | gone)
+
+    def stamps_itself(self, query: str, exchange: str | None = None) -> bool:
+        """Whether a source stamps the barrier where it is, because nobody delivers the barrier to it.
+
+        Args:
+            query: the query of the source.
+            exchange: what the source reads; None if it reads from outside the job.
+        """
+        return query in self.wait_for and (exchange is None or self.graph.producer(exchange) not in self.wait_for)
+
+    def missing(self, delivered: Collection[str]) -> frozenset[str]:
+        """The queries whose cut is still waited for; the checkpoint completes when there is none.
+
+        Args:
+            delivered: the queries whose cut is committed.
+        """
+        return self.wait_for.difference(delivered)
+
+    def finish(self, query: str, sources: Iterable[Finish], *, started: bool = True) -> Finish:
+        """What the checkpoint records about the end of a query.
+
+        Args:
+            query: a query of the graph.
+            sources: how far its sources had finished at its cut.
+            started: False when it had finished before this incarnation.
+        """
+        if query in self.finished:
+            return Finish.FULLY if started else Finish.ON_RESTORE
+        return Finish.PARTLY if any(source is not Finish.NONE for source in sources) else Finish.NONE
+
+
+def plan_checkpoint(graph: JobGraph, phases: Mapping[str, Phase]) -> CheckpointPlan | NotNow:
+    """The plan of a checkpoint that is triggered now, in time linear in the number of queries and edges.
+
+    While an aligned checkpoint is pending no gate may open: the plan counts a gated query as one without data.
+
+    Args:
+        graph: the job's queries.
+        phases: of each query.
+
+    Returns:
+        The plan, or the first query in the order of the flow that prevents one, with the reason.
+    """
+    running: set[str] = set()
+    trigger: list[str] = []
+    finished: list[str] = []
+    for query in graph.order:
+        phase = phases[query]
+        if phase in _REASONS:
+            return NotNow(_REASONS[phase], query)
+        if phase is Phase.FINISHED:
+            finished.append(query)
+        elif phase is Phase.RUNNING:
+            # Producers come first in this order, so it is known by now which of them run.
+            if running.isdisjoint(graph.producers(query)):
+                trigger.append(query)
+            running.add(query)
+    return CheckpointPlan(graph, frozenset(trigger), frozenset(running), frozenset(finished))
+
+
+@dataclass(frozen=True)
+class SourceFinish:
+    """What a source declares about its state, and how far it has finished."""
+
+    query: str
+    uid: str
+    finish: Finish
+    union_state: bool = False
+    """Whether its state is one list over all channels, which each reader receives as a whole ("union state").
+
+    The part of a finished channel cannot be separated from the rest: without it a restore would read the channel again.
+    """
+
+
+def check_union_state(sources: Iterable[SourceFinish]) -> NotNow | None:
+    """The first source that prevents a checkpoint because it is partly finished and has union state; None: no source.
+
+    Args:
+        sources: all sources of the job.
+    """
+    for source in sources:
+        if source.union_state and source.finish is Finish.PARTLY:
+            return NotNow(Reason.UNION_STATE, source.query, source.uid)
+    return None

@@ -1,0 +1,267 @@
+"""Conformance P1 to P10: which queries take part in a checkpoint, by the graph and the phase of each query."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.model.checkpoint_metadata import Finish
+from spark_ext.model.checkpoint_plan import (
+    CheckpointPlan,
+    NotNow,
+    Phase,
+    Reason,
+    SourceFinish,
+    check_union_state,
+    plan_checkpoint,
+)
+from spark_ext.model.dag import JobGraph, QueryNode, Reader
+from spark_ext.model.lifecycle import State
+from tests.support.graphs import chain, graphs, layers
+
+CAN_DELIVER = [Phase.RUNNING, Phase.FINISHED, Phase.GATED]
+
+DIAMOND = JobGraph(
+    (
+        QueryNode("a", writes=("ab", "ac")),
+        QueryNode("other", writes=("oc",)),
+        QueryNode("b", (Reader("ab", "b.a"),), ("bd",)),
+        QueryNode("c", (Reader("ac", "c.a"), Reader("oc", "c.o")), ("cd",)),
+        QueryNode("d", (Reader("bd", "d.b"), Reader("cd", "d.c"))),
+    )
+)
+
+
+def planned(graph: JobGraph, finished: str = "", gated: str = "") -> CheckpointPlan:
+    phases = dict.fromkeys(graph.order, Phase.RUNNING)
+    phases |= dict.fromkeys(finished.split(), Phase.FINISHED) | dict.fromkeys(gated.split(), Phase.GATED)
+    plan = plan_checkpoint(graph, phases)
+    assert isinstance(plan, CheckpointPlan)
+    return plan
+
+
+def test_p1_all_running_triggers_the_roots_and_waits_for_all() -> None:
+    """Conformance P1."""
+    plan = planned(DIAMOND)
+    assert plan.trigger == {"a", "other"}
+    assert plan.wait_for == set(DIAMOND.order)
+    assert not plan.finished
+
+
+def test_p2_some_sources_finished_triggers_the_other_sources_and_whom_nobody_delivers_to() -> None:
+    """Conformance P2."""
+    assert planned(DIAMOND, "a").trigger == {"other", "b"}
+    assert planned(DIAMOND, "a other").trigger == {"b", "c"}
+
+
+def test_p3_finished_queries_are_only_recorded() -> None:
+    """Conformance P3."""
+    plan = planned(DIAMOND, "a b")
+    assert plan.finished == {"a", "b"}
+    assert not plan.finished & (plan.trigger | plan.wait_for)
+
+
+@pytest.mark.parametrize(
+    ("finished", "trigger"),
+    [("a b", "other"), ("a other b", "c"), ("a other c", "b"), ("a other b c", "d"), ("a b c d other", "")],
+)
+def test_p4_several_inputs_and_levels(finished: str, trigger: str) -> None:
+    """Conformance P4."""
+    assert planned(DIAMOND, finished).trigger == set(trigger.split())
+
+
+@given(graphs(9), st.randoms(use_true_random=False))
+def test_p4_triggered_if_and_only_if_it_runs_and_no_producer_does(graph: JobGraph, chance: random.Random) -> None:
+    """Conformance P1 to P5, on any graph."""
+    phases = {query: chance.choice(CAN_DELIVER) for query in graph.order}
+    plan = plan_checkpoint(graph, phases)
+    assert isinstance(plan, CheckpointPlan)
+    running = {query for query in graph.order if phases[query] is Phase.RUNNING}
+    writers = {exchange: node.uid for node in graph.nodes for exchange in node.writes}
+    assert plan.wait_for == running
+    assert plan.finished == {query for query in graph.order if phases[query] is Phase.FINISHED}
+    for node in graph.nodes:
+        alone = all(writers[reader.exchange] not in running for reader in node.reads)
+        assert (node.uid in plan.trigger) == (node.uid in running and alone)
+        for reader in node.reads:
+            by_itself = node.uid in running and writers[reader.exchange] not in running
+            assert plan.stamps_itself(node.uid, reader.exchange) == by_itself
+        assert plan.stamps_itself(node.uid) == (node.uid in running)
+        # Whoever is waited for is reached by a barrier, or stamps it.
+        assert node.uid not in plan.wait_for or plan.trigger & {node.uid, *ancestors(graph, node.uid)}
+
+
+def ancestors(graph: JobGraph, query: str) -> set[str]:
+    return {one for one in graph.order if query in graph.descendants(one)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason"),
+    [
+        (Phase.STARTING, Reason.STARTING),
+        (Phase.RESTARTING, Reason.RESTARTING),
+        (Phase.FAILED, Reason.FAILED),
+    ],
+)
+@pytest.mark.parametrize("query", ["a", "d"])
+def test_p5_a_query_that_does_not_run_prevents_a_checkpoint_by_name(query: str, phase: Phase, reason: Reason) -> None:
+    """Conformance P5: whether it would be triggered or only waited for."""
+    phases = dict.fromkeys(DIAMOND.order, Phase.RUNNING) | {query: phase}
+    assert plan_checkpoint(DIAMOND, phases) == NotNow(reason, query)
+
+
+def test_p5_the_first_in_the_order_of_the_flow_is_named() -> None:
+    """Conformance P5."""
+    phases = {"d": Phase.FAILED, "a": Phase.FINISHED, "b": Phase.RESTARTING, "c": Phase.STARTING}
+    found = plan_checkpoint(DIAMOND, phases | {"other": Phase.RUNNING})
+    assert found == NotNow(Reason.RESTARTING, "b")
+    assert str(found) == "query 'b': the query is being restarted"
+
+
+def test_p5_a_gated_query_blocks_none() -> None:
+    """Conformance P5: nor does it keep its consumer waiting for a barrier."""
+    graph = JobGraph(
+        (
+            QueryNode("first"),
+            QueryNode("gated", writes=("x",), after=("first",)),
+            QueryNode("reader", (Reader("x", "r"),)),
+        )
+    )
+    plan = planned(graph, gated="gated")
+    assert plan.trigger == plan.wait_for == {"first", "reader"}
+    assert not plan.finished
+    assert planned(graph, finished="first").trigger == {"gated"}
+
+
+@given(graphs(7), st.randoms(use_true_random=False))
+def test_p6_a_canceled_query_prevents_a_checkpoint(graph: JobGraph, chance: random.Random) -> None:
+    """Conformance P6."""
+    canceled = chance.choice(graph.order)
+    phases = {query: chance.choice(CAN_DELIVER) for query in graph.order} | {canceled: Phase.CANCELED}
+    assert plan_checkpoint(graph, phases) == NotNow(Reason.CANCELED, canceled)
+
+
+def test_p7_a_query_that_finishes_before_its_cut_hands_the_trigger_to_its_consumers() -> None:
+    """Conformance P7: a chain."""
+    plan = planned(JobGraph(tuple(reversed(chain(3).nodes))))
+    assert plan.trigger == {"q0"}
+    assert plan.without("q0").trigger == {"q1"}
+    assert plan.without("q0").without("q1").trigger == plan.without("q0", "q1").trigger == {"q2"}
+    assert plan.without("q0").without("q0") == plan.without("q0")
+
+
+@given(graphs(9), st.randoms(use_true_random=False), st.integers(1, 3))
+def test_p7_the_changed_plan_is_the_plan_from_the_beginning(graph: JobGraph, chance: random.Random, step: int) -> None:
+    """Conformance P7: whatever has finished, one by one or several together, until all have."""
+    phases = {query: chance.choice(CAN_DELIVER) for query in graph.order}
+    plan = plan_checkpoint(graph, phases)
+    assert isinstance(plan, CheckpointPlan)
+    left = sorted(plan.wait_for)
+    chance.shuffle(left)
+    while left:
+        ended, left = left[:step], left[step:]
+        phases |= dict.fromkeys(ended, Phase.FINISHED)
+        plan = plan.without(*ended)
+        assert plan == plan_checkpoint(graph, phases)
+    assert not plan.trigger and not plan.wait_for
+
+
+def test_p7_only_who_is_waited_for_can_finish() -> None:
+    """Conformance P7."""
+    plan = planned(DIAMOND, gated="d")
+    with pytest.raises(ValueError, match="not waited for: d"):
+        plan.without("a", "d")
+
+
+def test_f8_a_checkpoint_is_complete_once_nothing_is_missing() -> None:
+    """Conformance F8: also one during which the last query finishes."""
+    plan = planned(DIAMOND, "a other b")
+    assert plan.missing([]) == {"c", "d"}
+    assert plan.missing(["d"]) == plan.without("d").missing([]) == {"c"}
+    assert not plan.without("c", "d").missing([])
+
+
+def test_p8_fully_partly_and_on_restore_are_three_things() -> None:
+    """Conformance P8."""
+    plan = planned(DIAMOND, "a")
+    ends = {
+        plan.finish("a", [Finish.FULLY]),
+        plan.finish("a", [Finish.ON_RESTORE], started=False),
+        plan.finish("c", [Finish.FULLY, Finish.NONE]),
+        plan.finish("d", [Finish.NONE]),
+    }
+    assert ends == set(Finish)
+
+
+@given(st.lists(st.sampled_from(Finish)), st.booleans())
+def test_p8_a_query_that_runs_is_partly_finished_at_most(sources: list[Finish], started: bool) -> None:
+    """Conformance P8: even with sources that have all ended, it has its end still to come."""
+    found = planned(DIAMOND).finish("c", sources, started=started)
+    assert found is (Finish.PARTLY if set(sources) - {Finish.NONE} else Finish.NONE)
+    assert planned(DIAMOND, "c").finish("c", sources, started=started) in (Finish.FULLY, Finish.ON_RESTORE)
+
+
+@pytest.mark.parametrize("finish", Finish)
+@pytest.mark.parametrize("union_state", [True, False])
+def test_p9_union_state_refuses_only_while_partly_finished(finish: Finish, union_state: bool) -> None:
+    """Conformance P9."""
+    sources = [SourceFinish("a", "fine", Finish.PARTLY), SourceFinish("a", "shared", finish, union_state)]
+    refused = union_state and finish is Finish.PARTLY
+    assert check_union_state(sources) == (NotNow(Reason.UNION_STATE, "a", "shared") if refused else None)
+    assert str(NotNow(Reason.UNION_STATE, "a", "shared")).startswith("query 'a', source 'shared': ")
+
+
+def test_each_state_of_a_query_has_a_phase() -> None:
+    found = {state: Phase.of(state) for state in State if state not in (State.RESTORING, State.FAILING)}
+    assert set(found.values()) == set(Phase) - {Phase.GATED}
+    assert found[State.FINISHING] is Phase.RUNNING, "until its final checkpoint is complete it is waited for"
+    assert Phase.of(State.CREATED, gated=True) is Phase.GATED
+
+
+def steps(work: Callable[[], Any]) -> int:
+    """Instructions of Python that some work takes: unlike its time, the same on every machine."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def plan_and_finish(shape: Callable[[int], JobGraph], size: int) -> None:
+    graph = shape(size)
+    plan = planned(graph)
+    assert isinstance(plan.without(*itertools.islice(graph.order, len(graph.order) // 2)), CheckpointPlan)
+
+
+@pytest.mark.parametrize("shape", [chain, lambda size: layers(size // 10, 10), lambda size: layers(10, size // 10)])
+def test_p10_the_work_is_linear_in_the_number_of_queries(shape: Callable[[int], JobGraph]) -> None:
+    """Conformance P10: ten times the queries, ten times the instructions."""
+    few, many = steps(lambda: plan_and_finish(shape, 100)), steps(lambda: plan_and_finish(shape, 1_000))
+    assert 5 * few < many < 11 * few
+
+
+@pytest.mark.parametrize("shape", [chain, lambda size: layers(size // 10, 10)])
+def test_p10_plans_10_000_queries(shape: Callable[[int], JobGraph]) -> None:
+    """Conformance P10."""
+    graph = shape(10_000)
+    plan = planned(graph)
+    assert plan.trigger == set(graph.roots) and len(plan.wait_for) == 10_000
+    assert not plan.without(*graph.order).wait_for
