@@ -86,6 +86,18 @@ class FailPoint(str, Enum):
     DELTA_BEFORE_COMMIT = "delta.before_commit"
     DELTA_COMMITTED = "delta.committed"
 
+    # exchanges
+    EXCHANGE_BEFORE_CLAIM = "exchange.before_claim"
+    EXCHANGE_CLAIMED = "exchange.claimed"
+    EXCHANGE_CLEANED = "exchange.cleaned"
+    EXCHANGE_BEFORE_ENTRY = "exchange.before_entry"
+    EXCHANGE_ENTRY = "exchange.entry"
+    EXCHANGE_BEFORE_SEAL = "exchange.before_seal"
+    EXCHANGE_SEALED = "exchange.sealed"
+    EXCHANGE_BEFORE_RELEASE = "exchange.before_release"
+    EXCHANGE_RELEASED = "exchange.released"
+    EXCHANGE_DELETED = "exchange.deleted"
+
     # files_2pc
     FILES_BEFORE_CLAIM = "files.before_claim"
     FILES_CLAIMED = "files.claimed"

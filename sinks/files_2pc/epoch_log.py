@@ -15,12 +15,12 @@ import contextlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from spark_ext.datafiles.exclusive import put_if_absent, writer_of
 from spark_ext.errors import CommitError, StateError
 from spark_ext.model.commits import FenceMark
 
@@ -151,7 +151,8 @@ class EpochLog:
             OSError: the folder cannot be listed.
         """
         for name in self._names():
-            if name.startswith(".draft-") and is_dead(name.split("-")[1]):
+            writer = writer_of(name)
+            if writer is not None and is_dead(writer):
                 (self._folder / name).unlink(missing_ok=True)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -295,28 +296,3 @@ class EpochLog:
         for piece in self._pieces():
             if covered.first <= piece.first and piece.last <= covered.last and piece.last - piece.first + 1 < size:
                 (self._folder / piece.name).unlink(missing_ok=True)
-
-
-def put_if_absent(file: Path, text: str, writer: str) -> bool:
-    """Create a file with its whole content, unless it exists; by a hard link, which is atomic, also on NFS.
-
-    Returns:
-        Whether it was created.
-
-    Raises:
-        OSError: the folder cannot be written, or its file system does not support hard links.
-    """
-    draft = file.with_name(f".draft-{writer}-{secrets.token_hex(8)}")
-    try:
-        try:
-            draft.write_text(text, encoding="utf-8")
-        except FileNotFoundError:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(text, encoding="utf-8")
-        os.link(draft, file)
-        return True
-    except FileExistsError:
-        return False
-    finally:
-        with contextlib.suppress(OSError):  # the first failure is the one to report; `sweep` finds the draft
-            draft.unlink(missing_ok=True)

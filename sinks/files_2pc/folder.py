@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
+from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.orphans import delete_orphans
 from spark_ext.errors import ConfigurationError, refused
 from spark_ext.sinks.contract import Claim
-from spark_ext.sinks.files_2pc.epoch_log import EpochLog, put_if_absent
+from spark_ext.sinks.files_2pc.epoch_log import EpochLog
 
 ABOUT: Final = "_files_2pc.json"
 FILES: Final = "_files"

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spark_ext.model.offsets import Finished, Position, Running, SourceOffset
+from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
 from spark_ext.sources.runtime.stages import OneStage, stages_of
+from spark_ext.sources.runtime.throttle import Throttle
 from spark_ext.spark.registry import PARALLELISM, Registration
 
 
@@ -118,6 +120,7 @@ class Planner:
         self._discovered_at = 0.0
         self._epoch_at: float | None = None
         self._served = ""
+        self._throttle = Throttle(registration.writes if registration else ())
 
     @property
     def readers(self) -> int:
@@ -143,7 +146,7 @@ class Planner:
             if requests.final > start.final:
                 return replace(start, final=requests.final, control=max(start.control, requests.control))
             return start
-        if requests.drain:
+        if requests.drain and not isinstance(self._source, AlignedSource):
             return self._stamped(start, replace(start, ended=True, drained=True), requests)
         self._put_back(start)
         if self._stages.entered(start.stage):
@@ -152,10 +155,11 @@ class Planner:
         if following is not None:
             # An epoch of its own, without rows: the next stage begins from what is in the log by then.
             return self._stamped(start, replace(start, stage=following), requests)
-        if not self._due():
+        if not self._due() or self._throttle.full():
             return start
         self._discover_more(start)
-        end = self._advance(start)
+        aligned = self._source if isinstance(self._source, AlignedSource) else None
+        end = self._advance(start) if aligned is None else self._advance_together(aligned, start)
         if end is start:
             return start
         self._epoch_at = self._clock()
@@ -275,6 +279,35 @@ class Planner:
         if not moved and not ended:
             return start
         return replace(start, running=running, finished=tuple(finished), sequence=sequence, ended=ended)
+
+    def _advance_together(self, source: AlignedSource, start: SourceOffset) -> SourceOffset:
+        options = source.options
+        channels = {name: Running(state.at, state.data) for name, state in start.running.items()}
+        channels |= {
+            channel.id: Running(channel.begin, channel.data, channel.begin, new=True) for channel in self._pending
+        }
+        step = source.advance_together(
+            {name: state.at for name, state in channels.items()},
+            Limit(options.max_rows_per_epoch, options.max_bytes_per_epoch),
+        )
+        if step is None:
+            return start
+        self._taken += [(channel, start.sequence + 1 if step.finished else 0) for channel in self._pending]
+        self._pending.clear()
+        moved = {name: replace(state, at=step.ends[name]) for name, state in channels.items()}
+        if not step.finished:
+            return replace(start, running=moved)
+        ends = enumerate(moved.items(), start.sequence + 1)
+        finished = tuple(
+            Finished(sequence, name, state.at, state.data, state.begin, state.new) for sequence, (name, state) in ends
+        )
+        return replace(
+            start,
+            running={},
+            finished=(*start.finished, *finished),
+            sequence=start.sequence + len(finished),
+            ended=True,
+        )
 
     def _turn(self, names: list[str]) -> deque[str | None]:
         """The order of service: it begins after the channel that was served last, so that a small budget reaches all.

@@ -29,7 +29,10 @@ from spark_ext.model.lifecycle import State, job_state
 from spark_ext.spark.query_events import Hint
 
 if TYPE_CHECKING:
+    from spark_ext.jobs.exchanges import Exchanges
+    from spark_ext.jobs.gates import Gates
     from spark_ext.ledger import Ledger
+    from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 
@@ -51,6 +54,8 @@ class Coordinator:
         runs: the queries.
         next_checkpoint: the first checkpoint id of this incarnation.
         finals: final checkpoints that an earlier run left unfinished, by query.
+        exchanges: between the queries.
+        gates: queries that wait for the end of others.
     """
 
     def __init__(
@@ -60,6 +65,8 @@ class Coordinator:
         runs: Sequence[QueryRun],
         next_checkpoint: int,
         finals: dict[str, FinalCheckpoint],
+        exchanges: Exchanges | None = None,
+        gates: Gates | None = None,
     ) -> None:
         self.runs = tuple(runs)
         self.state = State.CREATED
@@ -68,6 +75,8 @@ class Coordinator:
         self._context = context
         self._next_checkpoint = next_checkpoint
         self._finals = dict(finals)
+        self._exchanges = exchanges
+        self._gates = gates
         self._finishing: dict[str, Finishing] = {}
         self._upkeep = Upkeep(context, ledger, self._keep_registered)
         self._ending = Ending(context, self._upkeep, lambda: self.state)
@@ -130,6 +139,7 @@ class Coordinator:
             attempt(f"the release of query '{run.spec.uid}'", run.release)
         self.state = job_state(run.state for run in self.runs)
         self._upkeep.close()
+        self._close_links()
         self.done.set()
 
     def drained(self, lineage: int) -> bool:
@@ -204,6 +214,10 @@ class Coordinator:
                 self._finish(run, now)
         if self._stop_by is not None and now >= self._stop_by:
             self._give_up()
+        if self._gates is not None and not self.stopping:
+            self.runs = (*self.runs, *self._gates.tick(self.runs))
+        if self._exchanges is not None:
+            self._exchanges.tick(now, self.offsets)
         self._settle()
         if now - self._cut_at >= self._context.settings.checkpoint_interval / 1000:
             self._cut_at = now
@@ -221,13 +235,33 @@ class Coordinator:
     def _settle(self) -> None:
         """Derive the job's state from its queries'; one that has failed for good ends the others at once."""
         failed = next((run for run in self.runs if run.state is State.FAILED), None)
-        if failed is not None and self.failure is None:
-            assert failed.error is not None
-            self.failure = failed.error.within(failed.who)
-            self._become(State.FAILING)
-            self.stop()
-            self._stop_all()
-        self._become(job_state(run.state for run in self.runs))
+        if self.failure is None:
+            if failed is not None:
+                assert failed.error is not None
+                self._fail(failed.error.within(failed.who))
+            elif self._gates is not None and self._gates.failure is not None:
+                self._fail(self._gates.failure)
+        self._become(job_state(self._states()))
+
+    def _fail(self, error: SparkExtError) -> None:
+        self.failure = error
+        self._become(State.FAILING)
+        self.stop()
+        self._stop_all()
+
+    def _states(self) -> list[State]:
+        """The states from which the job's follows: a query that is still to be built keeps a job from ending."""
+        states = [run.state for run in self.runs]
+        if self._gates is not None:
+            if self._gates.failure is not None:
+                states.append(State.FAILED)
+            elif self._gates.uids and not self.stopping and all(s is State.FINISHED or not s.ended for s in states):
+                states.append(State.RUNNING)
+        return states
+
+    def offsets(self) -> dict[str, LoggedOffsets | None]:
+        """By query, the offsets of its newest committed epoch; None before the first one."""
+        return {run.spec.uid: run.offsets for run in self.runs}
 
     def _become(self, state: State) -> None:
         if state is not self.state:
@@ -315,7 +349,14 @@ class Coordinator:
     def _write_the_end(self, by: float) -> None:
         self._ending.attempt("writing the last rows", lambda: self._ending.write(by))
         self._ending.attempt("ending a thread", self._upkeep.close)
+        self._ending.attempt("ending a thread", self._close_links)
         self._ending.attempt("ending a thread", self._context.write_behind.close)
+
+    def _close_links(self) -> None:
+        if self._gates is not None:
+            self._gates.close()
+        if self._exchanges is not None:
+            self._exchanges.close()
 
     def _idle(self) -> bool:
         return not any(run.busy for run in self.runs)
@@ -345,6 +386,6 @@ class Coordinator:
         for run in self.runs:
             self._ending.attempt(f"giving query '{run.spec.uid}' up", partial(run.cancel, reason))
             self._ending.attempt(f"the release of query '{run.spec.uid}'", run.release)
-        self._become(job_state(run.state for run in self.runs))
+        self._become(job_state(self._states()))
         self._write_the_end(time.monotonic())
         self.done.set()

@@ -58,6 +58,8 @@ class Start:
     """Options, as `uid.option`, that may change while an epoch is planned and not committed."""
     older: str = ""
     """A driver of the job that may still run, and commit to where a sink wrote until now; "" if there is none."""
+    waiting: frozenset[str] = frozenset()
+    """Queries of the job that are not built yet, because they wait for the end of others."""
 
     def who(self, query: str) -> str:
         """A query, for messages."""
@@ -96,16 +98,34 @@ class Start:
             raise problem
         return tuple(self._notices())
 
+    def check_late(self, query: str) -> None:
+        """Refuse a query that has no history, and comes to a running job, for what belongs to another one.
+
+        Raises:
+            StateError: an operator of it does.
+        """
+        for problem in self._moved(query, self.given[query]):
+            raise problem
+
     def _problems(self) -> Iterator[SparkExtError]:
         gone = sorted(name for name in self.memory.names if name not in self.given and self.begun(name))
         for query in gone:
-            yield from self._gone(query)
+            yield from self._too_early(query) if query in self.waiting else self._gone(query)
         for query, definition in self.given.items():
             yield from self._moved(query, definition)
         for query, definition in self.given.items():
             yield from self._changed(query, definition)
         for query in self.given:
             yield from self._lost(query)
+
+    def _too_early(self, query: str) -> Iterator[SparkExtError]:
+        yield StateError(
+            f"query '{query}' has begun in an earlier start, and is to be built only after queries that have not "
+            "finished now: one of them was reset without it, or is another one",
+            operator=self.who(query),
+            kept=UNCHANGED,
+            do=f"name in `after` the queries that it had waited for; or discard its history too: job.reset('{query}')",
+        )
 
     def _gone(self, query: str) -> Iterator[SparkExtError]:
         known = self.memory.of(query)

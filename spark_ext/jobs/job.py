@@ -8,7 +8,7 @@ result = job.run()
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.control.events import request
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.jobs.changing import forget, reset
+from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.identity import unknown
 from spark_ext.jobs.interrupt import stop_on_interrupt
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
-from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger, LedgerFrames
-from spark_ext.ledger.memory import JobMemory
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 from spark_ext.options import UID
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun
-from spark_ext.queries.spec import QuerySpec, query_spec, refuse_repeated
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.settings import JobSettings
 from spark_ext.spark.spark_log import local_path
@@ -41,6 +39,9 @@ from spark_ext.views.snapshot import JobSnapshot
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+    from spark_ext.jobs.exchange import Exchange
 
 log = logger("spark_ext.job")
 
@@ -91,8 +92,7 @@ class Job:
         check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
         self._spark = spark
         self._takeover = takeover
-        self._specs: list[QuerySpec] = []
-        self._wishes = Wishes()
+        self._parts = Composition(spark, name, self.state_directory)
         self._ledger = Ledger(self.state_directory)
         self._context: JobContext | None = None
         self._coordinator: Coordinator | None = None
@@ -111,8 +111,9 @@ class Job:
     def add(
         self,
         uid: str,
-        writer: DataStreamWriter,
+        query: DataStreamWriter | Callable[[], DataStreamWriter],
         *,
+        after: str | Collection[str] = (),
         available_now: bool = False,
         renamed_from: str | None = None,
         accept: Collection[str] = (),
@@ -121,7 +122,10 @@ class Job:
 
         Args:
             uid: the query's stable name; its checkpoint is kept under it.
-            writer: `df.writeStream...`, without trigger, checkpoint location, `start` and `toTable`.
+            query: `df.writeStream...`, without trigger, checkpoint location, `start` and `toTable`; or a function that
+                returns it.
+            after: uids of queries that have to finish first. A function is then called when they have, as what they
+                write may not be there before; until then the query counts in no state.
             available_now: the query's input ends with what is there when it starts; for Spark's own sources, which
                 have no end. It has finished when a further run finds nothing to read.
             renamed_from: the uid that the query had before: it continues exactly where it was. May stay there.
@@ -132,28 +136,55 @@ class Job:
             ConfigurationError: a uid is missing or used twice, an option is unknown, the plan cannot be supervised, or
                 something on the writer would be ignored; see `queries.writer_checks`.
         """
+        self._refuse_started(f"query '{uid}'", "add all queries before start() or run()")
+        self._parts.add(uid, query, after, available_now=available_now, renamed_from=renamed_from, accept=accept)
+        return self
+
+    def exchange(
+        self,
+        name: str,
+        *,
+        partitions: int = 16,
+        key: str | Sequence[str] = (),
+        kind: str = "arrow",
+        max_in_flight: int | None = None,
+        keep: str | int = 0,
+        schema: StructType | None = None,
+    ) -> Exchange:
+        """Make an exchange: one query writes it (`write`), any number of others read it (`read`).
+
+        Args:
+            name: unique in the job; its data is kept under it.
+            partitions: fixed by the first start; readers may be fewer or more.
+            key: columns that decide to which partition a row goes; none: partitions are filled in turn.
+            kind: how it is stored: `arrow`, files in the state directory, which has to be on a shared file system.
+            max_in_flight: rows that the slowest consumer has not committed, beyond which the producer waits.
+            keep: time for which rows are kept at least, ms or text such as `"1 day"`. Otherwise they are deleted when
+                all queries that read the exchange have committed them.
+            schema: of its rows, if it is read before it is written.
+
+        Raises:
+            ConfigurationError: a bad or repeated name, or a bad setting.
+        """
+        self._refuse_started(f"exchange '{name}'", "make all exchanges before start() or run()")
+        return self._parts.exchange(
+            name,
+            partitions=partitions,
+            key=(key,) if isinstance(key, str) else tuple(key),
+            kind=kind,
+            max_in_flight=max_in_flight,
+            keep=keep,
+            schema=schema,
+        )
+
+    def _refuse_started(self, what: str, do: str) -> None:
         if self._coordinator is not None:
             raise ConfigurationError(
                 "the job has been started",
-                operator=f"job '{self.name}', query '{uid}'",
+                operator=f"job '{self.name}', {what}",
                 kept="the running queries are not touched",
-                do="add all queries before start() or run()",
+                do=do,
             )
-        spec = query_spec(self.name, uid, writer, available_now=available_now)
-        if any(other.uid == uid for other in self._specs):
-            raise ConfigurationError(
-                f"the job has a query '{uid}' already",
-                operator=f"job '{self.name}'",
-                kept=NOTHING_STARTED,
-                do="give each query a uid of its own",
-            )
-        refuse_repeated(
-            f"job '{self.name}', query '{uid}'",
-            tuple(operator for one in (*self._specs, spec) for operator in one.operators),
-        )
-        self._wishes = self._wishes.with_query(self.name, uid, renamed_from, accept)
-        self._specs.append(spec)
-        return self
 
     def remove(self, uid: str) -> Job:
         """Abandon a query that has not finished: the job starts without it. What it has written stays where it is.
@@ -163,7 +194,7 @@ class Job:
         Raises:
             ConfigurationError: the query has been added.
         """
-        self._wishes = self._wishes.with_removed(self.name, uid)
+        self._parts.wishes = self._parts.wishes.with_removed(self.name, uid)
         return self
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -204,7 +235,7 @@ class Job:
                     kept="it continues to run",
                     do="make a new Job to run it again",
                 )
-            if not self._specs:
+            if not self._parts.uids:
                 raise ConfigurationError(
                     "the job has no query",
                     operator=f"job '{self.name}'",
@@ -220,9 +251,8 @@ class Job:
                     self._spark,
                     self.name,
                     self._ledger,
-                    self._specs,
+                    self._parts,
                     self.settings,
-                    self._wishes,
                     takeover=self._takeover,
                     announce=self._announce,
                     stopping=self._stopping.is_set,
@@ -321,29 +351,44 @@ class Job:
             return self.stop()
         return self.await_termination()
 
-    def reset(self, uid: str, reason: str = "") -> None:
+    def reset(self, uid: str, reason: str = "", *, cascade: bool = False) -> None:
         """Discard a query's history: the next start reads all of its input again. Earlier output stays where it is.
 
         The job must not be running. The old checkpoint is kept beside the new one.
 
+        Args:
+            uid: the query.
+            reason: who requested it, and why; kept in the ledger.
+            cascade: reset all queries behind it as well: those that read, directly or not, the exchanges that it
+                writes, and those that were built after it. What the exchanges hold is discarded.
+
         Raises:
-            StateError: the job runs, or the checkpoint cannot be moved aside.
-            ConfigurationError: the job never had such a query.
+            StateError: the job runs, or a checkpoint cannot be moved aside.
+            ConfigurationError: the job never had such a query; or there are queries behind it, and no `cascade`.
         """
+        self._refuse_running(f"query '{uid}'", "stop it, then reset")
+        reset(self._parts, self._ledger, uid, reason, cascade=cascade)
+
+    def forget(self, exchange: str, uid: str) -> None:
+        """A source that read an exchange is not part of the job any more: what it has not read is released.
+
+        The job must not be running.
+
+        Raises:
+            StateError: the job runs.
+            ConfigurationError: there is no such exchange, or the source never read it, or is in the job.
+        """
+        self._refuse_running(f"exchange '{exchange}'", "stop it, then call forget")
+        forget(self._parts, self._ledger, exchange, uid)
+
+    def _refuse_running(self, what: str, do: str) -> None:
         if self._coordinator is not None and not self._coordinator.done.is_set():
             raise StateError(
                 "the job is running",
-                operator=f"job '{self.name}', query '{uid}'",
+                operator=f"job '{self.name}', {what}",
                 kept="it continues to run",
-                do="stop it, then reset",
+                do=do,
             )
-        from spark_ext.queries.reset import reset_query
-
-        known = JobMemory.read(self._ledger)
-        if uid not in known.ever and all(spec.uid != uid for spec in self._specs):
-            raise unknown(uid, known, f"job '{self.name}'", "reset")
-        former = [name for name in known.lineages.names(uid, known.lineage(uid))[1:] if not known.knows(name)]
-        reset_query(self._ledger, self.name, self.state_directory, uid, reason, former)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -371,7 +416,7 @@ class Job:
         if self._result is not None:
             return self._result
         if self._coordinator is None or self._context is None:
-            return unstarted_snapshot(self.name, self.state_directory, (spec.uid for spec in self._specs))
+            return unstarted_snapshot(self.name, self.state_directory, self._parts.uids)
         return job_snapshot(self.state_directory, self._started, self._context, self._coordinator)
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.identity import Logged, Notice, Start, refuse_unknown, renames, to_record
+from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import DefinitionRow
 from spark_ext.queries import operators
@@ -18,8 +19,8 @@ from spark_ext.sinks.runtime import position
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.wishes import Wishes
     from spark_ext.ledger import Ledger, LedgerWriter
+    from spark_ext.model.definitions import QueryDefinition
     from spark_ext.queries.spec import QuerySpec
 
 
@@ -34,22 +35,38 @@ class Recalled(NamedTuple):
     """To be recorded when all targets are claimed: a start that is refused has changed nothing."""
 
 
-def nothing_recalled(ledger: Ledger) -> Recalled:
+def nothing_recalled(memory: JobMemory) -> Recalled:
     """What the ledger says, for a job that was stopped before it has started."""
-    return Recalled(JobMemory.read(ledger), (), frozenset(), ())
+    return Recalled(memory, (), frozenset(), ())
 
 
-def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes, writer: LedgerWriter) -> Recalled:
+def recall(
+    job: str,
+    memory: JobMemory,
+    ledger: Ledger,
+    specs: Sequence[QuerySpec],
+    wishes: Wishes,
+    writer: LedgerWriter,
+    waiting: Sequence[str] = (),
+) -> Recalled:
     """Compare the job with its past, before anything is claimed.
 
     Facts are written to the ledger first, and what follows from them (a moved folder) is done, or done again, by the
     next start.
 
+    Args:
+        job: its name.
+        memory: what the ledger remembers.
+        ledger: the job's.
+        specs: its queries.
+        wishes: what the user has said of changes.
+        writer: of this start.
+        waiting: queries that are not built yet, because they wait for the end of others.
+
     Raises:
         StateError, ConfigurationError: the job has changed in a way that would lose or repeat something.
         FencedError, StorageError: the ledger cannot be written.
     """
-    memory = JobMemory.read(ledger)
     given = {spec.uid: definition_of(spec) for spec in specs}
     refuse_unknown(job, memory, wishes)
     to_do = renames(job, memory, given, wishes)
@@ -65,7 +82,7 @@ def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes,
         if spec.sink is not None
         for name in operators.moving_fields(spec.sink.format)
     )
-    start = Start(job, after, given, logs, wishes, moving, writer.incarnation.older)
+    start = Start(job, after, given, logs, wishes, moving, writer.incarnation.older, frozenset(waiting))
     notices = start.check()
 
     for query, old in to_do.items():
@@ -76,14 +93,39 @@ def recall(job: str, ledger: Ledger, specs: Sequence[QuerySpec], wishes: Wishes,
     for query in sorted(wishes.removed & after.names):
         if not after.of(query).removed:
             writer.removed(query, after.lineage(query))
-    at = datetime.now(timezone.utc)
     number = writer.incarnation.number
     rows = tuple(
-        DefinitionRow(query=query, lineage=after.lineage(query), incarnation=number, at=at, definition=one.to_json())
-        for query, one in given.items()
-        if to_record(start, query)
+        _definition(query, after.lineage(query), number, one) for query, one in given.items() if to_record(start, query)
     )
     return Recalled(after, notices, frozenset(start.exchanged()), rows)
+
+
+def recall_late(
+    job: str, memory: JobMemory, spec: QuerySpec, others: Sequence[QuerySpec], number: int
+) -> DefinitionRow:
+    """Compare a query that comes to a running job with the job's past.
+
+    Args:
+        job: its name.
+        memory: what the ledger remembered at the job's start.
+        spec: the query.
+        others: those that are in the job.
+        number: of the incarnation.
+
+    Returns:
+        Its definition, to be recorded when its target is claimed.
+
+    Raises:
+        StateError: an operator of it belongs to another query.
+    """
+    given = {one.uid: definition_of(one) for one in (*others, spec)}
+    Start(job, memory, given, {}, Wishes()).check_late(spec.uid)
+    return _definition(spec.uid, memory.lineage(spec.uid), number, given[spec.uid])
+
+
+def _definition(query: str, lineage: int, number: int, one: QueryDefinition) -> DefinitionRow:
+    at = datetime.now(timezone.utc)
+    return DefinitionRow(query=query, lineage=lineage, incarnation=number, at=at, definition=one.to_json())
 
 
 def checkpoint_of(state: str, query: str) -> str:

@@ -6,7 +6,8 @@ Everything that can be refused is refused before an epoch runs; a start that is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +15,12 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.errors import SparkExtError, StateError, from_text
 from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.exchanges import Exchanges
+from spark_ext.jobs.flow import LateQueries, checked_graph, consumers_of, links_of, opened
+from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.memory import nothing_recalled, recall
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
@@ -29,7 +34,7 @@ from spark_ext.spark.spark_log import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.jobs.wishes import Wishes
+    from spark_ext.jobs.composition import Composition
     from spark_ext.ledger.memory import QueryMemory
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.settings import JobSettings
@@ -49,9 +54,8 @@ def start_job(
     spark: SparkSession,
     name: str,
     ledger: Ledger,
-    specs: Sequence[QuerySpec],
+    composition: Composition,
     settings: JobSettings,
-    wishes: Wishes,
     *,
     takeover: bool,
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
@@ -63,9 +67,8 @@ def start_job(
         spark: the session.
         name: the job's.
         ledger: the job's.
-        specs: its queries.
+        composition: its queries and exchanges, and what the user has said of those that changed since the last start.
         settings: its settings.
-        wishes: what the user has said of queries that changed since the last start.
         takeover: start although another driver seems to run this job.
         announce: called before anything is claimed, with what a stop during the start needs.
         stopping: whether the job has been asked to stop before that.
@@ -103,7 +106,16 @@ def start_job(
         # What waits and what may fail comes after this `try`: a start that is given up has ended in the ledger as well.
         halted = not stop_older(_older(spark, ledger.uri), context, stopping)
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
-        past = nothing_recalled(ledger) if halted else recall(name, ledger, specs, wishes, writer)
+        memory = JobMemory.read(ledger)
+        specs, gated = opened(composition, memory)
+        checked_graph(composition, specs, gated, memory)
+        links = links_of(composition, specs)
+        context = replace(context, consumers=consumers_of(links, ledger.uri))
+        past = (
+            nothing_recalled(memory)
+            if halted
+            else recall(name, memory, ledger, specs, composition.wishes, writer, [gate.uid for gate in gated])
+        )
         memory = past.memory
         for notice in past.notices:
             who = f"job '{name}', query '{notice.query}'"
@@ -113,18 +125,27 @@ def start_job(
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
-        coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals)
+        exchanges = Exchanges(links, context, lambda query: _has_finished(query, memory, coordinator))
+        late = LateQueries(composition, memory, context, writer, exchanges)
+        ended = frozenset(uid for gate in gated for uid in gate.after if memory.of(uid).finished)
+        gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
+        coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals, exchanges, gates)
+        late.coordinator = coordinator
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if halted:
             coordinator.stop()
         announce(context, coordinator)
         begin(waiting, context, coordinator)
-        if past.definitions and not coordinator.stopping:
-            writer.append(past.definitions)
+        if not coordinator.stopping:
+            exchanges.register()
+            if past.definitions:
+                writer.append(past.definitions)
         listener = JobListener(coordinator.hint)
         spark.streams.addListener(listener)
         added = listener
+        supervisor = coordinator
         coordinator.at_end.append(lambda: spark.streams.removeListener(added))
+        coordinator.at_end.append(lambda: exchanges.release(supervisor.offsets()))
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
         started = True
@@ -136,6 +157,13 @@ def start_job(
     finally:
         if not started:
             _undo(spark, name, listener, writer, coordinator)
+
+
+def _has_finished(query: str, memory: JobMemory, coordinator: Coordinator | None) -> bool:
+    """Whether a query has finished, in this start or an earlier one; it need not be in the job any more."""
+    runs = coordinator.runs if coordinator is not None else ()
+    run = next((run for run in runs if run.spec.uid == query), None)
+    return memory.of(query).finished if run is None else run.state is State.FINISHED
 
 
 def _older(spark: SparkSession, state: str) -> dict[str, Callable[[], object]]:

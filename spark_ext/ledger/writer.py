@@ -68,10 +68,27 @@ class LedgerWriter:
         Raises:
             FencedError, StorageError, StateError: as in `append`.
         """
-        lineage = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE) + 1
+        return self.new_lineages([query], reason)[query]
+
+    def new_lineages(self, queries: Sequence[str], reason: str) -> dict[str, int]:
+        """Start a new lineage of each of several queries, in one commit: all of them, or none.
+
+        Returns:
+            Their numbers.
+
+        Raises:
+            FencedError, StorageError, StateError: as in `append`.
+        """
+        newest = max((row.lineage for row in self.ledger.jobs()), default=FIRST_LINEAGE)
         at = datetime.now(timezone.utc)
-        self.append(job_row(self.incarnation, "reset", at, lineage=lineage, query=query, reason=reason))
-        return lineage
+        numbers = {query: newest + number for number, query in enumerate(queries, 1)}
+        self.append(
+            [
+                job_row(self.incarnation, "reset", at, lineage=lineage, query=query, reason=reason)
+                for query, lineage in numbers.items()
+            ]
+        )
+        return numbers
 
     def renamed(self, query: str, old: str, lineage: int) -> None:
         """Record that a query has another name: it keeps its history, and the old name has none any more.

@@ -219,6 +219,8 @@ class Epoch:
     """Random number of the start that attempts the commit; 0 outside a job. Not part of the identity either."""
     previous: int | None = field(default=None, compare=False)
     """The newest epoch of this query that is known to be in the target; None: none is known to be."""
+    barrier: int | None = field(default=None, compare=False)
+    """The aligned checkpoint whose cut of the query is right after this epoch; None: there is none."""
 
     @property
     def mark(self) -> FenceMark:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.model.identity import Identity
 
 if TYPE_CHECKING:
+    from spark_ext.exchange.consumers import Consumer
     from spark_ext.ledger import Incarnation
     from spark_ext.ledger.write_behind import WriteBehind
     from spark_ext.settings import JobSettings
@@ -32,6 +34,8 @@ class JobContext:
     """Rows on their way to the ledger."""
     wake: threading.Event
     """Set to make the coordinator look at once."""
+    consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
+    """By exchange, the sources for which its producer waits."""
 
     def identity(self, query: str, checkpoint: str, lineage: int) -> Identity:
         """The identity under which a query's sink writes in this start of the job."""

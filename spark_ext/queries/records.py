@@ -112,6 +112,7 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
     roles += [(end.uid, "end_of_input") for end in spec.ends]
     if spec.sink is not None:
         roles.append((spec.sink.uid, "sink"))
+    writes = _writes(spec, context)
     return [
         Registration(
             uid=uid,
@@ -125,6 +126,15 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
             lineage=lineage,
             start=context.incarnation.start,
             interval_ms=context.settings.interval,
+            writes=writes if role == "source" else (),
         )
         for uid, role in roles
     ]
+
+
+def _writes(spec: QuerySpec, context: JobContext) -> list[Any]:
+    if spec.sink is None or spec.sink.format.lower() != "exchange_2pc":
+        return []
+    options = {name.lower(): value for name, value in spec.sink.options.items()}
+    waits_for = [[one.uid, one.checkpoint] for one in context.consumers.get(spec.sink.uid, ())]
+    return [[options.get("kind", "arrow"), options.get("path", ""), waits_for]]

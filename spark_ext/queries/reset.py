@@ -1,9 +1,10 @@
-"""Discarding a query's history on request: it gets a new lineage, and its old checkpoint is moved aside."""
+"""Discarding the history of queries on request: each gets a new lineage, and its old checkpoint is moved aside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
 
 
-def reset_query(ledger: Ledger, job: str, state: str, uid: str, reason: str, former: Iterable[str] = ()) -> int:
-    """Begin a new lineage for a query.
+def reset_queries(
+    ledger: Ledger, job: str, state: str, former: Mapping[str, Iterable[str]], reason: str
+) -> dict[str, int]:
+    """Begin a new lineage for some queries, all of them or none.
 
     Flags, epochs and sink identities of the old lineage stay in the tables and no longer count, so the next start reads
     all input again and writes it again, beside the earlier output.
@@ -24,26 +27,28 @@ def reset_query(ledger: Ledger, job: str, state: str, uid: str, reason: str, for
         ledger: the job's.
         job: its name.
         state: its state directory.
-        uid: the query.
+        former: the queries, those that read what others of them write first; of each the names that it had, and that no
+            other query has now: its checkpoint may still be there.
         reason: who requested it, and why.
-        former: names that the query had, and that no other query has now: its checkpoint may still be there.
 
     Returns:
-        The new lineage.
+        The new lineages.
 
     Raises:
-        StateError: the job runs, or the checkpoint cannot be moved aside.
+        StateError: the job runs, or a checkpoint cannot be moved aside.
     """
-    checkpoints = [f"{state.rstrip('/')}/queries/{name}/checkpoint" for name in (uid, *former)]
+    checkpoints = [
+        f"{state.rstrip('/')}/queries/{name}/checkpoint" for query, names in former.items() for name in (query, *names)
+    ]
     for place in checkpoints:
-        _refuse_remote(place, f"job '{job}', query '{uid}'")
+        _refuse_remote(place, f"job '{job}', query '{Path(place).parent.name}'")
     incarnation = start_incarnation(ledger, job)
     writer = LedgerWriter(ledger, incarnation)
     try:
         # In this order: after a crash in between, the next start is refused, with the advice to reset again.
         for place in checkpoints:
             _move_aside(place, datetime.now(timezone.utc))
-        return writer.new_lineage(uid, reason or "reset on request")
+        return writer.new_lineages(tuple(former), reason or "reset on request")
     finally:
         writer.end("reset")
 

@@ -79,6 +79,7 @@ class QueryRun(ObservedQuery):
         self._live = False
         self._needs_epoch = False
         self._final_recorded = False
+        self._before_first: Callable[[], None] | None = None
 
     @property
     def busy(self) -> str:
@@ -111,6 +112,22 @@ class QueryRun(ObservedQuery):
         self._require(State.RUNNING)
         self._starting = True
         self._worker.do("start", self._launch, self._launched_first)
+
+    def begin_late(self, record: Callable[[], None]) -> None:
+        """Command: all of a start at once, of a query that comes to a running job. One that fails is a failed query.
+
+        Args:
+            record: called once the target is claimed.
+        """
+        ended = self.position.ended_sources
+
+        def first() -> None:
+            self.operators.claim()
+            record()
+            self.operators.open(ended)
+
+        self._before_first = first
+        self._restart()
 
     def deliver(self) -> None:
         """Take in what commands have brought.
@@ -235,7 +252,8 @@ class QueryRun(ObservedQuery):
         elif decision.action is Action.RESTART:
             action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
             self._context.write_behind.incident(self.who, "failure", decision.reason, action, evidence)
-            if self._state is not State.FINISHING:
+            if self._state in (State.RUNNING, State.RESTARTING):
+                # One that was built late, and could not be started yet, has not run.
                 self._become(State.RESTARTING, decision.reason)
         elif decision.action is Action.RUN_AGAIN:
             if decision.delay_ms and self._state is not State.FINISHING:
@@ -250,6 +268,9 @@ class QueryRun(ObservedQuery):
         def launch() -> Launch:
             if claim:
                 self.operators.claim()
+            if self._before_first is not None:
+                self._before_first()
+                self._before_first = None
             return self._launch()
 
         self._restarts.clear()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.queries import operators
+from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.staged import StagedSource
 from spark_ext.spark import jvm
 
@@ -170,6 +171,13 @@ def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None
             `available_now` takes for one.
     """
     source = operators.source(leaf.format, leaf.options)
+    if available_now and isinstance(source, AlignedSource):
+        _refuse(
+            f"the query has available_now, and source '{source.options.uid}' ({leaf.format}) ends when the query that "
+            "feeds it has finished, not with what is there now",
+            who,
+            "remove available_now",
+        )
     if available_now and not _bounded(source):
         _refuse(
             f"the query has available_now, and source '{source.options.uid}' ({leaf.format}) has no end: the query "

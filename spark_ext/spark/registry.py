@@ -14,11 +14,11 @@ import secrets
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError
 
@@ -56,6 +56,8 @@ class Registration:
     """Random number of the job's start."""
     interval_ms: int = 0
     """Minimum time between the starts of two data epochs, ms; 0: as fast as possible."""
+    writes: Sequence[Any] = ()
+    """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 
 
 def new_folder() -> Path:
@@ -97,7 +99,8 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
             text = file.read()
     except FileNotFoundError:
         return None
-    return Registration(**json.loads(text))
+    raw = json.loads(text)
+    return Registration(**{**raw, "writes": tuple(raw.get("writes", ()))})
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 from spark_ext.errors import StateError, StorageError
 from spark_ext.jobs import job as job_module
 from spark_ext.jobs.begin import stop_older
+from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.job import Job
 from spark_ext.jobs.start import start_job
-from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger, start_incarnation
 from spark_ext.model.lifecycle import State
 from spark_ext.settings import JobSettings
@@ -117,7 +117,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     def start(stop: Callable[[], object], **given: Any) -> Any:
         session: Any = Session(tmp_path, stop)
         settings = JobSettings(start_timeout=100)
-        return start_job(session, "lab", ledger_in(tmp_path), [], settings, Wishes(), takeover=True, **given)
+        parts = Composition(session, "lab", str(tmp_path))
+        return start_job(session, "lab", ledger_in(tmp_path), parts, settings, takeover=True, **given)
 
     return start
 
@@ -186,7 +187,7 @@ def test_a_stop_reaches_a_start_that_has_no_coordinator_yet(tmp_path: Path, monk
     monkeypatch.setattr(job_module, "start_job", start_fake)
     spark: Any = None
     job = Job(spark, "lab", state=tmp_path / "state")
-    job._specs.append(fake.a.spec)
+    job._parts.specs.append(fake.a.spec)
     start = threading.Thread(target=job.start)
     start.start()
     assert entered.wait(END)

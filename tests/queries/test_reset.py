@@ -12,7 +12,7 @@ import pytest
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
-from spark_ext.queries.reset import reset_query
+from spark_ext.queries.reset import reset_queries
 from spark_ext.spark import spark_log
 
 
@@ -29,10 +29,10 @@ def test_on_an_object_store_the_user_moves_the_checkpoint_first(
     metadata.parent.mkdir(parents=True)
     metadata.write_text("{}")
     with pytest.raises(StateError, match="cannot be moved aside"):
-        reset_query(ledger, "lab", "s3://bucket/lab", "q", "")
+        reset_queries(ledger, "lab", "s3://bucket/lab", {"q": ()}, "")
     assert [row.event for row in ledger.jobs()] == ["started", "ended"], "nothing was started"
     metadata.rename(tmp_path / "elsewhere")
-    assert reset_query(ledger, "lab", "s3://bucket/lab", "q", "") == 2
+    assert reset_queries(ledger, "lab", "s3://bucket/lab", {"q": ()}, "") == {"q": 2}
 
 
 def test_options_that_would_reach_the_ledger_alone_are_refused(tmp_path: Path) -> None:

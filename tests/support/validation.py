@@ -51,7 +51,7 @@ def validate(jobs: list[Job], test: pytest.Item) -> list[str]:
     logs = {
         operator.options["log"]
         for job in jobs
-        for spec in job._specs
+        for spec in job._parts.specs
         for operator in spec.operators
         if operator.options.get("log")
     }

@@ -1,0 +1,268 @@
+"""The sink `exchange_2pc`: writes the rows of a query into an exchange, for other queries of the job to read.
+
+    flights = job.exchange("flights", partitions=16, key="carrier")
+    job.add("enrich", flights.write(enriched))
+
+Tasks write their rows by partition where no reader looks for them; an epoch becomes visible with one entry in the
+exchange's log. When the query has finished, a last entry seals the exchange, and the sources that read it end in their
+turn. See `docs/exchanges.md`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+from pydantic import Field
+
+from spark_ext.errors import NOTHING_VISIBLE, StorageError, refused
+from spark_ext.exchange import decisions
+from spark_ext.exchange.descriptor import Descriptor, nullable
+from spark_ext.exchange.kinds import parts
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.options import Milliseconds, Names
+from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_ext.exchange.contract import Parts
+    from spark_ext.exchange.entries import LogState, Segment
+
+MOST: Final = 32_767
+"""The greatest number of partitions."""
+
+
+class ExchangeSinkOptions(SinkOptions):
+    """Options of `exchange_2pc`."""
+
+    path: str = Field(min_length=1)
+    """The exchange's folder: `exchanges/<name>` in the job's state directory."""
+
+    kind: Literal["arrow"] = "arrow"
+    """How the exchange is stored."""
+
+    partitions: int = Field(default=16, gt=0, le=MOST)
+    """Number of partitions. Fixed by the first start."""
+
+    key: Names = ()
+    """Columns whose values decide to which partition a row goes; none: partitions are filled in turn."""
+
+    partition_column: str = ""
+    """The column that holds the number of each row's partition; it is not stored. `Exchange.write` adds it."""
+
+    max_in_flight: int | None = Field(default=None, gt=0)
+    """Rows between the producer and its slowest consumer beyond which the producer's sources wait; None: no limit."""
+
+    keep: Milliseconds = 0
+    """Time for which rows are kept at least, ms, although all consumers have read them."""
+
+
+_opened: dict[str, Parts] = {}
+"""By kind and path, in this process: the committer is built anew for each epoch, and the log keeps its place."""
+
+
+class ExchangeSink(TwoPhaseCommitSink):
+    """Exactly-once rows for other queries. Order per key holds within what one task of the producer wrote."""
+
+    options_type = ExchangeSinkOptions
+    options: ExchangeSinkOptions
+    records_barriers: ClassVar[bool] = True
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._schema: StructType | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+
+    @classmethod
+    def name(cls) -> str:
+        """`exchange_2pc`."""
+        return "exchange_2pc"
+
+    @property
+    def _who(self) -> str:
+        return f"sink '{self.options.uid}' (exchange {self.options.path})"
+
+    @cached_property
+    def _parts(self) -> Parts:
+        key = f"{self.options.kind}:{self.options.path}"
+        if key not in _opened:
+            _opened[key] = parts(self.options.kind, self.options.path, self._who)
+        return _opened[key]
+
+    def validate(self, schema: StructType) -> None:
+        """Refuse types that Arrow does not have, and a key or partition column that is not there.
+
+        Raises:
+            ConfigurationError: names the column.
+        """
+        from pyspark.errors import PySparkTypeError
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        names = schema.fieldNames()
+        for name in (*self.options.key, *((self.options.partition_column,) if self.options.partition_column else ())):
+            if name not in names:
+                raise refused(f"there is no column '{name}'", self._who, f"choose from: {', '.join(names)}")
+        for field in schema.fields:
+            try:
+                to_arrow_type(field.dataType, timezone="UTC")
+            except PySparkTypeError:
+                raise refused(
+                    f"column '{field.name}' has the type {field.dataType.simpleString()}, which Arrow does not support",
+                    self._who,
+                    "cast it before it is written",
+                ) from None
+        self._schema = schema
+
+    # -- phase one ----------------------------------------------------------------------------------------------------
+
+    def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Segment | None:
+        """Write a segment that no entry names yet.
+
+        Raises:
+            DataError: a partition number is out of range.
+            StorageError: it cannot be written.
+        """
+        try:
+            return self._parts.writer.write(self._split(batches), task, self.options.partitions)
+        except OSError as problem:
+            raise self._storage("could not be written", problem) from problem
+
+    def _split(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Sequence[int] | None]]:
+        column = self.options.partition_column
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if not column:
+                yield batch, None
+                continue
+            index = batch.schema.get_field_index(column)
+            yield batch.remove_column(index), batch.column(index).to_numpy(zero_copy_only=False)
+
+    # -- phase two ----------------------------------------------------------------------------------------------------
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Segment]) -> CommitOutcome:
+        """Write the epoch's entry.
+
+        Raises:
+            FencedError: a newer start has claimed the exchange.
+            StateError: it is not the one that was claimed, or it is sealed.
+            StorageError: it cannot be read or written.
+            CommitError: other writers were faster in every attempt.
+        """
+
+        def decide(state: LogState) -> Any:
+            entry = decisions.epoch_entry(state, epoch, prepared, self.options.partitions, self._who, _now())
+            if entry is not None:
+                reach(FailPoint.EXCHANGE_BEFORE_ENTRY)
+            return entry
+
+        try:
+            if not epoch.start:
+                self._parts.master.register(self.descriptor(schema, ""))
+            written = self._parts.master.log.append(decide, str(epoch.incarnation))
+        except OSError as problem:
+            kept = "what the tasks prepared; the next attempt finds out whether the epoch is committed"
+            raise self._storage("could not be written", problem, kept) from problem
+        if written is None:
+            return CommitOutcome.ALREADY_COMMITTED
+        reach(FailPoint.EXCHANGE_ENTRY)
+        return CommitOutcome.COMMITTED
+
+    def check(self, epoch: Epoch) -> None:
+        """Look at the newest state of the log.
+
+        Raises:
+            FencedError: another start has claimed the exchange.
+            StateError: it is not the one that was claimed.
+            StorageError: it cannot be read.
+        """
+        try:
+            state = self._parts.master.log.look()
+        except OSError as problem:
+            raise self._storage("could not be read", problem) from problem
+        epoch.check_target(state.held, state.epochs.get(epoch.application), self._who)
+
+    def claim(self, claim: Claim) -> None:
+        """Fence older starts off with an entry, then delete what they have left.
+
+        Raises:
+            FencedError: a newer start has claimed the exchange.
+            ConfigurationError: it is another job's, or was made with other partitions, another key or other columns.
+            StateError: it is ahead of the job's state, or is not the one that was written to.
+            StorageError: it cannot be read or written.
+        """
+        assert self._schema is not None
+        master, at = self._parts.master, _now()
+        try:
+            found = master.describe()
+            if found is not None:
+                found.merged(self.descriptor(self._schema, claim.job_id))
+            decisions.refuse_claim(master.log.look(), claim, self._who)
+            master.register(self.descriptor(self._schema, claim.job_id))
+            reach(FailPoint.EXCHANGE_BEFORE_CLAIM)
+            master.log.append(lambda state: decisions.claim_entry(state, claim, self._who, at), str(claim.incarnation))
+            reach(FailPoint.EXCHANGE_CLAIMED)
+            master.sweep(claim.incarnation)
+            master.delete_released()
+            reach(FailPoint.EXCHANGE_CLEANED)
+        except OSError as problem:
+            raise self._storage("could not be written", problem) from problem
+
+    def on_final_checkpoint(self, epoch: Epoch) -> None:
+        """Seal the exchange: the sources that read it end when they have read all of it.
+
+        Raises:
+            FencedError: a newer start has claimed the exchange.
+            StorageError: it cannot be written.
+        """
+        at = _now()
+        reach(FailPoint.EXCHANGE_BEFORE_SEAL)
+        try:
+            self._parts.master.log.append(
+                lambda state: decisions.seal_entry(state, epoch, self._who, at), str(epoch.incarnation)
+            )
+        except OSError as problem:
+            kept = "all rows; the seal is attempted again"
+            raise self._storage("could not be sealed", problem, kept) from problem
+        reach(FailPoint.EXCHANGE_SEALED)
+
+    def descriptor(self, schema: StructType, job_id: str) -> Descriptor:
+        """What this sink would make, with an id that was not used before.
+
+        Args:
+            schema: of the rows it is given.
+            job_id: its job's; "" outside any.
+        """
+        options = self.options
+        stored = nullable(schema)
+        columns = [field for field in stored.jsonValue()["fields"] if field["name"] != options.partition_column]
+        return Descriptor(
+            name=options.uid,
+            id=secrets.token_hex(8),
+            job_id=job_id,
+            kind=options.kind,
+            partitions=options.partitions,
+            key=options.key,
+            columns={"type": "struct", "fields": columns},
+            max_in_flight=options.max_in_flight,
+            keep=options.keep,
+        )
+
+    def _storage(self, what: str, problem: OSError, kept: str = NOTHING_VISIBLE) -> StorageError:
+        return StorageError(
+            f"the exchange {what}: {problem}",
+            operator=self._who,
+            kept=kept,
+            do="check the storage (space, permissions, hard links); the epoch will be retried",
+        )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,51 @@
+"""Contract for sources whose channels advance together: only `exchange` needs it.
+
+An ordinary source advances each channel by itself. The channels of an aligned one are all planned by one call, which
+moves them to the same place; they start together, and end together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from spark_ext.model.offsets import Position
+from spark_ext.sources.contract import Channel, ChannelSource, Limit
+
+
+@dataclass(frozen=True)
+class Together:
+    """Where all channels stand after an epoch."""
+
+    ends: Mapping[str, Position]
+    """By channel id."""
+    finished: bool = False
+    """Whether all of them end there."""
+
+
+class AlignedSource(ChannelSource):
+    """A source whose channels advance together, and end because what feeds them has ended.
+
+    A drain of the job ends the sources that feed it, and not this one: it ends by itself, once it has been read to its
+    end.
+    """
+
+    @property
+    def channels_end(self) -> bool:
+        """False, so that all channels are in progress from the start, however few readers there are."""
+        return False
+
+    @abstractmethod
+    def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
+        """How far this epoch may read all channels; None when there is nothing to read.
+
+        Args:
+            positions: of all channels.
+            limit: over all channels.
+        """
+
+    def advance(self, channel: Channel, start: Position, limit: Limit) -> NoReturn:
+        """Not called: see `advance_together`."""
+        raise NotImplementedError

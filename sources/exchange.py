@@ -1,0 +1,146 @@
+"""The source `exchange`: what another query of the job writes, from its beginning to its end.
+
+    flights = job.exchange("flights", partitions=16, key="carrier")
+    job.add("enrich", flights.write(enriched))
+    job.add("daily", daily(flights.read("daily-in")).writeStream.format("delta_2pc")...)
+
+A channel is a partition, and its position is `[entry, row]`: an entry of the exchange's log, and how many of its rows
+have been read. All partitions advance together, by whole epochs of the producer as long as the limits allow. The source
+ends when the producer has finished and everything has been read. See `docs/exchanges.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from spark_ext.errors import OffsetError, StateError, refused
+from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.positions import Front, advance, pieces
+from spark_ext.model.offsets import Position
+from spark_ext.sources.aligned import AlignedSource, Together
+from spark_ext.sources.contract import Channel, Limit, SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_ext.exchange.contract import Parts
+    from spark_ext.exchange.descriptor import Descriptor
+
+
+class ExchangeSourceOptions(SourceOptions):
+    """Options of `exchange`."""
+
+    path: str = Field(min_length=1)
+    """The exchange's folder: `exchanges/<name>` in the job's state directory."""
+
+    kind: Literal["arrow"] = "arrow"
+    """How the exchange is stored."""
+
+
+class ExchangeSource(AlignedSource):
+    """Rows of an exchange. Delivery: exactly once together with a sink that commits an epoch once; order per partition.
+
+    Not guaranteed: an order between partitions, or which partition a row is in when the exchange has no key.
+    """
+
+    options_type = ExchangeSourceOptions
+    options: ExchangeSourceOptions
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._known: frozenset[str] = frozenset()
+        self._about: Descriptor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+
+    @classmethod
+    def name(cls) -> str:
+        """`exchange`."""
+        return "exchange"
+
+    @property
+    def _who(self) -> str:
+        return f"source '{self.options.uid}' (exchange {self.options.path})"
+
+    @cached_property
+    def _parts(self) -> Parts:
+        return parts(self.options.kind, self.options.path, self._who)
+
+    def _described(self) -> Descriptor:
+        if self._about is None:
+            self._about = self._parts.master.describe()
+        if self._about is None:
+            raise refused(
+                "there is no exchange in this folder",
+                self._who,
+                "correct the path; in a job, read it with job.exchange(<name>).read(<uid>), which needs no exchange "
+                "to be there yet",
+            )
+        return self._about
+
+    def schema(self) -> StructType:
+        """The schema of the exchange's rows."""
+        return self._described().schema
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
+        """Refuse positions in another exchange, such as one that was deleted and made anew.
+
+        Raises:
+            OffsetError: they are.
+        """
+        about = self._described()
+        self._known = finished | {channel.id for channel in known}
+        for channel in known:
+            if channel.data != about.id:
+                raise OffsetError(
+                    "the exchange is not the one that was read: it was deleted and made anew",
+                    operator=self._who,
+                    kept="nothing was read",
+                    do="restore the exchange's folder from a backup, or discard the history with job.reset(...)",
+                )
+
+    def discover(self) -> Iterable[Channel]:
+        """All partitions.
+
+        Raises:
+            StateError: this source has not read any of them yet, and old entries have been released.
+        """
+        about, state = self._described(), self._parts.master.log.look()
+        if state.released_rows and not self._known:
+            raise StateError(
+                f"the first {state.released_rows} rows of the exchange have been released: all queries that were "
+                "known to read it had done so, and this one begins only now",
+                operator=self._who,
+                kept="the exchange is unchanged; nothing was read",
+                do="discard the history of the query that writes it, which then writes it again, with "
+                "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
+            )
+        return [Channel(str(number), [0, 0], about.id) for number in range(about.partitions)]
+
+    def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
+        """See `spark_ext.exchange.positions.advance`."""
+        log = self._parts.master.log
+        front = Front.of(positions, self._described().partitions, self._who)
+        state = log.look()
+        first = max(front.entry, state.released if not any(front.rows) else 0)
+        step = advance(state, log.entry, Front(first, front.rows), limit.rows, limit.bytes)
+        if not step.moved:
+            return None
+        ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
+        return Together(ends, step.sealed)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        """The rows of a range of one partition."""
+        found = self._parts
+        for piece in pieces(found.master.log.entry, int(channel.id), start, end, self._who):
+            yield from found.reader.read(piece)

@@ -1,0 +1,134 @@
+"""The master of an `arrow` exchange.
+
+exchange.json   its description, written once, and replaced when what may change has changed
+log/            its log; see `log.py`
+data/           its segments; see `segments.py`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from spark_ext.datafiles.exclusive import put_if_absent, replace
+from spark_ext.errors import StateError
+from spark_ext.exchange.arrow.log import ArrowLog
+from spark_ext.exchange.arrow.segments import incarnation_of
+from spark_ext.exchange.contract import ExchangeMaster, Held
+from spark_ext.exchange.descriptor import Descriptor
+from spark_ext.exchange.entries import EntryKind
+
+ABOUT: Final = "exchange.json"
+
+
+class ArrowMaster(ExchangeMaster):
+    """See the module.
+
+    Args:
+        folder: of the exchange, absolute.
+        who: the exchange, for messages.
+    """
+
+    def __init__(self, folder: Path, who: str) -> None:
+        self._folder, self._who = folder, who
+        self._log = ArrowLog(folder / "log", who)
+
+    @property
+    def log(self) -> ArrowLog:
+        """See `ExchangeMaster.log`."""
+        return self._log
+
+    def register(self, wanted: Descriptor) -> Descriptor:
+        """See `ExchangeMaster.register`."""
+        found = self.describe()
+        if found is None:
+            put_if_absent(self._folder / ABOUT, wanted.to_json(), "0")
+            found = self.describe()
+            assert found is not None
+        merged = found.merged(wanted)
+        if merged != found:
+            replace(self._folder / ABOUT, merged.to_json(), "0")
+        return merged
+
+    def describe(self) -> Descriptor | None:
+        """See `ExchangeMaster.describe`."""
+        try:
+            text = (self._folder / ABOUT).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            self._refuse_foreign()
+            return None
+        return Descriptor.from_json(text, self._who)
+
+    def _refuse_foreign(self) -> None:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as found:
+            for item in found:
+                if item.name != "data" and not item.name.startswith("."):
+                    raise StateError(
+                        f"its folder {self._folder} has '{item.name}' and no {ABOUT}: something else has written it, "
+                        "or the file was deleted",
+                        operator=self._who,
+                        kept="the folder is unchanged; nothing was started",
+                        do="use an exchange of another name, or restore the folder from a backup",
+                    )
+
+    def delete_released(self) -> None:
+        """See `ExchangeMaster.delete_released`."""
+        below = self._log.look().released
+        numbers = [number for number in self._log.numbers() if number < below]
+        if not numbers:
+            return
+        self._log.begin_release(below, "0")
+        for number in numbers:
+            entry = self._log.entry(number)
+            for segment in entry.segments if entry is not None else ():
+                (self._folder / "data" / segment.name).unlink(missing_ok=True)
+        self._log.delete(below)
+
+    def sweep(self, incarnation: int) -> None:
+        """See `ExchangeMaster.sweep`."""
+        self._log.sweep(incarnation)
+        old = [name for name in self._segments() if 0 < (incarnation_of(name) or 0) < incarnation]
+        if not old:
+            return
+        self._log.look()
+        named = {
+            segment.name
+            for number in self._log.numbers()
+            if (entry := self._log.entry(number)) is not None
+            for segment in entry.segments
+        }
+        for name in old:
+            if name not in named:
+                (self._folder / "data" / name).unlink(missing_ok=True)
+
+    def held(self) -> Held:
+        """See `ExchangeMaster.held`."""
+        state = self._log.look()
+        entries = [
+            entry
+            for number in self._log.numbers()
+            if number >= state.released and (entry := self._log.entry(number)) is not None
+        ]
+        abandoned = {number for number in range(state.released, state.last + 1) if state.passes_over(number)}
+        rows = sum(
+            entry.row_count
+            for number in self._log.numbers()
+            if number not in abandoned
+            and (entry := self._log.entry(number)) is not None
+            and entry.kind is EntryKind.EPOCH
+        )
+        return Held(
+            len(entries),
+            rows,
+            sum(entry.bytes for entry in entries),
+            tuple(sorted(state.consumers)),
+            state.sealed is not None,
+        )
+
+    def _segments(self) -> list[str]:
+        try:
+            return [item.name for item in (self._folder / "data").iterdir()]
+        except FileNotFoundError:
+            return []

@@ -1,0 +1,111 @@
+"""How far the consumers of an exchange have come, by Spark's own logs: what they have committed, and nothing less sure.
+
+Also how full an exchange is, which is how its producer learns that it has to wait: by files alone, as its sources are
+planned in processes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_ext.exchange.positions import Front, rows_before
+from spark_ext.model.offsets import SourceOffset
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from spark_ext.exchange.contract import ExchangeLog
+    from spark_ext.model.logged_offsets import LoggedOffsets
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A source that reads an exchange."""
+
+    uid: str
+    checkpoint: str
+    """Path or URI of the checkpoint directory of its query."""
+
+
+def front_of(logged: LoggedOffsets | None, uid: str, partitions: int) -> Front | None:
+    """Where a consumer stands after an epoch; None: it has read everything, to the seal.
+
+    Args:
+        logged: the epoch's offsets; None before the first one.
+        uid: of the source.
+        partitions: of the exchange.
+
+    Raises:
+        OffsetError: the offset is not that of a source that reads the exchange.
+    """
+    offset: SourceOffset | None = None if logged is None else source_offsets(logged).get(uid)
+    if offset is None or not (offset.running or offset.ended):
+        return Front(0, (0,) * partitions)
+    if offset.ended:
+        return None
+    return Front.of({name: state.at for name, state in offset.running.items()}, partitions, f"source '{uid}'")
+
+
+class CommittedFront:
+    """The committed position of one consumer, looked up on file; a look costs little when nothing has changed.
+
+    Args:
+        consumer: the consumer.
+        partitions: of the exchange.
+    """
+
+    def __init__(self, consumer: Consumer, partitions: int) -> None:
+        self._consumer, self._partitions = consumer, partitions
+        self._log = SparkLog(consumer.checkpoint)
+        self._epoch = -1
+        self._front: Front | None = Front(0, (0,) * partitions)
+
+    def look(self) -> Front | None:
+        """Its position; None: it has read everything.
+
+        Raises:
+            OSError: Spark's log cannot be read.
+            OffsetError: see `front_of`.
+        """
+        if self._front is None:
+            return None
+        # Spark deletes old commits: when the last one seen is gone, the next one may be gone as well.
+        seen = self._epoch >= 0 and self._log.is_committed(self._epoch)
+        if seen and not self._log.is_committed(self._epoch + 1):
+            return self._front
+        newest = self._log.newest_commit()
+        logged = None if newest is None else self._log.offsets(newest)
+        if newest is not None and logged is not None:
+            self._epoch, self._front = newest, front_of(logged, self._consumer.uid, self._partitions)
+        return self._front
+
+
+class Fill:
+    """How many rows lie between the producer and its slowest consumer.
+
+    Args:
+        log: of the exchange.
+        consumers: those that count.
+        partitions: of the exchange.
+    """
+
+    def __init__(self, log: ExchangeLog, consumers: Sequence[Consumer], partitions: int) -> None:
+        self._log = log
+        self._fronts = [CommittedFront(consumer, partitions) for consumer in consumers]
+
+    def rows(self) -> int:
+        """Rows that some consumer has not committed yet.
+
+        Raises:
+            OSError: a log cannot be read.
+        """
+        state = self._log.look()
+        behind = state.total
+        for one in self._fronts:
+            front = one.look()
+            if front is not None:
+                first = Front(max(front.entry, state.released), front.rows)
+                behind = min(behind, rows_before(self._log.entry, state, first))
+        return state.total - behind

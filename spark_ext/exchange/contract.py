@@ -1,0 +1,191 @@
+"""What a kind of exchange implements: a master, a writer and a reader. This file is all that its author has to read.
+
+An exchange carries the rows of one query, its producer, to any number of others, its consumers. It outlives the
+producer: a consumer that comes late, or again, reads the same rows in the same order. It has a fixed number of
+partitions and a log; `entries.py` says what the log's entries are, `decisions.py` which may follow which, and
+`positions.py` how a reader moves over them. What is left to a kind is where log and rows are stored.
+
+Guaranteed by the callers:
+
+- `ExchangeWriter.write` runs on executors, once or more per task; everything else of a writer and the master runs on
+  the driver's machine, in any process and at any time.
+- Only entries that a function of `decisions.py` returned are appended.
+- Rows are read only when an entry of the log names them, and never once they are released.
+
+Required of a kind:
+
+- An entry is durable, whole and visible to every reader when `append` returns, or not there at all.
+- `append` writes an entry only directly after the state from which it was decided (compare-and-swap): what `decide`
+  saw still holds at the moment of the write, however long the process was frozen in between.
+- What `write` has stored is not read before an entry names it, and what no entry names may be deleted by `sweep` only
+  after a claim.
+
+The three parts follow Flink's shuffle service (FLIP-31).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from spark_ext.exchange.descriptor import Descriptor
+from spark_ext.exchange.entries import Entry, LogState, Segment
+from spark_ext.exchange.positions import Piece
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.model.commits import Task
+
+Decide: TypeAlias = Callable[[LogState], Entry | None]
+"""What to write after a state; None: nothing. May raise, and may be called again."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an exchange occupies."""
+
+    entries: int
+    """Entries that are not released."""
+    rows: int
+    """Their visible rows."""
+    bytes: int
+    """The size of their segments."""
+    consumers: tuple[str, ...]
+    """Uids of the sources that read it."""
+    sealed: bool
+
+
+class ExchangeLog(ABC):
+    """The log of one exchange, as a process sees it. It keeps its place: a further look reads only what is new."""
+
+    @abstractmethod
+    def look(self) -> LogState:
+        """Read what was appended since the last look; the state with it.
+
+        Raises:
+            StateError: entries are missing or damaged.
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def entry(self, number: int) -> Entry | None:
+        """An entry that is not released; None when there is none of this number yet.
+
+        Raises:
+            StateError: it is damaged.
+            OSError: it cannot be read.
+        """
+
+    @abstractmethod
+    def append(self, decide: Decide, writer: str) -> LogState | None:
+        """Write the entry that follows from the state.
+
+        Args:
+            decide: see `Decide`.
+            writer: names the writer, in what a crash may leave behind.
+
+        Returns:
+            The state with the entry; None when nothing was written.
+
+        Raises:
+            CommitError: other writers were faster in every attempt.
+            OSError: it cannot be written; whether the entry is there shows the next look.
+        """
+
+
+class ExchangeMaster(ABC):
+    """The part on the driver: makes the exchange, describes it, and deletes what nobody needs."""
+
+    @abstractmethod
+    def register(self, wanted: Descriptor) -> Descriptor:
+        """Make the exchange unless it is there; its description, with what may change taken from `wanted`.
+
+        Raises:
+            ConfigurationError: it is there with other partitions, another key or schema, or is another job's.
+            StateError: something else is in its place.
+            OSError: it cannot be read or written.
+        """
+
+    @abstractmethod
+    def describe(self) -> Descriptor | None:
+        """Its description; None when there is none.
+
+        Raises:
+            StateError: something else is in its place.
+            OSError: it cannot be read.
+        """
+
+    @property
+    @abstractmethod
+    def log(self) -> ExchangeLog:
+        """Its log."""
+
+    @abstractmethod
+    def delete_released(self) -> None:
+        """Delete what the log says is released; what a crash has left of an earlier release, too.
+
+        Raises:
+            OSError: something cannot be deleted.
+        """
+
+    @abstractmethod
+    def sweep(self, incarnation: int) -> None:
+        """After a claim: delete what older incarnations than this have stored and no entry names.
+
+        Raises:
+            OSError: something cannot be deleted.
+        """
+
+    @abstractmethod
+    def held(self) -> Held:
+        """What it occupies.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+
+class ExchangeWriter(ABC):
+    """The part of the producer's tasks."""
+
+    @abstractmethod
+    def write(
+        self, batches: Iterator[tuple[pa.RecordBatch, Sequence[int] | None]], task: Task, partitions: int
+    ) -> Segment | None:
+        """Store a task's rows, by partition, in their order.
+
+        Args:
+            batches: rows, and the partition of each row; None: the kind chooses, evenly.
+            task: the task.
+            partitions: how many there are.
+
+        Returns:
+            What was stored; None when there were no rows.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+
+
+class ExchangeReader(ABC):
+    """The part of the consumers' tasks."""
+
+    @abstractmethod
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece, in order.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The three parts of one kind, for one exchange."""
+
+    master: ExchangeMaster
+    writer: ExchangeWriter
+    reader: ExchangeReader

@@ -1,0 +1,178 @@
+"""Which entry follows from a state of an exchange's log: the rules of its writers. Pure.
+
+Each function is called with exactly the state after which its entry is to be written, and again when another writer was
+faster. None means that nothing is to be written, because it is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment, total_of
+from spark_ext.model.commits import Claim, Epoch, FenceMark
+
+
+def claim_entry(state: LogState, claim: Claim, who: str, at: int) -> Entry | None:
+    """A start takes the exchange as the target of its query.
+
+    A query that begins anew under a new lineage, after a reset, abandons what it had written under older ones: the
+    queries that read it have been reset with it, and would read those rows twice.
+
+    Args:
+        state: of the log.
+        claim: the start's.
+        who: the exchange, for messages.
+        at: now, ms since 1970 UTC.
+
+    Raises:
+        FencedError: a newer start has claimed it.
+        ConfigurationError: it is another job's.
+        StateError: it is ahead of the job's state, or is not the one that was written to.
+    """
+    refuse_claim(state, claim, who)
+    begins_anew = claim.lineage > state.lineage and (state.total > 0 or state.sealed is not None)
+    if state.mark.covers(claim.mark) and not begins_anew:
+        return None
+    return Entry(
+        EntryKind.CLAIM,
+        at,
+        lineage=claim.lineage if begins_anew else 0,
+        incarnation=claim.incarnation,
+        start=claim.start,
+        job_id=claim.job_id,
+        after=-1 if begins_anew else None,
+    )
+
+
+def adopt_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int) -> Entry | None:
+    """A start of the job fences older ones off, also where the producer has finished and claims nothing any more.
+
+    Raises:
+        FencedError: a newer start has claimed the exchange.
+    """
+    mark.check(state.held, who)
+    if state.mark.covers(mark):
+        return None
+    return Entry(EntryKind.CLAIM, at, incarnation=mark.incarnation, start=mark.start, job_id=job_id)
+
+
+def refuse_claim(state: LogState, claim: Claim, who: str) -> None:
+    """Refuse what `claim_entry` refuses."""
+    claim.mark.check(state.mark, who)
+    if state.job_id not in ("", claim.job_id):
+        raise ConfigurationError(
+            "the exchange belongs to another job, or to this one before its state was deleted",
+            operator=who,
+            kept="the exchange is unchanged; nothing was started",
+            do="give the exchange another name; if the state was deleted, restore it, or delete the exchange's folder",
+        )
+    claim.check_state(claim.known(state.epochs), state.mark, who)
+
+
+def epoch_entry(
+    state: LogState,
+    epoch: Epoch,
+    segments: Sequence[Segment],
+    partitions: int,
+    who: str,
+    at: int,
+) -> Entry | None:
+    """An epoch of the producer.
+
+    Raises:
+        FencedError: a newer start has claimed the exchange.
+        StateError: it is not the one that was claimed, or it is sealed.
+    """
+    epoch.check_target(state.held, state.epochs.get(epoch.application), who)
+    if state.last_epoch(epoch.application) >= epoch.number:
+        return None
+    if state.sealed is not None:
+        raise StateError(
+            f"the exchange is sealed: its producer had finished, and epoch {epoch.number} comes after its end",
+            operator=who,
+            kept="nothing of this epoch was written",
+            do="use an exchange of another name for another query; to run the producer again, "
+            "job.reset(<query>, cascade=True)",
+        )
+    rows = total_of(segments, partitions)
+    return Entry(
+        EntryKind.EPOCH,
+        at,
+        application=epoch.application,
+        lineage=epoch.lineage,
+        epoch=epoch.number,
+        rows=rows,
+        segments=tuple(segments),
+        barrier=epoch.barrier,
+        total=state.total + sum(rows),
+        incarnation=epoch.incarnation,
+    )
+
+
+def seal_entry(state: LogState, epoch: Epoch, who: str, at: int) -> Entry | None:
+    """The end of every partition. It fences with the mark of the start, as an epoch does.
+
+    Raises:
+        FencedError: a newer start has claimed the exchange.
+        StateError: it is not the one that was claimed.
+    """
+    epoch.check_target(state.held, state.epochs.get(epoch.application), who)
+    if state.sealed is not None and state.sealed_by == epoch.application:
+        return None
+    return Entry(
+        EntryKind.SEAL,
+        at,
+        application=epoch.application,
+        lineage=epoch.lineage,
+        epoch=epoch.number,
+        total=state.total,
+        incarnation=epoch.incarnation,
+    )
+
+
+def release_entry(state: LogState, below: int, rows: int, mark: FenceMark, who: str, at: int) -> Entry | None:
+    """No reader needs the entries below a number any more.
+
+    Args:
+        state: of the log.
+        below: the number.
+        rows: visible rows in the entries below it.
+        mark: of the start that releases.
+        who: the exchange, for messages.
+        at: now, ms since 1970 UTC.
+
+    Raises:
+        FencedError: a newer start has claimed the exchange.
+        ValueError: the number is beyond the log's end.
+    """
+    mark.check(state.held, who)
+    if below > state.last + 1:
+        raise ValueError(f"{who} has entries up to {state.last}, and those below {below} are to be released")
+    if below <= state.released:
+        return None
+    return Entry(EntryKind.RELEASE, at, below=below, total=rows, incarnation=mark.incarnation)
+
+
+def register_entry(state: LogState, consumer: str, query: str, at: int) -> Entry | None:
+    """A source reads the exchange: what it has not read is not released."""
+    if state.consumers.get(consumer) == query:
+        return None
+    return Entry(EntryKind.REGISTER, at, consumer=consumer, query=query)
+
+
+def forget_entry(state: LogState, consumer: str, who: str, at: int) -> Entry | None:
+    """A source does not read the exchange any more.
+
+    Raises:
+        ConfigurationError: it never did.
+    """
+    if consumer not in state.consumers:
+        known = ", ".join(f"'{uid}'" for uid in sorted(state.consumers)) or "none"
+        raise ConfigurationError(
+            f"'{consumer}' does not read the exchange; its readers are: {known}",
+            operator=who,
+            kept="the exchange is unchanged",
+            do="correct the uid",
+        )
+    return Entry(EntryKind.FORGET, at, consumer=consumer)

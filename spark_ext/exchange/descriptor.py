@@ -1,0 +1,150 @@
+"""What an exchange is: its name, its partitions and the schema of its rows, written once. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql.types import StructType
+
+from spark_ext.errors import ConfigurationError, StateError
+
+VERSION: Final = 1
+"""The version that is written."""
+
+_FIXED: Final = ("kind", "partitions", "key")
+"""What rows that are there already depend on."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """An exchange, as its folder describes it."""
+
+    name: str
+    id: str
+    """Drawn when the exchange is made: positions in one that was deleted mean nothing in the next of its name."""
+    job_id: str
+    """The job that owns it; "" outside any."""
+    kind: str
+    """`arrow` or `delta`."""
+    partitions: int
+    """Fixed: readers may be fewer or more, and rows are never distributed again."""
+    key: tuple[str, ...]
+    """Columns by which rows are distributed; empty: in turn."""
+    columns: Mapping[str, Any]
+    """The schema of the rows in Spark's JSON form, all nullable."""
+    max_in_flight: int | None = None
+    """Rows beyond which the producer waits for its consumers; may be changed while the exchange is in use."""
+    keep: int = 0
+    """Time for which rows are kept at least, ms; may be changed while the exchange is in use."""
+
+    @property
+    def schema(self) -> StructType:
+        """The rows' schema."""
+        return StructType.fromJson(dict(self.columns))
+
+    @property
+    def who(self) -> str:
+        """The exchange, for messages."""
+        return f"exchange '{self.name}'"
+
+    def to_json(self) -> str:
+        """The form that is stored."""
+        return json.dumps({"version": VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str, who: str) -> Descriptor:
+        """Read a stored form.
+
+        Args:
+            text: the form.
+            who: the exchange, for messages.
+
+        Raises:
+            StateError: something else has written it, or a newer release.
+        """
+        try:
+            raw = json.loads(text)
+            version = raw.pop("version")
+        except (ValueError, AttributeError, KeyError):
+            raise _not_ours(who, "its description cannot be read") from None
+        if version != VERSION:
+            raise StateError(
+                f"its description has version {version!r}; this release reads version {VERSION}",
+                operator=who,
+                kept="the exchange is unchanged; nothing was started",
+                do="use the release of spark-ext that wrote it, or a newer one",
+            )
+        try:
+            return cls(**{**raw, "key": tuple(raw["key"])})
+        except (TypeError, KeyError):
+            raise _not_ours(who, "its description has other fields") from None
+
+    def merged(self, wanted: Descriptor) -> Descriptor:
+        """This description with what may change taken from another one.
+
+        Raises:
+            ConfigurationError: names what differs and must not.
+        """
+        if self.job_id != wanted.job_id:
+            raise ConfigurationError(
+                "the exchange belongs to another job",
+                operator=self.who,
+                kept="the exchange is unchanged; nothing was started",
+                do="give the exchange another name, or use the state directory of the job that made it",
+            )
+        for name in _FIXED:
+            there, asked = getattr(self, name), getattr(wanted, name)
+            if there != asked:
+                raise self._differs(name, _shown(there), _shown(asked))
+        there, asked = _types(self.schema), _types(wanted.schema)
+        for column in {**there, **asked}:
+            if there.get(column) != asked.get(column):
+                missing = "missing"
+                raise self._differs(f"column '{column}'", there.get(column, missing), asked.get(column, missing))
+        if list(there) != list(asked):
+            raise self._differs("the order of the columns", ", ".join(there), ", ".join(asked))
+        return replace(self, max_in_flight=wanted.max_in_flight, keep=wanted.keep)
+
+    def _differs(self, what: str, there: str, asked: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{what} of the exchange is {there}, and would be {asked} now: its rows are stored with the former",
+            operator=self.who,
+            kept="the exchange is unchanged; nothing was started",
+            do="put it back as it was, or use an exchange of another name; to begin anew, reset the query that writes "
+            "it and those that read it, with job.reset(<query>, cascade=True), and delete the exchange's folder",
+        )
+
+
+def nullable(schema: StructType) -> StructType:
+    """A schema without constraints on nulls, which Spark derives differently from one release to the next."""
+    return StructType.fromJson(_nullable(schema.jsonValue()))
+
+
+def _nullable(raw: Any) -> Any:
+    if isinstance(raw, dict):
+        out = {name: _nullable(value) for name, value in raw.items()}
+        for flag in ("nullable", "containsNull", "valueContainsNull"):
+            if flag in out:
+                out[flag] = True
+        return out
+    return [_nullable(item) for item in raw] if isinstance(raw, list) else raw
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+
+def _shown(value: object) -> str:
+    return (", ".join(map(str, value)) or "none") if isinstance(value, tuple) else str(value)
+
+
+def _not_ours(who: str, what: str) -> StateError:
+    return StateError(
+        f"this is not an exchange of this package, or it is damaged: {what}",
+        operator=who,
+        kept="nothing was changed; nothing was started",
+        do="check the path; restore the exchange's folder from a backup, or use another name",
+    )

@@ -1,0 +1,238 @@
+"""How far readers of an exchange may read, and what lies between two positions. Pure.
+
+The partitions of an exchange advance together: all stand in the same entry, each at a row of its own, and none enters
+the next entry before all have left this one. A partition that were left behind would be late for the watermark of the
+query that reads it, and a checkpoint's barrier is at the end of an entry, for all partitions alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from spark_ext.errors import OffsetError
+from spark_ext.exchange.entries import Entry, EntryKind, LogState
+
+At: TypeAlias = Callable[[int], Entry | None]
+"""The entry of a number; None when the log does not have it yet."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """A position of all partitions."""
+
+    entry: int
+    """The entry in which they stand; all of those before it have been read."""
+    rows: tuple[int, ...]
+    """Rows read of that entry, per partition."""
+
+    @classmethod
+    def of(cls, positions: Mapping[str, Sequence[int]], partitions: int, who: str) -> Front:
+        """From the positions of channels, by partition number as text.
+
+        Raises:
+            OffsetError: they are not those of the partitions of an exchange, which advance together.
+        """
+        try:
+            found = [positions[str(number)] for number in range(partitions)]
+            entries = {entry for entry, _ in found}
+            if len(found) != len(positions) or len(entries) != 1:
+                raise ValueError
+            return cls(entries.pop(), tuple(row for _, row in found))
+        except (KeyError, ValueError, TypeError):
+            raise OffsetError(
+                f"the offset has positions of {len(positions)} channels that are not those of the exchange's "
+                f"{partitions} partitions",
+                operator=who,
+                kept="nothing was read",
+                do="restore the checkpoint directory as it was, or discard the history with job.reset(...)",
+            ) from None
+
+    def position(self, partition: int) -> list[int]:
+        """Of one partition: entry and row."""
+        return [self.entry, self.rows[partition]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where an epoch of a reader ends."""
+
+    front: Front
+    rows: int = 0
+    bytes: int = 0
+    barrier: int | None = None
+    """The barrier that the last entry carries: the epoch ends with it."""
+    sealed: bool = False
+    """Whether the producer has finished there: every partition ends."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether there is anything in it; a front may move over entries without rows, which makes no epoch."""
+        return bool(self.rows or self.sealed or self.barrier is not None)
+
+
+def advance(state: LogState, at: At, start: Front, rows: int | None, size: int | None, upto: int | None = None) -> Step:
+    """How far an epoch may read.
+
+    Whole entries are taken as long as they fit; an entry that is larger than the limit is read by rows, each partition
+    in proportion to what is left of it. An epoch ends with a barrier, and with the seal.
+
+    Args:
+        state: of the log, at least as far as the entries that `at` gives.
+        at: the entries.
+        start: where it begins.
+        rows: at most so many rows; None: no limit.
+        size: at most about so many bytes; None: no limit.
+        upto: read only entries below this number; None: all that there are.
+
+    Raises:
+        OffsetError: the start is inside an abandoned entry.
+    """
+    front, taken, weight = start, 0, 0
+    none = (0,) * len(start.rows)
+    while upto is None or front.entry < upto:
+        beyond = state.passes_over(front.entry)
+        if beyond is not None:
+            front = _over(front, beyond)
+            continue
+        entry = at(front.entry)
+        if entry is None:
+            break
+        if entry.kind is EntryKind.SEAL:
+            return Step(Front(front.entry + 1, none), taken, weight, None, True)
+        left = tuple(there - done for there, done in zip(entry.rows or none, front.rows, strict=True))
+        count = sum(left)
+        cost = entry.bytes * count // max(1, entry.row_count)
+        room = _room(count, cost, rows, size, taken, weight)
+        if room < count:
+            if not taken:
+                part = shares(left, max(1, room))
+                done = tuple(before + more for before, more in zip(front.rows, part, strict=True))
+                front = Front(front.entry, done) if sum(part) < count else Front(front.entry + 1, none)
+                taken, weight = sum(part), cost * sum(part) // count
+            break
+        front, taken, weight = Front(front.entry + 1, none), taken + count, weight + cost
+        if entry.barrier is not None:
+            return Step(front, taken, weight, entry.barrier)
+    return Step(front, taken, weight) if taken else Step(start)
+
+
+def _over(front: Front, beyond: int) -> Front:
+    if any(front.rows):
+        raise OffsetError(
+            f"rows of entry {front.entry} of the exchange have been read, and the entry is abandoned: the query that "
+            "writes the exchange was reset or restored without this one",
+            operator="the position of a reader",
+            kept="nothing was read",
+            do="restore the whole job from one checkpoint, or discard the history with "
+            "job.reset(<the query that writes the exchange>, cascade=True)",
+        )
+    return Front(beyond, front.rows)
+
+
+def _room(count: int, cost: int, rows: int | None, size: int | None, taken: int, weight: int) -> int:
+    """How many of an entry's `count` rows the limits have room for."""
+    room = count if rows is None else min(count, rows - taken)
+    if size is not None and cost:
+        room = min(room, count * max(0, size - weight) // cost)
+    return max(0, room)
+
+
+def shares(left: Sequence[int], room: int) -> tuple[int, ...]:
+    """Distribute `room` rows over partitions, in proportion to what is left of each; the sum is exactly that."""
+    count = sum(left)
+    if room >= count:
+        return tuple(left)
+    part = [room * rows // count for rows in left]
+    rest = room - sum(part)
+    # The largest remainders first, as seats are given in an election.
+    order = sorted(range(len(left)), key=lambda number: (-(room * left[number] % count), number))
+    for number in order[:rest]:
+        part[number] += 1
+    return tuple(part)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one partition in one run of batches."""
+
+    segment: str
+    first: int
+    """Number of the run's first batch."""
+    batches: int
+    skip: int
+    """Rows of the run before the piece."""
+    rows: int
+
+
+def pieces(at: At, partition: int, start: Sequence[int], end: Sequence[int], who: str) -> Iterator[Piece]:
+    """What a task reads of one partition, in order.
+
+    A range that a planner has made ends beyond each cut whose abandoned entries it contains, so the entries of the
+    range alone say which of them are abandoned.
+
+    Args:
+        at: the entries.
+        partition: its number.
+        start: entry and row, inclusive.
+        end: entry and row, exclusive.
+        who: the exchange, for messages.
+
+    Raises:
+        OffsetError: an entry in between is not there: it was released, or the log is damaged.
+    """
+    (first, row), (last, upto) = start, end
+    entries = {number: _entry(at, number, who) for number in range(first, last + (upto > 0))}
+    abandoned: set[int] = set()
+    for number, entry in entries.items():
+        if entry.after is not None:
+            abandoned.update(range(max(first, entry.after + 1), number))
+    for number, entry in entries.items():
+        if number not in abandoned and entry.rows:
+            begin = row if number == first else 0
+            yield from _of_entry(entry, partition, begin, upto if number == last else entry.rows[partition])
+
+
+def _entry(at: At, number: int, who: str) -> Entry:
+    entry = at(number)
+    if entry is None:
+        raise OffsetError(
+            f"entry {number} of the exchange is not there",
+            operator=who,
+            kept="nothing of this epoch was read",
+            do="restore the exchange's folder from a backup; if there is none, discard the history with "
+            "job.reset(<the query that writes the exchange>, cascade=True)",
+        )
+    return entry
+
+
+def _of_entry(entry: Entry, partition: int, begin: int, end: int) -> Iterator[Piece]:
+    passed = 0
+    for segment in entry.segments:
+        for run in segment.runs:
+            if run.partition != partition:
+                continue
+            skip, stop = max(0, begin - passed), min(run.rows, end - passed)
+            if skip < stop:
+                yield Piece(segment.name, run.first, run.batches, skip, stop - skip)
+            passed += run.rows
+
+
+def rows_before(at: At, state: LogState, front: Front) -> int:
+    """Visible rows before a position: what a reader that stands there has behind it.
+
+    Raises:
+        KeyError: neither the entry there nor the one before it is in the log any more.
+    """
+    number = front.entry
+    while number <= state.last and (beyond := state.passes_over(number)) is not None:
+        number = beyond
+    while number <= state.last:
+        entry = at(number)
+        if entry is None:
+            raise KeyError(number)
+        if entry.kind in (EntryKind.EPOCH, EntryKind.SEAL):
+            return entry.total - entry.row_count + sum(front.rows)
+        number = state.passes_over(number + 1) or number + 1
+    return state.total

@@ -1,0 +1,157 @@
+"""An exchange as a user holds it: one query of the job writes it, others read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.exchange.descriptor import nullable
+from spark_ext.exchange.kinds import KINDS, parts
+from spark_ext.options import UID, milliseconds
+from spark_ext.queries.writer_checks import NOTHING_STARTED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+PARTITION: Final = "__spark_ext_partition"
+"""The column that says to which partition a row goes, from `write` to the sink."""
+
+
+class Exchange:
+    """What one query of a job writes for others. `Job.exchange` makes it.
+
+    Rows stay until every query that reads the exchange has committed them, whatever becomes of the producer: a consumer
+    that starts late, or again, reads all of them.
+
+    Delivery: exactly once, from the producer's epochs to the consumers'. Order: rows of one key that one task of the
+    producer has written reach a consumer in that order; between keys, and without a key, there is none.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: str,
+        state: str,
+        name: str,
+        *,
+        partitions: int,
+        key: Sequence[str],
+        kind: str,
+        max_in_flight: int | None,
+        keep: str | int,
+        schema: StructType | None,
+    ) -> None:
+        self.name = name
+        """Unique in the job; also the uid of the sink that writes it."""
+        self.path = f"{state.rstrip('/')}/exchanges/{name}"
+        """Its folder in the job's state directory."""
+        self.kind = kind
+        """How it is stored."""
+        self._spark = spark
+        self._who = f"job '{job}', exchange '{name}'"
+        if not UID.fullmatch(name):
+            raise self._refused(
+                f"'{name}' cannot be an exchange's name",
+                "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
+            )
+        if kind not in KINDS:
+            raise self._refused(f"there is no kind of exchange '{kind}'", f"use one of: {', '.join(KINDS)}")
+        if any("," in column or column != column.strip() for column in key):
+            raise self._refused(
+                "a column of the key has a comma in its name, or begins or ends with a blank", "rename it"
+            )
+        self._options = {
+            "path": self.path,
+            "kind": kind,
+        }
+        try:
+            self._writing = {"partitions": str(partitions), "key": ",".join(key), "keep": str(milliseconds(keep))}
+        except ValueError as problem:
+            raise self._refused(f"keep: {problem}", "give a duration such as '1 hour', or ms") from None
+        if max_in_flight is not None:
+            self._writing["max_in_flight"] = str(max_in_flight)
+        self._key = tuple(key)
+        self._partitions = partitions
+        self._schema = None if schema is None else nullable(schema)
+        self._readers: dict[str, None] = {}
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """Uids under which it is read, in the order of the calls of `read`."""
+        return tuple(self._readers)
+
+    def write(self, df: DataFrame) -> DataStreamWriter:
+        """A writer of rows into the exchange, for `Job.add`.
+
+        With a key, each row goes to the partition `hash(key) % partitions` by Spark's Murmur3, as bucketed tables do:
+        the same in every process and release, nulls included.
+
+        Raises:
+            ConfigurationError: a column of the key is missing, or of a type that cannot be hashed; or the schema is
+                not the one given to `Job.exchange`.
+        """
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions
+
+        columns = df.columns
+        if PARTITION in columns:
+            raise self._refused(f"the rows have a column '{PARTITION}', which the exchange uses", "rename it")
+        for column in self._key:
+            if column not in columns:
+                raise self._refused(
+                    f"the key column '{column}' is not among the columns {', '.join(columns)}", "correct the key"
+                )
+        schema = nullable(df.schema)
+        if self._schema is not None and self._schema != schema:
+            raise self._refused(
+                f"the rows have the schema {df.schema.simpleString()}, and the exchange was given "
+                f"{self._schema.simpleString()}",
+                "make them the same",
+            )
+        self._schema = schema
+        options = {**self._options, **self._writing}
+        if self._key:
+            hashed = functions.hash(*(functions.col(f"`{column.replace('`', '``')}`") for column in self._key))
+            try:
+                df = df.withColumn(PARTITION, functions.pmod(hashed, functions.lit(self._partitions)))
+            except AnalysisException as problem:
+                raise self._refused(
+                    f"the key {', '.join(self._key)} cannot be hashed: {problem.getMessage()}",
+                    "use columns of other types, such as a map's entries as text",
+                ) from None
+            options["partition_column"] = PARTITION
+        return df.writeStream.format("exchange_2pc").options(uid=self.name, **options)
+
+    def read(self, uid: str, **options: str | int) -> DataFrame:
+        """The rows of the exchange, from the first one on; once the producer has finished, to their end.
+
+        Call it before the job is started, also for a query that is built later (`after`): from then on what this
+        source has not read is kept.
+
+        Args:
+            uid: of this source; each query that reads the exchange has one of its own.
+            options: of the source, such as `max_rows_per_epoch`.
+
+        Raises:
+            ConfigurationError: the columns are not known yet.
+        """
+        if self._schema is None:
+            found = parts(self._options["kind"], self.path, self._who).master.describe()
+            self._schema = None if found is None else found.schema
+        if self._schema is None:
+            raise self._refused(
+                "its columns are not known yet",
+                "call write(df) before read(uid), or pass the schema: job.exchange(name, schema=...)",
+            )
+        self._readers[uid] = None
+        given = {**self._options, **{name: str(value) for name, value in options.items()}}
+        return self._spark.readStream.format("exchange").schema(self._schema).options(uid=uid, **given).load()
+
+    def _refused(self, what: str, do: str) -> ConfigurationError:
+        return ConfigurationError(what, operator=self._who, kept=NOTHING_STARTED, do=do)
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.name}: {self._partitions} partitions, read by {', '.join(self._readers) or 'nobody'}>"

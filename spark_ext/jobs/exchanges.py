@@ -1,0 +1,230 @@
+"""The exchanges of a running job: consumers are registered before a producer runs, and what all read is released."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.errors import FencedError, StateError
+from spark_ext.exchange import decisions
+from spark_ext.exchange.consumers import front_of
+from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.positions import Front, rows_before
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import logger
+from spark_ext.model.commits import FenceMark
+from spark_ext.queries.outage import UNREADABLE, Outage
+from spark_ext.queries.worker import Outcome, Worker
+
+if TYPE_CHECKING:
+    from spark_ext.exchange.contract import ExchangeMaster
+    from spark_ext.exchange.descriptor import Descriptor
+    from spark_ext.exchange.entries import LogState
+    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.queries.context import JobContext
+
+log = logger("spark_ext.job")
+
+RELEASE_EVERY: Final = 1.0
+"""Pause between two looks at what can be released, s."""
+
+AT_LEAST: Final = 20
+"""Entries that are released together, unless the exchange has been read to its end: each release costs a few files."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """An exchange of the job and the sources that read it."""
+
+    name: str
+    kind: str
+    path: str
+    readers: Mapping[str, str]
+    """Query by the uid of its source; a query that is not built yet is ""."""
+
+
+Offsets = Mapping[str, "LoggedOffsets | None"]
+"""By query, the offsets of its newest committed epoch; None before the first one."""
+
+
+class Exchanges:
+    """Registers consumers and releases rows. Its methods are for the coordinator's thread; `tick` does not block.
+
+    Args:
+        links: the exchanges.
+        context: the job's.
+        finished: queries that have finished, whether they are in the job or not.
+    """
+
+    def __init__(self, links: Sequence[Link], context: JobContext, finished: Callable[[str], bool]) -> None:
+        self._links = {link.name: link for link in links}
+        self._context = context
+        self._finished = finished
+        self._worker = Worker(f"spark-ext-exchanges-{context.job}", context.wake.set)
+        self._masters: dict[str, ExchangeMaster] = {}
+        self._at = time.monotonic()
+        self._outage = Outage("the exchanges of the job", f"job '{context.job}'", context)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All exchanges."""
+        return tuple(self._links.values())
+
+    def add(self, links: Sequence[Link]) -> None:
+        """A query has been built, and with it more is known."""
+        for link in links:
+            known = self._links.get(link.name)
+            readers = {**(known.readers if known else {}), **link.readers}
+            self._links[link.name] = Link(link.name, link.kind, link.path, readers)
+
+    def register(self) -> None:
+        """Register all consumers, and say which registered ones are not in the job any more.
+
+        Raises:
+            StateError: a consumer begins, and old entries have been released.
+            OSError: an exchange cannot be read or written.
+        """
+        for link in self._links.values():
+            master = self._master(link)
+            if master.describe() is None:
+                continue  # a query that is not built yet makes it
+            who = f"exchange '{link.name}'"
+            at, mark, job_id = time.time_ns() // 1_000_000, self._mark, self._context.job_id
+            master.log.append(partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at), self._writer)
+            state = master.log.look()
+            for uid, query in link.readers.items():
+                self._refuse_late(link, state, uid, query)
+                registration = partial(decisions.register_entry, consumer=uid, query=query, at=at)
+                master.log.append(registration, self._writer)
+            for uid, query in state.consumers.items():
+                if uid not in link.readers and not self._finished(query):
+                    self._left(link, uid, query)
+
+    def _refuse_late(self, link: Link, state: LogState, uid: str, query: str) -> None:
+        if uid in state.consumers or not state.released_rows or self._finished(query):
+            return
+        raise StateError(
+            f"the first {state.released_rows} rows of exchange '{link.name}' have been released: all queries that were "
+            f"known to read it had done so, and source '{uid}' begins only now",
+            operator=f"job '{self._context.job}', query '{query or '(not built yet)'}', source '{uid}'",
+            kept="the exchange and all output are unchanged; nothing was started",
+            do="discard the history of the query that writes it, which then writes it again, with "
+            "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
+        )
+
+    def _left(self, link: Link, uid: str, query: str) -> None:
+        what = f"source '{uid}' of query '{query}' reads exchange '{link.name}' and is not in the job any more"
+        action = f"its rows are kept; job.forget('{link.name}', '{uid}') releases them"
+        self._context.write_behind.incident(f"job '{self._context.job}'", "exchange", what, action)
+        log.warning("job '%s': %s; %s", self._context.job, what, action)
+
+    # -- release ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float, offsets: Callable[[], Offsets]) -> None:
+        """Begin to release what is due.
+
+        Args:
+            now: s, monotonic.
+            offsets: see `Offsets`.
+
+        Raises:
+            FencedError: a newer incarnation has claimed an exchange.
+            StorageError: the exchanges could not be read for too long.
+        """
+        self._worker.deliver()
+        if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
+            self._at = now
+            found = offsets()
+            self._worker.do("a release of exchanges", lambda: self.release(found), self._released)
+
+    def _released(self, outcome: Outcome[None]) -> None:
+        if isinstance(outcome.error, UNREADABLE):
+            lasting = self._outage.failed(outcome.error, time.monotonic())
+            if lasting is not None:
+                raise lasting
+        elif isinstance(outcome.error, FencedError):
+            raise outcome.error
+        else:
+            outcome.result()
+            self._outage.over()
+
+    def release(self, offsets: Offsets) -> None:
+        """Release what all consumers have committed.
+
+        Args:
+            offsets: see `Offsets`.
+
+        Raises:
+            FencedError: a newer incarnation has claimed an exchange.
+            OSError: an exchange cannot be read or written.
+        """
+        for link in self._links.values():
+            master = self._master(link)
+            about = master.describe()
+            if about is not None:
+                self._release(link, master, about, offsets)
+
+    def _release(self, link: Link, master: ExchangeMaster, about: Descriptor, offsets: Offsets) -> None:
+        state = master.log.look()
+        below, over = self._bound(state, about, offsets)
+        below = self._kept(master, state, about.keep, below)
+        if below <= state.released or (below - state.released < AT_LEAST and not over):
+            return
+        rows = rows_before(master.log.entry, state, Front(below, (0,) * about.partitions))
+        at, mark = time.time_ns() // 1_000_000, self._mark
+        reach(FailPoint.EXCHANGE_BEFORE_RELEASE)
+        master.log.append(
+            lambda current: decisions.release_entry(current, below, rows, mark, about.who, at), self._writer
+        )
+        reach(FailPoint.EXCHANGE_RELEASED)
+        master.delete_released()
+        reach(FailPoint.EXCHANGE_DELETED)
+
+    def _bound(self, state: LogState, about: Descriptor, offsets: Offsets) -> tuple[int, bool]:
+        """The number below which all consumers have committed everything, and whether they have read to the end."""
+        if not state.consumers:
+            return 0, False  # nobody reads it yet; who comes later reads all of it
+        fronts = []
+        for uid, query in state.consumers.items():
+            if self._finished(query):
+                continue
+            if query not in offsets:
+                return 0, False  # it is not built yet, or has left the job without a word
+            front = front_of(offsets[query], uid, about.partitions)
+            if front is not None:
+                fronts.append(front.entry)
+        return min(fronts, default=state.last + 1), not fronts and state.sealed is not None
+
+    def _kept(self, master: ExchangeMaster, state: LogState, keep: int, below: int) -> int:
+        """The bound, lowered by the time for which entries are kept at least."""
+        if not keep:
+            return below
+        oldest = time.time_ns() // 1_000_000 - keep
+        number = state.released
+        while number < below:
+            entry = master.log.entry(number)
+            if entry is not None and entry.at > oldest:
+                break
+            number += 1
+        return number
+
+    @property
+    def _mark(self) -> FenceMark:
+        return FenceMark(self._context.incarnation.number, self._context.incarnation.start)
+
+    @property
+    def _writer(self) -> str:
+        return str(self._context.incarnation.number)
+
+    def _master(self, link: Link) -> ExchangeMaster:
+        if link.name not in self._masters:
+            who = f"job '{self._context.job}', exchange '{link.name}'"
+            self._masters[link.name] = parts(link.kind, link.path, who).master
+        return self._masters[link.name]
+
+    def close(self) -> None:
+        """The job has ended."""
+        self._worker.close()

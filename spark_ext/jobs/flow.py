@@ -1,0 +1,156 @@
+"""How the queries of a job hang together at its start: which of them can be built, and the exchanges between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from spark_ext.exchange.consumers import Consumer
+from spark_ext.exchange.kinds import parts
+from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of
+from spark_ext.jobs.exchanges import Link
+from spark_ext.jobs.memory import checkpoint_of, recall_late
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.model.dag import JobGraph
+from spark_ext.queries.run import QueryRun
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.jobs.exchanges import Exchanges
+    from spark_ext.ledger import LedgerWriter
+    from spark_ext.ledger.schema import DefinitionRow
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.spec import OperatorSpec, QuerySpec
+
+
+def opened(composition: Composition, memory: JobMemory) -> tuple[list[QuerySpec], list[Gate]]:
+    """The queries that can be built now, and those that wait for others which have not finished.
+
+    Raises:
+        ConfigurationError: a query is refused.
+        Exception: what the user's function raises.
+    """
+    specs = list(composition.specs)
+    waiting = []
+    for gate in composition.gates:
+        if all(memory.of(uid).finished for uid in gate.after):
+            specs.append(composition.build(gate, specs))
+        else:
+            waiting.append(gate)
+    return specs, waiting
+
+
+def checked_graph(
+    composition: Composition, specs: Sequence[QuerySpec], waiting: Sequence[Gate], memory: JobMemory
+) -> JobGraph:
+    """The job's graph, in which what has finished may be missing.
+
+    Raises:
+        ConfigurationError: see `Composition.graph`.
+    """
+    ended = frozenset(name for name in memory.names if memory.of(name).finished and name not in composition.uids)
+    sealed = frozenset(link.name for link in links_of(composition, specs) if _is_sealed(link))
+    return composition.graph(specs, waiting, ended, sealed)
+
+
+def _is_sealed(link: Link) -> bool:
+    master = parts(link.kind, link.path, f"exchange '{link.name}'").master
+    return master.describe() is not None and master.log.look().sealed is not None
+
+
+def links_of(composition: Composition, specs: Sequence[QuerySpec]) -> list[Link]:
+    """The exchanges of some queries, and those that the user has made."""
+    places: dict[str, tuple[str, str]] = {
+        one.name: (one.kind, one.path) for one in composition.exchanges.values() if one.readers
+    }
+    readers: dict[str, dict[str, str]] = {
+        # What is read under a uid that no query has yet belongs to one that is built later.
+        one.name: dict.fromkeys(one.readers, "") if composition.gates else {}
+        for one in composition.exchanges.values()
+    }
+    for spec in specs:
+        for operator in spec.operators:
+            if operator.format.lower() not in (SOURCE, SINK):
+                continue
+            kind, path = _place(operator)
+            name = exchange_of(path, composition.state)
+            if name is not None:
+                places[name] = (kind, path)
+                if operator.format.lower() == SOURCE:
+                    readers.setdefault(name, {})[operator.uid] = spec.uid
+    return [Link(name, kind, path, readers.get(name, {})) for name, (kind, path) in places.items()]
+
+
+def _place(operator: OperatorSpec) -> tuple[str, str]:
+    options = {name.lower(): value for name, value in operator.options.items()}
+    return options.get("kind", "arrow"), options.get("path", "")
+
+
+def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer, ...]]:
+    """By exchange, the sources for which its producer waits: those whose queries are built."""
+    return {
+        link.name: tuple(Consumer(uid, checkpoint_of(state, query)) for uid, query in link.readers.items() if query)
+        for link in links
+    }
+
+
+class LateQueries:
+    """Builds queries whose time has come while the job runs.
+
+    Args:
+        composition: of the job.
+        memory: what the ledger remembered at the start.
+        context: the job's.
+        writer: of the ledger.
+        exchanges: of the job.
+    """
+
+    def __init__(
+        self,
+        composition: Composition,
+        memory: JobMemory,
+        context: JobContext,
+        writer: LedgerWriter,
+        exchanges: Exchanges,
+    ) -> None:
+        self._composition = composition
+        self._memory = memory
+        self._context = context
+        self._writer = writer
+        self._exchanges = exchanges
+        self._rows: dict[str, DefinitionRow] = {}
+        self.coordinator: Coordinator | None = None
+        """Set once it is there."""
+
+    def build(self, gate: Gate) -> QueryRun:
+        """A query that is to be started; on a worker's thread.
+
+        Raises:
+            ConfigurationError, StateError: it is refused.
+            Exception: what the user's function raises.
+        """
+        assert self.coordinator is not None
+        there = [run.spec for run in self.coordinator.runs]
+        spec = self._composition.build(gate, there)
+        built = {one.uid for one in there} | {spec.uid}
+        waiting = [other for other in self._composition.gates if other.uid not in built]
+        checked_graph(self._composition, [*there, spec], waiting, self._memory)
+        number = self._context.incarnation.number
+        self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
+        run = QueryRun(spec, self._context, self._memory.lineage(spec.uid), {})
+        run.restore(None)
+        return run
+
+    def begin(self, run: QueryRun) -> None:
+        """Give it the commands of its start; on the coordinator's thread."""
+        run.begin_late(self._recording(run))
+
+    def _recording(self, run: QueryRun) -> Callable[[], None]:
+        links = links_of(self._composition, [run.spec])
+
+        def record() -> None:
+            self._exchanges.add(links)
+            self._exchanges.register()
+            self._writer.append([self._rows[run.spec.uid]])
+
+        return record
