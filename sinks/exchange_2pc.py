@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -23,6 +24,7 @@ from spark_ext.exchange import decisions
 from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.commits import not_the_target
 from spark_ext.options import Milliseconds, Names
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_ext.exchange.contract import Parts
+    from spark_ext.exchange.contract import ExchangeLog, Parts
     from spark_ext.exchange.entries import LogState, Segment
 
 MOST: Final = 32_767
@@ -61,9 +63,22 @@ class ExchangeSinkOptions(SinkOptions):
     keep: Milliseconds = 0
     """Time for which rows are kept at least, ms, although all consumers have read them."""
 
+    def identity(self) -> dict[str, str]:
+        """The exchange's name: its folder moves with the job's state directory."""
+        return {"path": self.path.rstrip("/").rpartition("/")[2]}
 
-_opened: dict[str, Parts] = {}
-"""By kind and path, in this process: the committer is built anew for each epoch, and the log keeps its place."""
+
+@dataclass(frozen=True)
+class _Opened:
+    """An exchange that the process which commits has opened."""
+
+    start: int
+    id: str
+    parts: Parts
+
+
+_opened: dict[str, _Opened] = {}
+"""By path, for the newest start of the job: the committer is built anew for each epoch, and the log keeps its place."""
 
 
 class ExchangeSink(TwoPhaseCommitSink):
@@ -91,10 +106,25 @@ class ExchangeSink(TwoPhaseCommitSink):
 
     @cached_property
     def _parts(self) -> Parts:
-        key = f"{self.options.kind}:{self.options.path}"
-        if key not in _opened:
-            _opened[key] = parts(self.options.kind, self.options.path, self._who)
-        return _opened[key]
+        return parts(self.options.kind, self.options.path, self._who)
+
+    def _log(self, epoch: Epoch) -> ExchangeLog:
+        """The log as this process knows it from earlier epochs of this start.
+
+        Raises:
+            StateError: the exchange was deleted, or made anew, since then.
+            OSError: it cannot be read.
+        """
+        path = self.options.path
+        about = self._parts.master.describe()
+        if about is None:
+            raise not_the_target("there is no exchange in its folder", self._who)
+        known = _opened.get(path)
+        if known is None or known.start != epoch.start or not epoch.start:
+            known = _opened[path] = _Opened(epoch.start, about.id, self._parts)
+        if known.id != about.id:
+            raise not_the_target("the exchange in its folder has another id", self._who)
+        return known.parts.master.log
 
     def validate(self, schema: StructType) -> None:
         """Refuse types that Arrow does not have, and a key or partition column that is not there.
@@ -166,7 +196,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         try:
             if not epoch.start:
                 self._parts.master.register(self.descriptor(schema, ""))
-            written = self._parts.master.log.append(decide, str(epoch.incarnation))
+            written = self._log(epoch).append(decide, str(epoch.incarnation))
         except OSError as problem:
             kept = "what the tasks prepared; the next attempt finds out whether the epoch is committed"
             raise self._storage("could not be written", problem, kept) from problem
@@ -184,7 +214,7 @@ class ExchangeSink(TwoPhaseCommitSink):
             StorageError: it cannot be read.
         """
         try:
-            state = self._parts.master.log.look()
+            state = self._log(epoch).look()
         except OSError as problem:
             raise self._storage("could not be read", problem) from problem
         epoch.check_target(state.held, state.epochs.get(epoch.application), self._who)

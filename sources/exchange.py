@@ -41,6 +41,10 @@ class ExchangeSourceOptions(SourceOptions):
     kind: Literal["arrow"] = "arrow"
     """How the exchange is stored."""
 
+    def identity(self) -> dict[str, str]:
+        """The exchange's name: its folder moves with the job's state directory."""
+        return {"path": self.path.rstrip("/").rpartition("/")[2]}
+
 
 class ExchangeSource(AlignedSource):
     """Rows of an exchange. Delivery: exactly once together with a sink that commits an epoch once; order per partition.
@@ -123,15 +127,23 @@ class ExchangeSource(AlignedSource):
                 do="discard the history of the query that writes it, which then writes it again, with "
                 "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
             )
-        return [Channel(str(number), [0, 0], about.id) for number in range(about.partitions)]
+        return [Channel(str(number), [state.released, 0], about.id) for number in range(about.partitions)]
 
     def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
         """See `spark_ext.exchange.positions.advance`."""
         log = self._parts.master.log
         front = Front.of(positions, self._described().partitions, self._who)
         state = log.look()
-        first = max(front.entry, state.released if not any(front.rows) else 0)
-        step = advance(state, log.entry, Front(first, front.rows), limit.rows, limit.bytes)
+        if front.entry > state.last + 1:
+            raise OffsetError(
+                f"the exchange ends with entry {state.last}, and this source has read up to entry {front.entry - 1}: "
+                "it was put back to an earlier state, or its log was deleted",
+                operator=self._who,
+                kept="nothing was read",
+                do="restore the whole state directory from one backup, or discard the history with job.reset(<the "
+                "query that writes the exchange>, cascade=True)",
+            )
+        step = advance(state, log.entry, front, limit.rows, limit.bytes)
         if not step.moved:
             return None
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 from pyspark.sql.types import StructField, StructType
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import ChannelSource, SourceOptions
 from spark_ext.sources.hybrid.cutover import check_columns
 from spark_ext.sources.staged import StagedSource
@@ -255,7 +256,7 @@ def _possible() -> dict[str, type[ChannelSource]]:
 
 
 def _may_be_stage(kind: type[Any]) -> bool:
-    return issubclass(kind, ChannelSource) and not issubclass(kind, StagedSource)
+    return issubclass(kind, ChannelSource) and not issubclass(kind, (AlignedSource, StagedSource))
 
 
 def _imported(module: str, member: str, who: str) -> type[ChannelSource]:

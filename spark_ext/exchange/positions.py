@@ -78,6 +78,9 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
     Whole entries are taken as long as they fit; an entry that is larger than the limit is read by rows, each partition
     in proportion to what is left of it. An epoch ends with a barrier, and with the seal.
 
+    A reader stands where the last entry that it took ends. Entries without rows that follow, such as claims, are
+    passed over each time: they make no epoch.
+
     Args:
         state: of the log, at least as far as the entries that `at` gives.
         at: the entries.
@@ -87,14 +90,18 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
         upto: read only entries below this number; None: all that there are.
 
     Raises:
-        OffsetError: the start is inside an abandoned entry.
+        OffsetError: what the reader has read last is abandoned.
     """
-    front, taken, weight = start, 0, 0
+    _refuse_abandoned(state, start)
+    front, end, taken, weight = start, start, 0, 0
     none = (0,) * len(start.rows)
+    if not any(start.rows):
+        # Without rows of this reader: it would not have been released.
+        front = Front(max(start.entry, state.released), none)
     while upto is None or front.entry < upto:
         beyond = state.passes_over(front.entry)
         if beyond is not None:
-            front = _over(front, beyond)
+            front = Front(beyond, none)
             continue
         entry = at(front.entry)
         if entry is None:
@@ -109,26 +116,30 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
             if not taken:
                 part = shares(left, max(1, room))
                 done = tuple(before + more for before, more in zip(front.rows, part, strict=True))
-                front = Front(front.entry, done) if sum(part) < count else Front(front.entry + 1, none)
+                end = Front(front.entry, done) if sum(part) < count else Front(front.entry + 1, none)
                 taken, weight = sum(part), cost * sum(part) // count
             break
-        front, taken, weight = Front(front.entry + 1, none), taken + count, weight + cost
+        front = Front(front.entry + 1, none)
+        if entry.kind is EntryKind.EPOCH:
+            end, taken, weight = front, taken + count, weight + cost
         if entry.barrier is not None:
-            return Step(front, taken, weight, entry.barrier)
-    return Step(front, taken, weight) if taken else Step(start)
+            return Step(end, taken, weight, entry.barrier)
+    return Step(end, taken, weight) if taken else Step(start)
 
 
-def _over(front: Front, beyond: int) -> Front:
-    if any(front.rows):
-        raise OffsetError(
-            f"rows of entry {front.entry} of the exchange have been read, and the entry is abandoned: the query that "
-            "writes the exchange was reset or restored without this one",
-            operator="the position of a reader",
-            kept="nothing was read",
-            do="restore the whole job from one checkpoint, or discard the history with "
-            "job.reset(<the query that writes the exchange>, cascade=True)",
-        )
-    return Front(beyond, front.rows)
+def _refuse_abandoned(state: LogState, front: Front) -> None:
+    """A front is right behind, or inside, an entry with rows or the seal: the last one that was read."""
+    last = front.entry if any(front.rows) else front.entry - 1
+    if last < state.released or state.passes_over(last) is None:
+        return
+    raise OffsetError(
+        f"entry {last} of the exchange has been read, and is abandoned: the query that writes the exchange was reset, "
+        "or restored, without this one",
+        operator="the position of a reader",
+        kept="nothing was read",
+        do="restore the whole job from one checkpoint, or discard the history with "
+        "job.reset(<the query that writes the exchange>, cascade=True)",
+    )
 
 
 def _room(count: int, cost: int, rows: int | None, size: int | None, taken: int, weight: int) -> int:

@@ -52,7 +52,7 @@ def _behind(composition: Composition, known: JobMemory, uid: str) -> tuple[str, 
     for query in sorted(known.names):
         definition = known.of(query).definition
         if definition is not None:
-            nodes[query] = node_of(query, definition, composition.state)
+            nodes[query] = node_of(query, definition)
     for spec in composition.specs:
         nodes[spec.uid] = QueryNode(spec.uid, composition.reads(spec), composition.writes(spec))
     for gate in composition.gates:

@@ -223,14 +223,14 @@ def exchange_of(path: str, state: str) -> str | None:
     return name if place == f"{state.rstrip('/')}/exchanges" and name else None
 
 
-def node_of(query: str, definition: QueryDefinition, state: str) -> QueryNode:
+def node_of(query: str, definition: QueryDefinition) -> QueryNode:
     """A query of an earlier start in the graph, as the ledger remembers it."""
     reads = []
     writes = []
     for one in definition.operators:
-        name = exchange_of(one.identity.get("path", ""), state)
-        if name is not None and one.role is Role.SOURCE and one.format.lower() == SOURCE:
+        name = one.identity.get("path", "")
+        if one.role is Role.SOURCE and one.format.lower() == SOURCE:
             reads.append(Reader(name, one.uid))
-        if name is not None and one.role is Role.SINK and one.format.lower() == SINK:
+        if one.role is Role.SINK and one.format.lower() == SINK:
             writes.append(name)
     return QueryNode(query, tuple(reads), tuple(writes))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,6 +56,7 @@ class Coordinator:
         finals: final checkpoints that an earlier run left unfinished, by query.
         exchanges: between the queries.
         gates: queries that wait for the end of others.
+        fed_by: the queries whose exchanges a query reads.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Coordinator:
         finals: dict[str, FinalCheckpoint],
         exchanges: Exchanges | None = None,
         gates: Gates | None = None,
+        fed_by: Callable[[str], Collection[str]] = lambda query: (),
     ) -> None:
         self.runs = tuple(runs)
         self.state = State.CREATED
@@ -77,6 +79,7 @@ class Coordinator:
         self._finals = dict(finals)
         self._exchanges = exchanges
         self._gates = gates
+        self._fed_by = fed_by
         self._finishing: dict[str, Finishing] = {}
         self._upkeep = Upkeep(context, ledger, self._keep_registered)
         self._ending = Ending(context, self._upkeep, lambda: self.state)
@@ -226,6 +229,9 @@ class Coordinator:
     def _finish(self, run: QueryRun, now: float) -> None:
         uid = run.spec.uid
         if uid not in self._finishing:
+            feeding = self._fed_by(uid)
+            if any(other.spec.uid in feeding and not other.state.ended for other in self.runs):
+                return  # queries finish in the order of the flow
             final = self._finals.get(uid) or FinalCheckpoint(
                 run, run.spec, run.lineage, run.operators, self._context, self._take_id()
             )

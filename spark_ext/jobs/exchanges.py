@@ -14,10 +14,12 @@ from spark_ext.exchange.consumers import front_of
 from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.masking import logger
 from spark_ext.model.commits import FenceMark
 from spark_ext.queries.outage import UNREADABLE, Outage
 from spark_ext.queries.worker import Outcome, Worker
+from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster
@@ -56,10 +58,14 @@ class Exchanges:
     Args:
         links: the exchanges.
         context: the job's.
-        finished: queries that have finished, whether they are in the job or not.
+        finished: whether a query has finished, be it in the job or not.
+        gated: whether there are queries that are not built yet.
     """
 
-    def __init__(self, links: Sequence[Link], context: JobContext, finished: Callable[[str], bool]) -> None:
+    def __init__(
+        self, links: Sequence[Link], context: JobContext, finished: Callable[[str], bool], *, gated: bool
+    ) -> None:
+        self._gated = gated
         self._links = {link.name: link for link in links}
         self._context = context
         self._finished = finished
@@ -89,8 +95,8 @@ class Exchanges:
         """
         for link in self._links.values():
             master = self._master(link)
-            if master.describe() is None:
-                continue  # a query that is not built yet makes it
+            if self._is_over(link, master):
+                continue
             who = f"exchange '{link.name}'"
             at, mark, job_id = time.time_ns() // 1_000_000, self._mark, self._context.job_id
             master.log.append(partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at), self._writer)
@@ -103,8 +109,26 @@ class Exchanges:
                 if uid not in link.readers and not self._finished(query):
                     self._left(link, uid, query)
 
+    def _is_over(self, link: Link, master: ExchangeMaster) -> bool:
+        """Whether nothing has to be registered: all who read it have finished, or who writes it is not built yet."""
+        if master.describe() is None:
+            if self._gated:
+                return True
+            raise StateError(
+                f"exchange '{link.name}' is gone: the query that writes it has finished, and its folder {link.path} is "
+                "not there any more",
+                operator=f"job '{self._context.job}', exchange '{link.name}'",
+                kept="nothing was started",
+                do="restore the folder from a backup, or discard the history of the query that writes it, with "
+                "job.reset(<query>, cascade=True)",
+            )
+        state = master.log.look()
+        readers = {*state.consumers.values(), *link.readers.values()}
+        known = set(link.readers) <= set(state.consumers)
+        return known and state.sealed is not None and all(map(self._finished, readers))
+
     def _refuse_late(self, link: Link, state: LogState, uid: str, query: str) -> None:
-        if uid in state.consumers or not state.released_rows or self._finished(query):
+        if not state.released_rows or self._finished(query) or self._begun(query):
             return
         raise StateError(
             f"the first {state.released_rows} rows of exchange '{link.name}' have been released: all queries that were "
@@ -114,6 +138,9 @@ class Exchanges:
             do="discard the history of the query that writes it, which then writes it again, with "
             "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
         )
+
+    def _begun(self, query: str) -> bool:
+        return bool(query) and SparkLog(checkpoint_of(self._context.state, query)).newest_offsets() is not None
 
     def _left(self, link: Link, uid: str, query: str) -> None:
         what = f"source '{uid}' of query '{query}' reads exchange '{link.name}' and is not in the job any more"

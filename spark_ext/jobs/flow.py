@@ -49,7 +49,7 @@ def checked_graph(
         ConfigurationError: see `Composition.graph`.
     """
     ended = frozenset(name for name in memory.names if memory.of(name).finished and name not in composition.uids)
-    sealed = frozenset(link.name for link in links_of(composition, specs) if _is_sealed(link))
+    sealed = frozenset(link.name for link in links_of(composition, specs, waiting=bool(waiting)) if _is_sealed(link))
     return composition.graph(specs, waiting, ended, sealed)
 
 
@@ -58,15 +58,19 @@ def _is_sealed(link: Link) -> bool:
     return master.describe() is not None and master.log.look().sealed is not None
 
 
-def links_of(composition: Composition, specs: Sequence[QuerySpec]) -> list[Link]:
-    """The exchanges of some queries, and those that the user has made."""
+def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: bool) -> list[Link]:
+    """The exchanges of some queries, and those that the user has made.
+
+    Args:
+        composition: of the job.
+        specs: the queries.
+        waiting: whether some queries are not built yet: what is read under a uid that no query has belongs to them.
+    """
     places: dict[str, tuple[str, str]] = {
-        one.name: (one.kind, one.path) for one in composition.exchanges.values() if one.readers
+        one.name: (one.kind, one.path) for one in composition.exchanges.values() if waiting and one.readers
     }
     readers: dict[str, dict[str, str]] = {
-        # What is read under a uid that no query has yet belongs to one that is built later.
-        one.name: dict.fromkeys(one.readers, "") if composition.gates else {}
-        for one in composition.exchanges.values()
+        one.name: dict.fromkeys(one.readers, "") if waiting else {} for one in composition.exchanges.values()
     }
     for spec in specs:
         for operator in spec.operators:
@@ -146,7 +150,7 @@ class LateQueries:
         run.begin_late(self._recording(run))
 
     def _recording(self, run: QueryRun) -> Callable[[], None]:
-        links = links_of(self._composition, [run.spec])
+        links = links_of(self._composition, [run.spec], waiting=False)
 
         def record() -> None:
             self._exchanges.add(links)

@@ -108,8 +108,8 @@ def start_job(
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         memory = JobMemory.read(ledger)
         specs, gated = opened(composition, memory)
-        checked_graph(composition, specs, gated, memory)
-        links = links_of(composition, specs)
+        graph = checked_graph(composition, specs, gated, memory)
+        links = links_of(composition, specs, waiting=bool(gated))
         context = replace(context, consumers=consumers_of(links, ledger.uri))
         past = (
             nothing_recalled(memory)
@@ -125,11 +125,15 @@ def start_job(
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
-        exchanges = Exchanges(links, context, lambda query: _has_finished(query, memory, coordinator))
+        exchanges = Exchanges(
+            links, context, lambda query: _has_finished(query, memory, coordinator), gated=bool(gated)
+        )
         late = LateQueries(composition, memory, context, writer, exchanges)
         ended = frozenset(uid for gate in gated for uid in gate.after if memory.of(uid).finished)
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
-        coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals, exchanges, gates)
+        coordinator = Coordinator(
+            context, ledger, runs, memory.next_checkpoint_id, finals, exchanges, gates, graph.producers
+        )
         late.coordinator = coordinator
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if halted:
@@ -211,7 +215,7 @@ def _needs_spark(run: QueryRun, *, drained: bool) -> bool:
     """
     if run.state is not State.CREATED or run.input_done:
         return False
-    if run.spec.natives and drained:
+    if drained and run.may_end_by_drain:
         run.resume_drain()
         return run.unsettled
     return True

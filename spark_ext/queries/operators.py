@@ -12,6 +12,7 @@ from typing import Any
 from spark_ext.errors import ConfigurationError
 from spark_ext.options import Options
 from spark_ext.sinks.contract import TwoPhaseCommitSink
+from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import ChannelSource
 from spark_ext.spark import formats
 
@@ -25,6 +26,12 @@ def is_source(name: str) -> bool:
         ConfigurationError: a source of this name was defined and never registered.
     """
     return _source_type(name) is not None
+
+
+def is_aligned(name: str) -> bool:
+    """Whether a format is a source that ends when what feeds it has ended, and not by a drain."""
+    found = formats.find(name)
+    return found is not None and issubclass(found, AlignedSource)
 
 
 def is_sink(name: str) -> bool:

@@ -386,6 +386,8 @@ class QueryRun(ObservedQuery):
         """
         if not self.spec.natives or self._state.ended or self._restarts.draining or self._restarts.stopping:
             return
+        if not self._exchanges_ended:
+            return  # they end by themselves, once those who feed them have
         runs = self._live or self._starting
         try:
             settled = not runs and not self.unsettled
@@ -396,6 +398,16 @@ class QueryRun(ObservedQuery):
             self._worker.do("stop", self._query.stop, self._drain_stopped)
         elif settled and self._state is not State.FINISHING:
             self._become(State.FINISHING, "drained")
+
+    @property
+    def _exchanges_ended(self) -> bool:
+        """Whether all sources that read what other queries write have been read to their end, by the last commit."""
+        return self.spec.fed.issubset(self.position.ended_sources)
+
+    @property
+    def may_end_by_drain(self) -> bool:
+        """Whether a drain ends the query where it is: it has sources of Spark's own, and no others that still run."""
+        return bool(self.spec.natives) and self._exchanges_ended
 
     def resume_drain(self) -> None:
         """A drain was in force before this start: the query runs the epoch that is planned, and no other."""

@@ -59,6 +59,11 @@ class QuerySpec:
     """Whether its input ends with what is there when it starts; for Spark's own sources."""
 
     @property
+    def fed(self) -> frozenset[str]:
+        """Uids of the sources that read what other queries of the job write."""
+        return frozenset(source.uid for source in self.sources if operators.is_aligned(source.format))
+
+    @property
     def operators(self) -> tuple[OperatorSpec, ...]:
         """Everything with a uid in this query."""
         return (*self.sources, *self.ends, *((self.sink,) if self.sink else ()))

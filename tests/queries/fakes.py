@@ -236,6 +236,7 @@ class Bench:
         folder: for the state directory.
         natives: descriptions of Spark's own sources in the query.
         sources: uids of channel sources.
+        fed: uids of sources that read exchanges.
         available_now: the query's trigger.
         query: its uid.
         around: another query's bench, whose job this query belongs to.
@@ -249,6 +250,7 @@ class Bench:
         *,
         natives: Sequence[str] = (),
         sources: Sequence[str] = ("in",),
+        fed: Sequence[str] = (),
         available_now: bool = False,
         query: str = "q",
         around: Bench | None = None,
@@ -262,7 +264,8 @@ class Bench:
         self.spec = QuerySpec(
             query,
             None,  # type: ignore[arg-type]
-            tuple(OperatorSpec(uid, "fake", {}) for uid in sources),
+            tuple(OperatorSpec(uid, "fake", {}) for uid in sources)
+            + tuple(OperatorSpec(uid, "exchange", {}) for uid in fed),
             (),
             tuple(natives),
             None,

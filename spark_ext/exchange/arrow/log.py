@@ -25,6 +25,7 @@ from spark_ext.datafiles.exclusive import put_if_absent, replace, writer_of
 from spark_ext.errors import CommitError, StateError
 from spark_ext.exchange.contract import Decide, ExchangeLog
 from spark_ext.exchange.entries import Entry, LogState
+from spark_ext.model.commits import not_the_target
 
 SPAN: Final = 100
 """A state is stored after each so many entries."""
@@ -86,6 +87,7 @@ class ArrowLog(ExchangeLog):
                 self._file(number).unlink(missing_ok=True)
                 self._open()
                 continue
+            self._refuse_gap(number)
             self._keep(number, entry)
             self._state = state.after(entry)
             if (number + 1) % self._span == 0:
@@ -97,6 +99,13 @@ class ArrowLog(ExchangeLog):
             kept="everything that was committed",
             do="find out what else writes to this exchange: it has one producer",
         )
+
+    def _refuse_gap(self, number: int) -> None:
+        """After a write: the entry before must be there still, unless it was released meanwhile."""
+        if not number or self._file(number - 1).exists() or self._released() >= number:
+            return
+        self._file(number).unlink(missing_ok=True)
+        raise not_the_target(f"entry {number - 1} of its log is gone", self._who)
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.errors import StateError
 from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.exchange.positions import Piece
@@ -142,7 +143,7 @@ class ArrowReader(ExchangeReader):
         """See `ExchangeReader.read`."""
         import pyarrow as pa
 
-        with pa.memory_map(str(self._folder / piece.segment)) as source:
+        with self._opened(piece.segment) as source:
             file = pa.ipc.open_file(source)
             skip, left = piece.skip, piece.rows
             for number in range(piece.first, piece.first + piece.batches):
@@ -155,6 +156,20 @@ class ArrowReader(ExchangeReader):
                 yield batch
                 if not left:
                     return
+
+    def _opened(self, name: str) -> pa.MemoryMappedFile:
+        import pyarrow as pa
+
+        try:
+            return pa.memory_map(str(self._folder / name))
+        except FileNotFoundError:
+            raise StateError(
+                f"a segment of the exchange is missing: {name}",
+                operator=f"exchange, folder {self._folder}",
+                kept="nothing of this epoch was committed",
+                do="restore the file from a backup; if there is none, discard the history with job.reset(<the query "
+                "that writes the exchange>, cascade=True)",
+            ) from None
 
 
 def incarnation_of(name: str) -> int | None:

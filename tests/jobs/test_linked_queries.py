@@ -1,0 +1,302 @@
+"""Jobs whose queries are linked by exchanges: what reaches whom, once, over starts, stops, failures and changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.exchange.arrow.master import ArrowMaster
+from spark_ext.exchange.entries import Entry, EntryKind
+from spark_ext.model.lifecycle import State
+from tests.support.jobs import JobHarness, expected
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.job import Job
+
+COUNTS = "40,25"
+
+
+class Diamond:
+    """in -> (pass) -> x -> (double) -> y; x and y -> (join), into the folder `out`."""
+
+    def __init__(self, lab: JobHarness, **given: Any) -> None:
+        self.lab = lab
+        self.job: Job = sx.Job(lab.spark, "diamond", state=lab.folder / "state")
+        source = {"counts": COUNTS, "max_rows_per_epoch": 20, **given.pop("source", {})}
+        x = self.job.exchange("x", partitions=3, key="n", **given)
+        y = self.job.exchange("y", partitions=2, **given)
+        self.job.add("pass", x.write(lab.source("in", **source)))
+        doubled = x.read("to-double").withColumn("n", F.col("n") + 1000)
+        self.job.add("double", y.write(doubled))
+        both = x.read("x-in", max_rows_per_epoch=15).union(y.read("y-in"))
+        lab.add(self.job, both, query="both", out="out")
+
+
+def both(*counts: int) -> list[tuple[str, int]]:
+    """The rows that a diamond writes for these counts."""
+    rows = expected(*counts)
+    return sorted([*rows, *((channel, n + 1000) for channel, n in rows)])
+
+
+def entries(state: Path, name: str) -> list[Entry]:
+    """The entries of an exchange that are not released, in order."""
+    log = ArrowMaster(state / "exchanges" / name, name).log
+    log.look()
+    return [entry for number in log.numbers() if (entry := log.entry(number)) is not None]
+
+
+def test_a_diamond_ends_by_itself_with_each_row_once_and_leaves_nothing(lab: JobHarness) -> None:
+    """One job from all sides: rows, order of the end, what is registered when, what is released, and a second run."""
+    job = Diamond(lab, keep="1 hour").job
+    result = job.run(progress=False)
+    assert result.state is State.FINISHED
+    assert lab.numbers() == both(40, 25)
+    state = lab.folder / "state"
+    log = entries(state, "x")
+    kinds = [entry.kind for entry in log]
+    assert kinds.count(EntryKind.SEAL) == 1 and kinds[-1] is EntryKind.SEAL
+    first = kinds.index(EntryKind.EPOCH)
+    readers = {entry.consumer: entry.query for entry in log[:first] if entry.kind is EntryKind.REGISTER}
+    assert readers == {"to-double": "double", "x-in": "both"}, "before the first epoch of the producer"
+    assert sum(entry.row_count for entry in log) == 65
+    ended = {
+        row["operator"]: row["since"] for row in job.ledger.execution_states().collect() if row["state"] == "FINISHED"
+    }
+    assert ended["pass"] < ended["double"] < ended["both"], "in the order of the flow"
+    named = {segment.name for entry in log for segment in entry.segments}
+    assert named == {path.name for path in (state / "exchanges" / "x" / "data").iterdir()}
+
+    again = Diamond(lab).job.run(progress=False)
+    assert again.state is State.FINISHED and again.rows == 0 and again.epochs == 0
+    assert entries(state, "x") == log, "a start with nothing to do writes nothing"
+
+
+def test_stopped_and_started_again_each_row_is_there_once_and_all_is_released(lab: JobHarness) -> None:
+    """A stop in the middle, then a failure of the producer's reader for good, then a run to the end."""
+    gate = lab.folder / "gate"
+    first = Diamond(lab, source={"gate": str(gate)}).job
+    first.start()
+    until(lambda: len(lab.numbers()) >= 20, "the first epoch has passed both ways")
+    stopped = first.stop()
+    assert stopped.state is State.CANCELED
+    assert not any(entry.kind is EntryKind.SEAL for entry in entries(lab.folder / "state", "x"))
+    # The state directory may be moved: an exchange is known by its name.
+    gate.touch()
+    (lab.folder / "state").rename(lab.folder / "elsewhere")
+    (lab.folder / "elsewhere").rename(lab.folder / "state")
+
+    failing = Diamond(lab, source={"gate": str(gate), "fail_at": 35}).job
+    with pytest.raises(JobFailedError, match="row 35 cannot be read"):
+        failing.run(progress=False)
+
+    assert Diamond(lab).job.run(progress=False).state is State.FINISHED
+    assert lab.numbers() == both(40, 25)
+    for name in ("x", "y"):
+        assert list((lab.folder / "state" / "exchanges" / name / "data").iterdir()) == []
+        assert not any(entry.kind is EntryKind.EPOCH for entry in entries(lab.folder / "state", name))
+
+
+def test_a_drain_ends_the_roots_and_everything_that_they_have_written_arrives(lab: JobHarness) -> None:
+    """F6: the end passes through the exchanges by their seals."""
+    diamond = Diamond(lab, keep="1 hour", source={"live": "true", "rate": 200})
+    diamond.job.start()
+    until(lambda: len(lab.numbers()) >= 20, "rows have passed both ways")
+    result = diamond.job.drain()
+    assert result.state is State.FINISHED
+    written = sum(entry.row_count for entry in entries(lab.folder / "state", "x"))
+    assert len(lab.numbers()) == 2 * written, "not where the drain found them"
+
+
+def test_a_query_behind_another_is_built_when_that_has_finished(lab: JobHarness) -> None:
+    """Its table is not there before. Nothing of it counts until then; a second run reads nothing."""
+
+    def job() -> Job:
+        made = sx.Job(lab.spark, "gated", state=lab.folder / "state")
+        facts = made.exchange("facts", partitions=2)
+        lab.add(made, lab.source("rates", counts="50"), query="dimension", out="dimension")
+        made.add("facts", facts.write(lab.source("in", counts="40,25")))
+        rows = facts.read("facts-in")
+
+        def joined() -> Any:
+            assert len(lab.numbers("dimension")) == 50, "it is complete"
+            table = lab.spark.createDataFrame([(n,) for _, n in lab.numbers("dimension")], "n long")
+            frame = rows.join(table, "n").select("channel", "n", "ts")
+            writer = frame.writeStream.format("folder").option("uid", "joined-out")
+            return writer.option("path", str(lab.folder / "out"))
+
+        return made.add("joined", joined, after="dimension")
+
+    result = job().run(progress=False)
+    assert result.state is State.FINISHED
+    assert [query.uid for query in result.queries] == ["dimension", "facts", "joined"]
+    assert lab.numbers() == expected(40, 25)
+    assert job().run(progress=False).rows == 0
+
+
+def test_a_query_that_cannot_be_built_fails_the_job_by_name(lab: JobHarness) -> None:
+    made = sx.Job(lab.spark, "gated", state=lab.folder / "state")
+    lab.add(made, lab.source("in", counts="5"), query="first", out="out")
+
+    def broken() -> Any:
+        raise ValueError("no such table")
+
+    made.add("second", broken, after="first")
+    with pytest.raises(JobFailedError, match="no such table") as failure:
+        made.run(progress=False)
+    assert "query 'second'" in str(failure.value)
+    assert lab.numbers() == expected(5), "what had finished is not lost"
+
+
+def test_a_reset_takes_those_behind_with_it_or_is_refused(lab: JobHarness) -> None:
+    """A consumer that went on alone would lose the rows that it has read already, or read them twice."""
+    Diamond(lab).job.run(progress=False)
+    with pytest.raises(ConfigurationError, match="would read it again: double, both"):
+        Diamond(lab).job.reset("pass")
+    assert Diamond(lab).job.run(progress=False).rows == 0, "nothing was changed"
+    Diamond(lab).job.reset("pass", "once more", cascade=True)
+    result = Diamond(lab).job.run(progress=False)
+    assert result.state is State.FINISHED
+    assert lab.numbers() == sorted(both(40, 25) * 2), "beside the earlier output"
+
+
+def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> None:
+    """Rows that it has not read are kept; one that comes too late for released rows is refused by name."""
+
+    def job(*readers: str) -> Job:
+        made = sx.Job(lab.spark, "readers", state=lab.folder / "state")
+        x = made.exchange("x", partitions=2)
+        made.add("write", x.write(lab.source("in", counts=COUNTS, gate=str(gate), max_rows_per_epoch=20)))
+        for uid in readers:
+            lab.add(made, x.read(uid), query=f"read-{uid}", out=uid)
+        return made
+
+    gate = lab.folder / "gate"
+    first = job("a", "b")
+    first.start()
+    until(lambda: len(lab.numbers("a")) == len(lab.numbers("b")) == 20, "both have read the first epoch")
+    first.stop()
+    gate.touch()
+    second = job("a").remove("read-b")
+    assert second.run(progress=False).state is State.FINISHED
+    data = lab.folder / "state" / "exchanges" / "x" / "data"
+    assert len(list(data.iterdir())) > 0, "for the one that has left"
+    said = [row["what"] for row in second.ledger.incidents().collect() if row["kind"] == "exchange"]
+    assert said == ["source 'b' of query 'read-b' reads exchange 'x' and is not in the job any more"]
+    with pytest.raises(ConfigurationError, match="source 'a' is part of query 'read-a'"):
+        job("a").forget("x", "a")
+    with pytest.raises(ConfigurationError, match="'c' does not read the exchange; its readers are: 'a', 'b'"):
+        job("a").forget("x", "c")
+    job("a").forget("x", "b")
+    assert job("a").run(progress=False).state is State.FINISHED
+    assert list(data.iterdir()) == []
+    with pytest.raises(StateError, match=r"first 65 rows of exchange 'x' have been released.*source 'c'"):
+        job("a", "c").run(progress=False)
+
+
+def test_x1_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab: JobHarness) -> None:
+    """With `keep`; also when the producer is not in the job any more."""
+
+    def job(*readers: str, producer: bool = True) -> Job:
+        made = sx.Job(lab.spark, "late", state=lab.folder / "state")
+        x = made.exchange("x", partitions=2, keep="1 day")
+        if producer:
+            made.add("write", x.write(lab.source("in", counts=COUNTS)))
+        for uid in readers:
+            lab.add(made, x.read(uid), query=f"read-{uid}", out=uid)
+        return made
+
+    job("a").run(progress=False)
+    assert job("a", "b", producer=False).run(progress=False).state is State.FINISHED
+    assert lab.numbers("b") == expected(40, 25)
+    shutil.rmtree(lab.folder / "state" / "exchanges" / "x")
+    schema = lab.source("in").schema
+    gone = sx.Job(lab.spark, "late", state=lab.folder / "state")
+    lab.add(gone, gone.exchange("x", schema=schema).read("c"), query="read-c", out="c")
+    with pytest.raises(ConfigurationError, match="exchange 'x', which no query of the job writes"):
+        gone.run(progress=False)
+    made = job("a", "b", "c")
+    with pytest.raises(StateError, match="exchange 'x' is gone"):
+        made.run(progress=False)
+
+
+def test_what_cannot_work_is_refused_before_anything_runs(lab: JobHarness) -> None:
+    def made() -> Job:
+        return sx.Job(lab.spark, "refused", state=lab.folder / "state")
+
+    def refused(job: Job, match: str) -> None:
+        with pytest.raises((ConfigurationError, StateError), match=match):
+            job.run(progress=False)
+
+    rows = lab.source("in", counts="5")
+    one = made()
+    x, y = one.exchange("x", schema=rows.schema), one.exchange("y", schema=rows.schema)
+    one.add("a", x.write(y.read("y-in")))
+    one.add("b", y.write(x.read("x-in")))
+    refused(one, "form a cycle: 'a'.*exchange 'x'.*'b'.*exchange 'y'.*'a'")
+
+    two = made()
+    lab.add(two, two.exchange("x", schema=rows.schema).read("x-in"), query="a", out="out")
+    refused(two, "reads exchange 'x', which no query of the job writes")
+
+    three = made()
+    lab.add(three, rows, query="a", out="out")
+    three.add("b", lambda: rows.writeStream, after="c")
+    refused(three, "after query 'c', which is not in the job")
+
+    four = made()
+    with pytest.raises(ConfigurationError, match="exchange 'x' already"):
+        four.exchange("x"), four.exchange("x")
+    with pytest.raises(ConfigurationError, match="columns are not known yet"):
+        four.exchange("z").read("in")
+    with pytest.raises(ConfigurationError, match="key column 'k' is not among"):
+        four.exchange("k", key="k").write(rows)
+    with pytest.raises(ConfigurationError, match=r"available_now.*ends when the query that feeds it has finished"):
+        other = four.exchange("o", schema=rows.schema)
+        four.add("a", other.read("o-in").writeStream.format("folder").option("uid", "f"), available_now=True)
+
+    outside = made()
+    elsewhere = str(lab.folder / "another" / "exchanges" / "x")
+    writer = rows.writeStream.format("exchange_2pc").option("uid", "x").option("path", elsewhere)
+    outside.add("a", writer)
+    refused(outside, "is not an exchange of this job")
+    assert not (lab.folder / "state" / "exchanges").exists()
+
+
+def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarness) -> None:
+    def job(**given: Any) -> Job:
+        made = sx.Job(lab.spark, "changed", state=lab.folder / "state")
+        x = made.exchange("x", **{"partitions": 2, **given})
+        rows = lab.source("in", counts=COUNTS, gate=str(lab.folder / "gate"), max_rows_per_epoch=20)
+        made.add("write", x.write(rows))
+        lab.add(made, x.read("x-in"), query="read", out="out")
+        return made
+
+    first = job()
+    first.start()
+    until(lambda: len(lab.numbers()) == 20, "the first epoch has been read")
+    first.stop()
+    with pytest.raises(ConfigurationError, match="partitions of the exchange is 2, and would be 3 now"):
+        job(partitions=3).run(progress=False)
+    with pytest.raises(ConfigurationError, match="key of the exchange is none, and would be n now"):
+        job(key="n").run(progress=False)
+    about = lab.folder / "state" / "exchanges" / "x" / "exchange.json"
+    text = about.read_text()
+    about.write_text("{}")
+    with pytest.raises(StateError, match="not an exchange of this package, or it is damaged"):
+        job().run(progress=False)
+    about.write_text(json.dumps({**json.loads(text), "id": "another"}))
+    failed = job()
+    with pytest.raises(JobFailedError, match="not the one that was read"):
+        failed.run(progress=False)
+    about.write_text(text)
+    (lab.folder / "gate").touch()
+    assert job(max_in_flight=30, keep="1 s").run(progress=False).state is State.FINISHED, "these may change"
+    assert lab.numbers() == expected(40, 25)
