@@ -13,6 +13,7 @@ import pytest
 import spark_ext as sx
 from spark_ext import masking
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark import jvm
 from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
@@ -30,9 +31,8 @@ def secrets_of_one_test() -> Iterator[None]:
 def spark_of_process() -> Iterator[SparkSession]:
     """The one Spark session of a test process; tests ask for `spark`, which also cleans up after them."""
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
-    # The default one starts two processes, `readlink` and `chmod`, for each file of a checkpoint.
-    manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    conf["spark.sql.streaming.checkpointFileManagerClass"] = manager
+    # As jobs do for their own queries: also for those outside of a job, and for the files of each start.
+    conf[jvm.FILE_MANAGER] = jvm.LOCAL_FILES
     if Path.cwd() == Path(__file__).parents[1]:  # where Spark's `python -m` finds it
         conf["spark.python.daemon.module"] = "tests.support.daemon"
     session = sx.session("spark-ext-tests", master="local[2]", conf=conf)

@@ -12,6 +12,7 @@ from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import jvm
 from spark_ext.spark.checkpoint_directory import clear_unfinished
+from spark_ext.spark.checkpoint_files import cheap_files
 from spark_ext.spark.query_events import Hint, hint_of
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ class SparkQuery:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
-        return writer.start()
+        with cheap_files(self._session, self._checkpoint):
+            return writer.start()
 
     def _named(self, failure: Exception) -> Exception:
         who = f"job '{self._identity.job}', query '{self._spec.uid}'"

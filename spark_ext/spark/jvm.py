@@ -7,9 +7,10 @@ version fails there first.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
@@ -197,6 +198,49 @@ def checkpoint_location(query: StreamingQuery) -> str:
     return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
 
 
+FILE_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+"""A setting of Spark's: the class that reads and writes the files of a checkpoint directory."""
+
+_CHECKPOINTING: Final = "org.apache.spark.sql.execution.streaming.checkpointing."
+
+LOCAL_FILES: Final = _CHECKPOINTING + "FileSystemBasedCheckpointFileManager"
+"""The class that does so without starting a process for each file."""
+
+
+class StartingQuery:
+    """A query that has written no epoch yet, because Spark waits for `QueryEvents.started` to return."""
+
+    def __init__(self, spark: SparkSession, query_id: str) -> None:
+        self._jvm = _jvm(spark)
+        self._execution = spark._jsparkSession.streams().get(query_id).streamingQuery()
+
+    @property
+    def checkpoint(self) -> str:
+        """Its checkpoint directory, as Spark resolved it."""
+        return str(self._execution.resolvedCheckpointRoot())
+
+    @property
+    def file_manager(self) -> str | None:
+        """The class that somebody has set, wherever Spark looks for it; None: Spark chooses."""
+        given = self._execution.sparkSessionForStream().sessionState().newHadoopConf().get(FILE_MANAGER)
+        return None if given is None else str(given)
+
+    def use_local_files(self) -> None:
+        """Let this query alone use `LOCAL_FILES`, by the clone of the session in which it runs its epochs."""
+        clone = self._execution.sparkSessionForStream()
+        clone.conf().set(FILE_MANAGER, LOCAL_FILES)
+        # Spark has made its two logs before anybody could reach the clone; those of asynchronous progress are left.
+        package = getattr(self._jvm, _CHECKPOINTING.rstrip("."))
+        for name, old, kind in (
+            ("offsetLog", self._execution.offsetLog(), "OffsetSeqLog"),
+            ("commitLog", self._execution.commitLog(), "CommitLog"),
+        ):
+            if old.getClass().getName() == _CHECKPOINTING + kind:
+                field = self._execution.getClass().getSuperclass().getDeclaredField(name)
+                field.setAccessible(True)
+                field.set(self._execution, getattr(package, kind)(clone, old.metadataPath().toString(), False))
+
+
 def activate(spark: SparkSession, properties: Any = None) -> None:
     """Make a session the active one of the calling thread.
 
@@ -293,7 +337,24 @@ def wrapped(listener: QueryListener) -> Any:
     """The listener as an object of the JVM, for `spark.streams.addListener`."""
     from pyspark import SparkContext
 
-    return SparkContext._jvm.PythonStreamingQueryListenerWrapper(listener)  # type: ignore[union-attr]
+    streaming = SparkContext._jvm.org.apache.spark.sql.streaming  # type: ignore[union-attr]
+    return streaming.PythonStreamingQueryListenerWrapper(listener)
+
+
+@contextlib.contextmanager
+def listening(spark: SparkSession, events: QueryEvents) -> Iterator[None]:
+    """Pass the events of a session's queries on for the duration of a block."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    streams, listener = spark._jsparkSession.streams(), wrapped(QueryListener(events))
+    streams.addListener(listener)
+    try:
+        yield
+    finally:
+        # Where that fails the JVM has died, which what the block raises says better.
+        with contextlib.suppress(Exception):
+            streams.removeListener(listener)
 
 
 def _jvm(spark: SparkSession) -> Any:
