@@ -20,6 +20,7 @@ NAMES = (
     "delta_commit",
     "delta_throughput",
     "job_overhead",
+    "epoch_files",
     "finish",
     "blocked",
     "channels",
