@@ -12,19 +12,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint
+from spark_ext.checkpoints.unaligned import QueryLook
 from spark_ext.control.events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.finishing import Finishing
+from spark_ext.jobs.periodic import PeriodicCheckpoints
 from spark_ext.jobs.upkeep import Upkeep
-from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.masking import logger
-from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.lifecycle import State, job_state
 from spark_ext.spark.query_events import Hint
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from spark_ext.jobs.exchanges import Exchanges
     from spark_ext.jobs.gates import Gates
     from spark_ext.ledger import Ledger
-    from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 
@@ -87,8 +85,7 @@ class Coordinator:
         """Called when the job has ended, before `done` is set; what they raise is logged."""
         self._look_by: float | None = None
         self._given_up = False
-        self._cut: dict[str, int] = {}
-        self._cut_at = time.monotonic()
+        self._periodic = PeriodicCheckpoints(context, self._take_id)
         self._lock = threading.Lock()
         self._stop_by: float | None = None
         self._watcher: threading.Thread | None = None
@@ -220,11 +217,12 @@ class Coordinator:
         if self._gates is not None and not self.stopping:
             self.runs = (*self.runs, *self._gates.tick(self.runs))
         if self._exchanges is not None:
-            self._exchanges.tick(now, self.offsets)
+            self._exchanges.tick(now, self.looks)
         self._settle()
-        if now - self._cut_at >= self._context.settings.checkpoint_interval / 1000:
-            self._cut_at = now
-            self._checkpoint()
+        if self._exchanges is None or not self._exchanges.links:
+            self._periodic.tick(now, self.runs, None)
+        elif self._exchanges.newest is not None:
+            self._periodic.tick(now, self.runs, self._exchanges.newest)
 
     def _finish(self, run: QueryRun, now: float) -> None:
         uid = run.spec.uid
@@ -265,9 +263,9 @@ class Coordinator:
                 states.append(State.RUNNING)
         return states
 
-    def offsets(self) -> dict[str, LoggedOffsets | None]:
-        """By query, the offsets of its newest committed epoch; None before the first one."""
-        return {run.spec.uid: run.offsets for run in self.runs}
+    def looks(self) -> dict[str, QueryLook]:
+        """A look at each query, from which a cut of the job is taken."""
+        return {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in self.runs}
 
     def _become(self, state: State) -> None:
         if state is not self.state:
@@ -293,34 +291,6 @@ class Coordinator:
         taken = self._next_checkpoint
         self._next_checkpoint += 1
         return taken
-
-    def _checkpoint(self) -> None:
-        """Record a cut. Queries are independent, so their last committed epochs are a consistent one."""
-        cut = {run.spec.uid: run.committed for run in self.runs}
-        running = any(not run.state.ended for run in self.runs)
-        if not running or cut == self._cut or max(cut.values()) < 0:
-            return
-        metadata = CheckpointMetadata(
-            self._context.job,
-            self._context.incarnation.lineage,
-            self._context.incarnation.number,
-            {run.spec.uid: run.metadata() for run in self.runs},
-        )
-        self._context.write_behind.put_soon(
-            CheckpointRow(
-                checkpoint_id=self._take_id(),
-                kind="periodic",
-                query="",
-                epoch=None,
-                status="COMPLETED",
-                lineage=self._context.incarnation.lineage,
-                incarnation=self._context.incarnation.number,
-                metadata=metadata.to_json(),
-                at=datetime.now(timezone.utc),
-                reason="",
-            )
-        )
-        self._cut = cut
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.checkpoints.unaligned import Logged, QueryLook, Taken, Unaligned
 from spark_ext.errors import FencedError, StateError
 from spark_ext.exchange import decisions
-from spark_ext.exchange.consumers import front_of
 from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.positions import Front, rows_before
+from spark_ext.exchange.view import ExchangeView
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.masking import logger
+from spark_ext.model.checkpoint_plan import NotNow
 from spark_ext.model.commits import FenceMark
+from spark_ext.model.cut import release_bound
 from spark_ext.queries.outage import UNREADABLE, Outage
 from spark_ext.queries.worker import Outcome, Worker
 from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster
-    from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.exchange.entries import LogState
-    from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
 
 log = logger("spark_ext.job")
@@ -48,10 +50,6 @@ class Link:
     """Query by the uid of its source; a query that is not built yet is ""."""
 
 
-Offsets = Mapping[str, "LoggedOffsets | None"]
-"""By query, the offsets of its newest committed epoch; None before the first one."""
-
-
 class Exchanges:
     """Registers consumers and releases rows. Its methods are for the coordinator's thread; `tick` does not block.
 
@@ -60,11 +58,25 @@ class Exchanges:
         context: the job's.
         finished: whether a query has finished, be it in the job or not.
         gated: whether there are queries that are not built yet.
+        graph: the job's.
+        older: reads the committed epochs that Spark still has of a query.
     """
 
     def __init__(
-        self, links: Sequence[Link], context: JobContext, finished: Callable[[str], bool], *, gated: bool
+        self,
+        links: Sequence[Link],
+        context: JobContext,
+        finished: Callable[[str], bool],
+        *,
+        gated: bool,
+        graph: JobGraph,
+        older: Callable[[str], Logged],
     ) -> None:
+        self.newest: Taken | None = None
+        """The newest consistent cut of the job; None before the first one, and in a job without exchanges."""
+        self._graph = graph
+        self._unaligned = Unaligned(older)
+        self._views: dict[str, ExchangeView] = {}
         self._gated = gated
         self._links = {link.name: link for link in links}
         self._context = context
@@ -79,8 +91,9 @@ class Exchanges:
         """All exchanges."""
         return tuple(self._links.values())
 
-    def add(self, links: Sequence[Link]) -> None:
+    def add(self, links: Sequence[Link], graph: JobGraph) -> None:
         """A query has been built, and with it more is known."""
+        self._graph = graph
         for link in links:
             known = self._links.get(link.name)
             readers = {**(known.readers if known else {}), **link.readers}
@@ -150,12 +163,12 @@ class Exchanges:
 
     # -- release ------------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float, offsets: Callable[[], Offsets]) -> None:
+    def tick(self, now: float, looks: Callable[[], Mapping[str, QueryLook]]) -> None:
         """Begin to release what is due.
 
         Args:
             now: s, monotonic.
-            offsets: see `Offsets`.
+            looks: at each query, as it is now.
 
         Raises:
             FencedError: a newer incarnation has claimed an exchange.
@@ -164,10 +177,10 @@ class Exchanges:
         self._worker.deliver()
         if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
             self._at = now
-            found = offsets()
+            found = looks()
             self._worker.do("a release of exchanges", lambda: self.release(found), self._released)
 
-    def _released(self, outcome: Outcome[None]) -> None:
+    def _released(self, outcome: Outcome[Taken | None]) -> None:
         if isinstance(outcome.error, UNREADABLE):
             lasting = self._outage.failed(outcome.error, time.monotonic())
             if lasting is not None:
@@ -175,28 +188,40 @@ class Exchanges:
         elif isinstance(outcome.error, FencedError):
             raise outcome.error
         else:
-            outcome.result()
+            self.newest = outcome.result() or self.newest
             self._outage.over()
 
-    def release(self, offsets: Offsets) -> None:
-        """Release what all consumers have committed.
+    def release(self, looks: Mapping[str, QueryLook]) -> Taken | None:
+        """Release what no consumer needs: what lies before the newest consistent cut.
+
+        A cut may be behind what consumers have committed, and a checkpoint may begin from there.
 
         Args:
-            offsets: see `Offsets`.
+            looks: at each query.
+
+        Returns:
+            The cut; None when there is none now.
 
         Raises:
             FencedError: a newer incarnation has claimed an exchange.
             OSError: an exchange cannot be read or written.
         """
-        for link in self._links.values():
-            master = self._master(link)
-            about = master.describe()
-            if about is not None:
-                self._release(link, master, about, offsets)
+        views = {link.name: self._view(link) for link in self._links.values()}
+        there = {name: view for name, view in views.items() if view.look()}
+        if not all(name in there for name in self._graph.exchanges):
+            return None
+        taken = self._unaligned.take(self._graph, looks, there)
+        if isinstance(taken, NotNow):
+            log.debug("job '%s': no cut now, %s", self._context.job, taken)
+            return None
+        bounds = release_bound(self._graph, taken.cut)
+        for name, view in there.items():
+            self._release(name, view, bounds.get(name))
+        return taken
 
-    def _release(self, link: Link, master: ExchangeMaster, about: Descriptor, offsets: Offsets) -> None:
-        state = master.log.look()
-        below, over = self._bound(state, about, offsets)
+    def _release(self, name: str, view: ExchangeView, bound: int | None) -> None:
+        state, about, master = view.state, view.about, view.master
+        below, over = self._bound(name, state, bound)
         below = self._kept(master, state, about.keep, below)
         if below <= state.released or (below - state.released < AT_LEAST and not over):
             return
@@ -210,20 +235,17 @@ class Exchanges:
         master.delete_released()
         reach(FailPoint.EXCHANGE_DELETED)
 
-    def _bound(self, state: LogState, about: Descriptor, offsets: Offsets) -> tuple[int, bool]:
-        """The number below which all consumers have committed everything, and whether they have read to the end."""
+    def _bound(self, name: str, state: LogState, bound: int | None) -> tuple[int, bool]:
+        """The number below which nobody needs anything, and whether the exchange has been read to its end by all."""
         if not state.consumers:
             return 0, False  # nobody reads it yet; who comes later reads all of it
-        fronts = []
-        for uid, query in state.consumers.items():
-            if self._finished(query):
-                continue
-            if query not in offsets:
-                return 0, False  # it is not built yet, or has left the job without a word
-            front = front_of(offsets[query], uid, about.partitions)
-            if front is not None:
-                fronts.append(front.entry)
-        return min(fronts, default=state.last + 1), not fronts and state.sealed is not None
+        known = {reader.uid for _, reader in self._graph.consumers(name)} if bound is not None else set()
+        left = {uid: query for uid, query in state.consumers.items() if uid not in known}
+        if any(not self._finished(query) for query in left.values()):
+            return 0, False  # it is not built yet, or has left the job without a word
+        end = state.last + 1
+        over = state.sealed is not None and (bound is None or bound > state.sealed)
+        return (end if over or bound is None else bound), over
 
     def _kept(self, master: ExchangeMaster, state: LogState, keep: int, below: int) -> int:
         """The bound, lowered by the time for which entries are kept at least."""
@@ -245,6 +267,11 @@ class Exchanges:
     @property
     def _writer(self) -> str:
         return str(self._context.incarnation.number)
+
+    def _view(self, link: Link) -> ExchangeView:
+        if link.name not in self._views:
+            self._views[link.name] = ExchangeView(self._master(link))
+        return self._views[link.name]
 
     def _master(self, link: Link) -> ExchangeMaster:
         if link.name not in self._masters:

@@ -107,6 +107,7 @@ class LateQueries:
         context: the job's.
         writer: of the ledger.
         exchanges: of the job.
+        graph: the job's, as it is at the start.
     """
 
     def __init__(
@@ -116,7 +117,9 @@ class LateQueries:
         context: JobContext,
         writer: LedgerWriter,
         exchanges: Exchanges,
+        graph: JobGraph,
     ) -> None:
+        self._graph = graph
         self._composition = composition
         self._memory = memory
         self._context = context
@@ -138,7 +141,7 @@ class LateQueries:
         spec = self._composition.build(gate, there)
         built = {one.uid for one in there} | {spec.uid}
         waiting = [other for other in self._composition.gates if other.uid not in built]
-        checked_graph(self._composition, [*there, spec], waiting, self._memory)
+        self._graph = checked_graph(self._composition, [*there, spec], waiting, self._memory)
         number = self._context.incarnation.number
         self._rows[spec.uid] = recall_late(self._context.job, self._memory, spec, there, number)
         run = QueryRun(spec, self._context, self._memory.lineage(spec.uid), {})
@@ -151,9 +154,10 @@ class LateQueries:
 
     def _recording(self, run: QueryRun) -> Callable[[], None]:
         links = links_of(self._composition, [run.spec], waiting=False)
+        graph = self._graph
 
         def record() -> None:
-            self._exchanges.add(links)
+            self._exchanges.add(links, graph)
             self._exchanges.register()
             self._writer.append([self._rows[run.spec.uid]])
 

@@ -126,9 +126,14 @@ def start_job(
             if final is not None:
                 finals[spec.uid] = final
         exchanges = Exchanges(
-            links, context, lambda query: _has_finished(query, memory, coordinator), gated=bool(gated)
+            links,
+            context,
+            lambda query: _has_finished(query, memory, coordinator),
+            gated=bool(gated),
+            graph=graph,
+            older=lambda query: _of(query, coordinator).logged(),
         )
-        late = LateQueries(composition, memory, context, writer, exchanges)
+        late = LateQueries(composition, memory, context, writer, exchanges, graph)
         ended = frozenset(uid for gate in gated for uid in gate.after if memory.of(uid).finished)
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
         coordinator = Coordinator(
@@ -149,7 +154,7 @@ def start_job(
         added = listener
         supervisor = coordinator
         coordinator.at_end.append(lambda: spark.streams.removeListener(added))
-        coordinator.at_end.append(lambda: exchanges.release(supervisor.offsets()))
+        coordinator.at_end.append(lambda: exchanges.release(supervisor.looks()))
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
         started = True
@@ -168,6 +173,11 @@ def _has_finished(query: str, memory: JobMemory, coordinator: Coordinator | None
     runs = coordinator.runs if coordinator is not None else ()
     run = next((run for run in runs if run.spec.uid == query), None)
     return memory.of(query).finished if run is None else run.state is State.FINISHED
+
+
+def _of(query: str, coordinator: Coordinator | None) -> QueryRun:
+    assert coordinator is not None
+    return next(run for run in coordinator.runs if run.spec.uid == query)
 
 
 def _older(spark: SparkSession, state: str) -> dict[str, Callable[[], object]]:

@@ -36,6 +36,15 @@ class CheckpointKind(Kind):
     """A user's."""
 
 
+class CheckpointMode(Kind):
+    """How a checkpoint of the whole job was taken."""
+
+    UNALIGNED = "unaligned"
+    """At the newest consistent set of committed epochs; what lies between the queries is in flight."""
+    ALIGNED = "aligned"
+    """Where a barrier has passed all queries: nothing is in flight."""
+
+
 class CheckpointStatus(Kind):
     """A step of a checkpoint; see `model.lifecycle.FinalStep` for those of a final one."""
 
@@ -80,3 +89,5 @@ class IncidentType(Kind):
     """An operator could not be closed."""
     DEFINITION = "definition"
     """A query is no longer what it was when it finished, or a change was accepted."""
+    EXCHANGE = "exchange"
+    """A source that reads an exchange has left the job; its rows are kept."""

@@ -23,7 +23,14 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 
 import pyarrow as pa
 
-from spark_ext.ledger.kinds import CheckpointKind, CheckpointStatus, ControlStatus, FinishedKind, JobEvent
+from spark_ext.ledger.kinds import (
+    CheckpointKind,
+    CheckpointMode,
+    CheckpointStatus,
+    ControlStatus,
+    FinishedKind,
+    JobEvent,
+)
 
 _JSON = "json"
 
@@ -128,6 +135,12 @@ class CheckpointRow(Row):
     """When."""
     reason: str
     """Why it failed; "" otherwise."""
+    mode: Annotated[str | None, CheckpointMode] = None
+    """`unaligned` or `aligned`, of a checkpoint of the whole job; null for one query, and in rows of older releases."""
+    triggered_at: datetime | None = None
+    """When it was begun; null where `mode` is."""
+    rows_in_flight: int | None = None
+    """Rows between its queries, in the exchanges, over all that read them; null where `mode` is, or if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +330,8 @@ def _column(name: str, hint: Any) -> Column:
         if kind == _JSON:
             return Column(name, pa.string(), nullable=True, json=True)
         assert issubclass(kind, Enum)
-        return Column(name, pa.string(), values=tuple(value.value for value in kind))
+        optional = type(None) in get_args(get_args(hint)[0])
+        return Column(name, pa.string(), nullable=optional, values=tuple(value.value for value in kind))
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (part for part in get_args(hint) if part is not type(None))
         return Column(name, _ARROW[inner], nullable=True)
@@ -346,9 +360,9 @@ def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
                     raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not a time in UTC")
         elif it.values:
             for value in values:
-                if value not in it.values:
+                if value not in it.values and not (value is None and it.nullable):
                     raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not one of {', '.join(it.values)}")
-            values = [str(value) for value in values]
+            values = [None if value is None else str(value) for value in values]
         array = pa.array(values, it.arrow)
         if array.null_count and not it.nullable:
             raise ValueError(f"{row_type.__name__}.{it.name} is missing in a row, and is not optional")

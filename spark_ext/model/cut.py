@@ -85,6 +85,9 @@ class QueryLog:
     """Epochs in Spark's commit log, ascending. Spark removes old ones: only a log with epoch 0 is complete."""
     finished: bool = False
     """Its final checkpoint is complete: no epoch follows, and its exchanges are sealed."""
+    sealed: Mapping[str, int] = field(default_factory=dict)
+    """Per exchange that it has sealed, the number of entries there with the seal; one more than those of its last
+    epoch where that is missing."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ def positions(of: Cut) -> dict[tuple[str, str], Position]:
 def _newest_first(node: QueryNode, log: QueryLog) -> Iterator[_State]:
     last = log.epochs[-1] if log.epochs else CommittedEpoch(-1)
     if log.finished:
-        sealed = {exchange: last.writes.get(exchange, 0) + 1 for exchange in node.writes}
+        sealed = {exchange: last.writes.get(exchange, 0) + 1 for exchange in node.writes} | dict(log.sealed)
         yield _State(CutPoint(last.number if log.epochs else None, True), last.reads, sealed)
     for epoch in reversed(log.epochs):
         yield _State(CutPoint(epoch.number), epoch.reads, epoch.writes)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from spark_ext.model.commits import Epoch
 from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
 from spark_ext.queries.observer import EpochObserver, QueryPosition
 from spark_ext.queries.outage import Outage
@@ -114,11 +115,34 @@ class ObservedQuery:
         """Whether the newest committed epoch has all input, and the state is empty."""
         return self.position.input_done
 
-    def metadata(self, position: QueryPosition | None = None) -> QueryMetadata:
+    @property
+    def application(self) -> str:
+        """Under which its target knows its epochs; "" without a sink of ours."""
+        sink = self.spec.sink
+        if sink is None:
+            return ""
+        number = self._context.incarnation.number
+        return Epoch(sink.uid, self.lineage, self.query_id or "", self.committed, number).application
+
+    @property
+    def recent(self) -> tuple[tuple[int, LoggedOffsets], ...]:
+        """The newest committed epochs with their offsets, ascending."""
+        return self._observer.recent
+
+    def logged(self) -> list[tuple[int, LoggedOffsets]]:
+        """All committed epochs that Spark still has, ascending; for any thread.
+
+        Raises:
+            OSError: Spark's log cannot be read.
+        """
+        return self._observer.logged()
+
+    def metadata(self, position: QueryPosition | None = None, *, finished: bool | None = None) -> QueryMetadata:
         """The query's part of a checkpoint.
 
         Args:
             position: where; None: at its newest committed epoch.
+            finished: whether it had finished there; None: by its state.
         """
         at = position or self.position
         return query_metadata(
@@ -126,7 +150,7 @@ class ObservedQuery:
             at.query_id,
             None if at.epoch < 0 else at.epoch,
             at.offsets,
-            finished=self._state is State.FINISHED or at.input_done,
+            finished=self._state is State.FINISHED or at.input_done if finished is None else finished,
             restored=self._had_finished,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -43,6 +44,9 @@ class QueryPosition:
         return frozenset(uid for uid, offset in offsets.items() if offset.ended)
 
 
+RECENT = 128
+"""So many committed epochs are remembered with their offsets, for the cuts of checkpoints."""
+
 LIST_EVERY = 1.0
 """How often commits are listed, which finds those beyond a gap: Spark removes old ones from its log, s."""
 
@@ -77,11 +81,26 @@ class EpochObserver:
         self._position = QueryPosition()
         self._clock = clock
         self._listed_at = clock()
+        self._recent: deque[tuple[int, LoggedOffsets]] = deque(maxlen=RECENT)
 
     @property
     def position(self) -> QueryPosition:
         """How far the query had come at the last look."""
         return self._position
+
+    @property
+    def recent(self) -> tuple[tuple[int, LoggedOffsets], ...]:
+        """The newest committed epochs whose offsets were seen, ascending."""
+        return tuple(self._recent)
+
+    def logged(self) -> list[tuple[int, LoggedOffsets]]:
+        """All committed epochs that Spark still has, ascending.
+
+        Raises:
+            OSError: Spark's log cannot be read.
+        """
+        found = ((epoch, self._log.offsets(epoch)) for epoch in self._log.commits())
+        return [(epoch, offsets) for epoch, offsets in found if offsets is not None]
 
     def restore(self, known: tuple[str, int] | None, who: str) -> None:
         """Read what earlier runs have left: the facts from which this one continues.
@@ -95,6 +114,7 @@ class EpochObserver:
         """
         left = checkpoint_directory.look(self._log, known, who, self._spec.uid)
         self._move(QueryPosition(left.query_id, left.committed, left.offsets))
+        self._remember(left.committed, left.offsets)
         self.history.begin_after(left.committed)
         # What an earlier run had committed and not written down when it ended: history has no gaps. Spark may have
         # removed the offsets of old epochs.
@@ -109,6 +129,7 @@ class EpochObserver:
         """
         query_id, epoch = known
         self._move(QueryPosition(query_id, epoch, self._log.offsets(epoch)))
+        self._remember(epoch, self.position.offsets)
 
     def started(self, query_id: str) -> None:
         """Spark has started the query under this id."""
@@ -155,12 +176,18 @@ class EpochObserver:
         between = {epoch: self._log.offsets(epoch) for epoch in range(before + 1, newest)}
         for epoch in range(before + 1, newest + 1):
             # Epochs that Spark has removed are known to be committed, and their offsets are not known any more.
-            self.history.committed(epoch, logged if epoch == newest else between[epoch])
+            offsets = logged if epoch == newest else between[epoch]
+            self.history.committed(epoch, offsets)
+            self._remember(epoch, offsets)
         self._move(replace(self._position, epoch=newest, offsets=logged))
         flags = channel_flags(logged, self._flagged, self._row(self._position), datetime.now(timezone.utc))
         for flag in flags:
             self._flagged[flag.source] = flag.sequence
         return flags
+
+    def _remember(self, epoch: int, offsets: LoggedOffsets | None) -> None:
+        if offsets is not None:
+            self._recent.append((epoch, offsets))
 
     def _newest_commit(self) -> int:
         """The newest committed epoch, by one lookup per epoch; by a listing when the next one may have been removed."""

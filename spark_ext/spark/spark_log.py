@@ -49,6 +49,10 @@ class SparkLog:
         """The newest epoch that was committed."""
         return max(self._epochs("commits"), default=None)
 
+    def commits(self) -> list[int]:
+        """The committed epochs that Spark still has, ascending."""
+        return sorted(self._epochs("commits"))
+
     def is_committed(self, epoch: int) -> bool:
         """Whether `commits/<epoch>` exists: a single lookup, no listing."""
         if self._local is not None:

@@ -73,6 +73,9 @@ class GatedJob:
     def wake(self) -> None:
         self.a.context.wake.set()
 
+    def state(self) -> State:
+        return self.coordinator.state
+
     def finished(self) -> list[str]:
         """Queries in the order in which they have finished."""
         return [row.operator for row in self.a.rows(ExecutionStateRow) if row.state == "FINISHED" and row.operator]
@@ -86,10 +89,10 @@ def test_a_query_is_built_when_the_other_has_finished_and_the_job_waits_for_it(t
     job.a.query.commit(position(ended=True))
     until(lambda: job.b.run.state is State.RUNNING, "the start of b")
     assert job.recorded == ["b"] and job.gates.uids == ()
-    assert job.coordinator.state is State.RUNNING
+    assert job.state() is State.RUNNING
     job.b.query.commit(position("b-in", ended=True))
     assert job.coordinator.join(END)
-    assert job.coordinator.state is State.FINISHED
+    assert job.state() is State.FINISHED
     assert job.finished() == ["a", "c", "b"], "c had all its input first: queries finish in the order of the flow"
 
 

@@ -1,0 +1,92 @@
+"""An exchange as the coordinator sees it: which entries the epochs of its producer have brought, and their rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from spark_ext.exchange.entries import EntryKind, LogState
+from spark_ext.exchange.positions import Front, rows_before
+
+if TYPE_CHECKING:
+    from spark_ext.exchange.contract import ExchangeMaster
+    from spark_ext.exchange.descriptor import Descriptor
+
+
+class ExchangeView:
+    """Follows the log of an exchange; a further look reads only what is new. For one thread.
+
+    Args:
+        master: of the exchange.
+    """
+
+    def __init__(self, master: ExchangeMaster) -> None:
+        self.master = master
+        self._about: Descriptor | None = None
+        self._state = LogState()
+        self._next = -1
+        self._brought: dict[str, tuple[list[int], list[int]]] = {}
+        """By application, epochs and the numbers of their entries, both ascending."""
+
+    @property
+    def state(self) -> LogState:
+        """The state of the log at the last look."""
+        return self._state
+
+    @property
+    def about(self) -> Descriptor:
+        """What it is; known after a look that returned True."""
+        assert self._about is not None
+        return self._about
+
+    def look(self) -> bool:
+        """Read what is new; returns whether the exchange exists.
+
+        Raises:
+            StateError: it is damaged.
+            OSError: it cannot be read.
+        """
+        self._about = self.master.describe()
+        if self._about is None:
+            return False
+        log = self.master.log
+        self._state = log.look()
+        for number in range(max(self._next, self._state.released), self._state.last + 1):
+            entry = log.entry(number)
+            if entry is None:
+                continue
+            if entry.after is not None:
+                self._abandon(entry.after)
+            if entry.kind is EntryKind.EPOCH:
+                epochs, numbers = self._brought.setdefault(entry.application, ([], []))
+                epochs.append(entry.epoch)
+                numbers.append(number)
+        self._next = self._state.last + 1
+        return True
+
+    def _abandon(self, after: int) -> None:
+        for epochs, numbers in self._brought.values():
+            kept = bisect_right(numbers, after)
+            del epochs[kept:], numbers[kept:]
+
+    def entries_upto(self, application: str, epoch: int) -> int:
+        """How many entries belong to the epochs of a producer up to this one; the seal is not among them."""
+        epochs, numbers = self._brought.get(application, ([], []))
+        place = bisect_right(epochs, epoch)
+        # What is released lies before a cut that was taken from looks as old as these at most, so it belongs to any
+        # epoch that a cut can still contain.
+        return max(numbers[place - 1] + 1 if place else 0, self._state.released if epoch >= 0 else 0)
+
+    def rows_between(self, begin: Front, end: int) -> int | None:
+        """Visible rows from a position to the entry before `end`; None when they are not known any more.
+
+        Raises:
+            OSError: the log cannot be read.
+        """
+        none = (0,) * len(begin.rows)
+        first = Front(max(begin.entry, self._state.released), begin.rows)
+        try:
+            upto = rows_before(self.master.log.entry, self._state, Front(max(end, first.entry), none))
+            return max(0, upto - rows_before(self.master.log.entry, self._state, first))
+        except KeyError:
+            return None

@@ -1,0 +1,88 @@
+"""The periodic checkpoint of a job: a row of the ledger that says how far every query had come, consistently."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
+from spark_ext.model.cut import CutPoint
+from spark_ext.queries.observer import QueryPosition
+
+if TYPE_CHECKING:
+    from spark_ext.checkpoints.unaligned import Taken
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+
+
+class PeriodicCheckpoints:
+    """Writes the rows, behind the epochs. For the coordinator's thread.
+
+    Args:
+        context: the job's.
+        take_id: the next checkpoint's id.
+    """
+
+    def __init__(self, context: JobContext, take_id: Callable[[], int]) -> None:
+        self._context = context
+        self._take_id = take_id
+        self._last: dict[str, CutPoint] = {}
+        self._at = time.monotonic()
+
+    def tick(self, now: float, runs: Sequence[QueryRun], taken: Taken | None) -> None:
+        """Record a checkpoint when one is due.
+
+        Args:
+            now: s, monotonic.
+            runs: the queries.
+            taken: the newest cut of a job whose queries are linked; None: they are independent, so the last committed
+                epochs of all are a consistent cut.
+        """
+        if now - self._at < self._context.settings.checkpoint_interval / 1000:
+            return
+        self._at = now
+        points = {run.spec.uid: _point(run, taken) for run in runs}
+        running = any(not run.state.ended for run in runs)
+        if not running or points == self._last or all(point.epoch is None for point in points.values()):
+            return
+        self._record({run.spec.uid: _part(run, points[run.spec.uid], taken) for run in runs}, taken)
+        self._last = points
+
+    def _record(self, queries: dict[str, QueryMetadata], taken: Taken | None) -> None:
+        incarnation, at = self._context.incarnation, datetime.now(timezone.utc)
+        metadata = CheckpointMetadata(self._context.job, incarnation.lineage, incarnation.number, queries)
+        self._context.write_behind.put_soon(
+            CheckpointRow(
+                checkpoint_id=self._take_id(),
+                kind="periodic",
+                query="",
+                epoch=None,
+                status="COMPLETED",
+                lineage=incarnation.lineage,
+                incarnation=incarnation.number,
+                metadata=metadata.to_json(),
+                at=at,
+                reason="",
+                mode=CheckpointMode.UNALIGNED.value,
+                triggered_at=at if taken is None else taken.at,
+                rows_in_flight=0 if taken is None else taken.rows_in_flight,
+            )
+        )
+
+
+def _point(run: QueryRun, taken: Taken | None) -> CutPoint:
+    if taken is None or run.spec.uid not in taken.cut.points:
+        return CutPoint(run.committed if run.committed >= 0 else None, run.input_done)
+    return taken.cut.points[run.spec.uid]
+
+
+def _part(run: QueryRun, point: CutPoint, taken: Taken | None) -> QueryMetadata:
+    uid = run.spec.uid
+    if taken is None or uid not in taken.cut.points:
+        return run.metadata()
+    at = QueryPosition(run.query_id, -1 if point.epoch is None else point.epoch, taken.offsets[uid], point.finished)
+    return run.metadata(at, finished=point.finished)

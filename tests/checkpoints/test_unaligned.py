@@ -1,0 +1,139 @@
+"""Cuts of a job from real logs of exchanges: what the looks allow, what is in flight, what may be released."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ext.checkpoints.unaligned import Logged, QueryLook, Taken, Unaligned
+from spark_ext.exchange import decisions
+from spark_ext.exchange.arrow.master import ArrowMaster
+from spark_ext.exchange.entries import Run, Segment
+from spark_ext.exchange.view import ExchangeView
+from spark_ext.model.checkpoint_plan import NotNow, Reason
+from spark_ext.model.commits import Claim, Epoch, FenceMark
+from spark_ext.model.cut import CutPoint, Position, release_bound
+from spark_ext.model.dag import JobGraph, QueryNode, Reader
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import Running, SourceOffset
+from tests.support.exchanges import descriptor
+
+GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("b", (Reader("x", "x-in"),))))
+
+
+class Producer:
+    """A query `a` that writes the exchange `x` of two partitions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.master = ArrowMaster(folder / "x", "exchange 'x'")
+        self.master.register(descriptor("x", partitions=2))
+        claim = Claim("x", "lab", "job-id", 1, 1, start=7)
+        self.master.log.append(lambda state: decisions.claim_entry(state, claim, "x", 0), "1")
+
+    def epoch(self, number: int) -> Epoch:
+        return Epoch("x", 1, "query-id", number, 1, start=7)
+
+    def write(self, number: int, *rows: int) -> int:
+        """An epoch with so many rows in each partition; returns the number of its entry."""
+        runs = tuple(Run(partition, 0, 1, count) for partition, count in enumerate(rows))
+        segments = [Segment(f"{number}.arrow", 100, runs)]
+        written = self.master.log.append(
+            lambda state: decisions.epoch_entry(state, self.epoch(number), segments, 2, "x", 0), "1"
+        )
+        assert written is not None
+        return written.last
+
+    def seal(self, number: int) -> int:
+        written = self.master.log.append(lambda state: decisions.seal_entry(state, self.epoch(number), "x", 0), "1")
+        assert written is not None
+        return written.last
+
+    def look(self, *epochs: int, finished: bool = False) -> QueryLook:
+        return QueryLook(self.epoch(0).application, tuple((epoch, logged(epoch)) for epoch in epochs), finished)
+
+
+def logged(epoch: int, *positions: list[int], ended: bool = False) -> LoggedOffsets:
+    running = {str(partition): Running(at) for partition, at in enumerate(positions)}
+    offset = SourceOffset("x-in", running=running, ended=ended).to_json()
+    return LoggedOffsets(epoch, {}, (offset,) if positions or ended else ())
+
+
+def reader(*epochs: LoggedOffsets, finished: bool = False) -> QueryLook:
+    return QueryLook("", tuple((one.epoch, one) for one in epochs), finished)
+
+
+def take(producer: Producer, older: Logged = (), **looks: QueryLook) -> Taken | NotNow:
+    view = ExchangeView(producer.master)
+    assert view.look()
+    return Unaligned(lambda query: older).take(GRAPH, looks, {"x": view})
+
+
+def test_a_consumer_that_has_read_what_spark_has_not_committed_steps_back(tmp_path: Path) -> None:
+    """The sink commits a little before Spark does. What lies between the two queries is in flight."""
+    producer = Producer(tmp_path)
+    first, second, third = producer.write(0, 5, 3), producer.write(1, 4, 4), producer.write(3, 1, 0)
+    epochs = [
+        logged(0, [first + 1, 0], [first + 1, 0]),
+        logged(1, [second, 2], [second, 4]),
+        logged(2, [third + 1, 0], [third + 1, 0]),
+    ]
+    taken = take(producer, a=producer.look(0, 1, 2), b=reader(*epochs))
+    assert isinstance(taken, Taken)
+    assert taken.cut.points == {"a": CutPoint(2), "b": CutPoint(1)}, "epoch 2 of the producer had no rows"
+    assert taken.offsets["b"] == epochs[1]
+    assert taken.rows_in_flight == 2, "of partition 0"
+    assert release_bound(GRAPH, taken.cut) == {"x": second}, "the entry in which the consumer stands"
+    taken = take(producer, a=producer.look(0, 1, 2, 3), b=reader(*epochs))
+    assert isinstance(taken, Taken)
+    assert taken.cut.points["b"] == CutPoint(2) and taken.rows_in_flight == 0
+
+
+def test_a_step_back_beyond_what_is_remembered_reads_sparks_log(tmp_path: Path) -> None:
+    """After a restart only the newest epoch is remembered."""
+    producer = Producer(tmp_path)
+    first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
+    ahead = logged(7, [second + 1, 0], [second + 1, 0])
+    behind = logged(6, [first + 1, 0], [first + 1, 0])
+    looks = {"a": producer.look(0), "b": reader(ahead)}
+    taken = take(producer, [(6, behind), (7, ahead)], **looks)
+    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(6)
+    assert take(producer, [(7, ahead)], **looks) == NotNow(Reason.FORGOTTEN, "b"), "Spark has removed it"
+
+
+def test_the_seal_belongs_to_a_cut_in_which_the_producer_has_finished(tmp_path: Path) -> None:
+    """Entries such as the claim of a later start may lie between the last epoch and the seal."""
+    producer = Producer(tmp_path)
+    first = producer.write(0, 5, 3)
+    mark = FenceMark(1, 7)
+    producer.master.log.append(lambda state: decisions.register_entry(state, "late", "c", 0), "1")
+    producer.seal(0)
+    producer.master.log.append(lambda state: decisions.release_entry(state, 1, 0, mark, "x", 0), "1")
+    done = [logged(0, [first + 1, 0], [first + 1, 0]), logged(1, ended=True)]
+    taken = take(producer, a=producer.look(0), b=reader(*done))
+    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(0), "the final checkpoint is not complete"
+    taken = take(producer, a=producer.look(0, finished=True), b=reader(*done))
+    assert isinstance(taken, Taken)
+    assert taken.cut.points == {"a": CutPoint(0, True), "b": CutPoint(1)}
+    taken = take(producer, a=producer.look(0, finished=True), b=reader(*done, finished=True))
+    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(1, True)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_is_released_still_counts_as_written(tmp_path: Path, finished: bool) -> None:
+    """A view that begins after a release does not see the entries of earlier epochs."""
+    producer = Producer(tmp_path)
+    first = producer.write(0, 5, 3)
+    mark = FenceMark(1, 7)
+    producer.master.log.append(lambda state: decisions.release_entry(state, first + 1, 8, mark, "x", 0), "1")
+    producer.master.delete_released()
+    second = producer.write(1, 2, 2)
+    if finished:
+        producer.seal(1)
+    here = logged(4, [first + 1, 0], [first + 1, 0])
+    taken = take(producer, a=producer.look(0), b=reader(here))
+    assert isinstance(taken, Taken) and taken.cut.points == {"a": CutPoint(0), "b": CutPoint(4)}
+    taken = take(producer, a=producer.look(0, 1, finished=finished), b=reader(here))
+    assert isinstance(taken, Taken) and taken.rows_in_flight == 4
+    (part,) = taken.cut.in_flight
+    assert part.begin == Position.behind(first + 1) and part.end > second
