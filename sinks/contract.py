@@ -131,6 +131,10 @@ class TwoPhaseCommitSink(Connector):
     requires_finalization: ClassVar[bool] = False
     """Whether the final checkpoint has to wait for `is_finalized`."""
 
+    records_barriers: ClassVar[bool] = False
+    """Whether `commit` is also called for an epoch without rows that carries the barrier of an aligned checkpoint
+    (`Epoch.barrier`), because the target records it."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         self.given = dict(options)
         self.options = self.options_type.parse(self.name(), options)
@@ -199,6 +203,15 @@ class TwoPhaseCommitSink(Connector):
 
     def validate(self, schema: StructType) -> None:
         """Refuse what can be refused before the query starts: a missing target, a type that does not fit."""
+
+    def on_checkpoint_completed(self, checkpoint: int) -> None:
+        """An aligned checkpoint of the job is complete. At least once per checkpoint while the job runs.
+
+        Called in the driver, on an instance of its own; what it raises is recorded, and changes nothing.
+        """
+
+    def on_checkpoint_aborted(self, checkpoint: int) -> None:
+        """An aligned checkpoint of the job was given up; the next one does not depend on it. Called as above."""
 
     def is_finalized(self, epoch: Epoch) -> bool:
         """Whether nothing is left to be done for this and all earlier epochs; asked if `requires_finalization`.

@@ -23,6 +23,8 @@ class Together:
     """By channel id."""
     finished: bool = False
     """Whether all of them end there."""
+    barrier: int = 0
+    """The barrier of an aligned checkpoint that is there; the epoch ends with it. 0: there is none."""
 
 
 class AlignedSource(ChannelSource):

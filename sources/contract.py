@@ -246,6 +246,15 @@ class ChannelSource(Connector):
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Acknowledge, delete or move what is safe now. At least once; never before the rows are safe."""
 
+    def on_checkpoint_completed(self, checkpoint: int) -> None:
+        """An aligned checkpoint of the job is complete. At least once per checkpoint while the job runs.
+
+        Called in the driver, on an instance of its own; what it raises is recorded, and changes nothing.
+        """
+
+    def on_checkpoint_aborted(self, checkpoint: int) -> None:
+        """An aligned checkpoint of the job was given up; the next one does not depend on it. Called as above."""
+
     def is_finalized(self) -> bool:
         """Whether nothing is left to be done outside; asked at the end of input if `requires_finalization`."""
         return True

@@ -147,7 +147,7 @@ class ExchangeSource(AlignedSource):
         if not step.moved:
             return None
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
-        return Together(ends, step.sealed)
+        return Together(ends, step.sealed, step.barrier or 0)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

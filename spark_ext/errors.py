@@ -196,6 +196,12 @@ class CommitError(TransientError):
     """False if the target itself has asked not to be called again soon: no further attempt is made in this epoch."""
 
 
+class CheckpointError(TransientError):
+    """A checkpoint of the job was refused or aborted. The job continues, and the next one decides anew."""
+
+    code = "CHECKPOINT"
+
+
 class JobFailedError(SparkExtError):
     """A job ended in FAILED.
 

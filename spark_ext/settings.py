@@ -23,6 +23,10 @@ class JobSettings(BaseModel):
     """Minimum time between the starts of two data epochs of a query; 0: none. The end of input never waits."""
     checkpoint_interval: Milliseconds = 10_000
     """How often a consistent checkpoint of the job is recorded in the ledger."""
+    checkpoint_timeout: Milliseconds = 600_000
+    """How long an aligned checkpoint may take; it is then aborted."""
+    tolerable_failed_checkpoints: int | None = Field(default=None, ge=0)
+    """How many aligned checkpoints in a row may fail before the job fails; None: any number."""
     restart_attempts: int = Field(default=3, ge=0)
     """Maximum consecutive restarts of a query without a committed epoch."""
     restart_backoff: Milliseconds = 100

@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import CommitError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
-from spark_ext.model.query_offsets import final_epochs
+from spark_ext.model.barriers import NO_BARRIER, SourceBarrier, barrier_of
+from spark_ext.model.query_offsets import final_epochs, source_offsets
 from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.runtime.identity import identity_of
 from spark_ext.sinks.runtime.position import Position, remember, remembered
@@ -22,6 +23,8 @@ from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from spark_ext.model.logged_offsets import LoggedOffsets
 
 QUERY_ID = "sql.streaming.queryId"
 EPOCH = "streaming.sql.batchId"
@@ -90,7 +93,8 @@ class EpochWriter(DataSourceStreamArrowWriter):
             )
         prepared = [message.prepared for message in written if message.prepared is not None]
         final = self._sink.requires_finalization and self._is_final(batchId)
-        empty = not prepared and not final
+        barrier = self._barrier(batchId)
+        empty = not prepared and not final and not (self._sink.records_barriers and barrier)
         mine = self._identity
         if empty and not mine.in_job:
             return  # nothing is fenced
@@ -105,6 +109,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
             final=final,
             start=mine.start,
             previous=before.of(self._uid, mine.lineage, query_id) if before else None,
+            barrier=barrier or None,
         )
         if empty:
             tries = attempts(self._sink.options, f"the look at the target of sink '{self._uid}'", reraise=True)
@@ -152,6 +157,19 @@ class EpochWriter(DataSourceStreamArrowWriter):
             return False
         logged = SparkLog(self._identity.checkpoint).offsets(epoch)
         return logged is not None and final_epochs(logged) > 0
+
+    def _barrier(self, epoch: int) -> int:
+        """The barrier with which the epoch ends, by the offsets of it and of the one before; 0: none."""
+        if not self._identity.in_job:
+            return NO_BARRIER
+        log = SparkLog(self._identity.checkpoint)
+        carried = _carried(log.offsets(epoch))
+        return carried if carried and carried > _carried(log.offsets(epoch - 1)) else NO_BARRIER
+
+
+def _carried(logged: LoggedOffsets | None) -> int:
+    offsets = {} if logged is None else source_offsets(logged)
+    return barrier_of([SourceBarrier(uid, offset.barrier, ended=offset.ended) for uid, offset in offsets.items()])
 
 
 class _Counted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_ext.ledger.view import SourceView
+from spark_ext.model.barriers import Checkpoints
 from spark_ext.sources.runtime.planner import Requests
 from spark_ext.spark.registry import Registration
 
@@ -15,6 +16,7 @@ class PlannerView:
     def __init__(self, registration: Registration) -> None:
         self._view = SourceView(registration.state, registration.uid, registration.lineage, query=registration.query)
         self._requests = Requests()
+        self._incarnation = registration.incarnation
 
     def confirmed(self) -> int:
         """The largest s such that the flags of the finishes 1..s are in the ledger."""
@@ -23,6 +25,10 @@ class PlannerView:
     def finished_channels(self, upto: int) -> Iterable[str]:
         """Ids of the channels whose finish has a sequence of at most `upto`."""
         return self._view.finished_channels(upto).keys()
+
+    def barriers(self) -> tuple[Checkpoints, int]:
+        """See `SourceView.checkpoints`."""
+        return self._view.checkpoints(self._incarnation)
 
     def requests(self) -> Requests:
         """Control events in force; the ledger keeps them in the order of their sequence."""

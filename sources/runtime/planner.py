@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.offsets import Finished, Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
+from spark_ext.sources.runtime.planned import planned_sources
 from spark_ext.sources.runtime.stages import OneStage, stages_of
 from spark_ext.sources.runtime.throttle import Throttle
 from spark_ext.spark.registry import PARALLELISM, Registration
@@ -44,6 +46,9 @@ class LedgerView(Protocol):
     def requests(self) -> Requests:
         """Control events in force; looked up at most every 100 ms or so."""
 
+    def barriers(self) -> tuple[Checkpoints, int]:
+        """The aligned checkpoints, and the newest pending one that the source stamps by itself; 0: none."""
+
 
 class NoLedger:
     """The view outside a job: nothing is ever confirmed, so finished channels stay in the offset."""
@@ -59,6 +64,10 @@ class NoLedger:
     def requests(self) -> Requests:
         """None are made."""
         return Requests()
+
+    def barriers(self) -> tuple[Checkpoints, int]:
+        """There are none."""
+        return Checkpoints(), NO_BARRIER
 
 
 @dataclass
@@ -155,15 +164,35 @@ class Planner:
         if following is not None:
             # An epoch of its own, without rows: the next stage begins from what is in the log by then.
             return self._stamped(start, replace(start, stage=following), requests)
+        known, own = self._view.barriers()
+        end = self._data(start, known)
+        if end is not start:
+            self._epoch_at = self._clock()
+        if own > end.barrier and not end.ended:
+            # Also where no data may be read now: nothing holds a barrier up.
+            end = replace(end, barrier=own)
+        return start if end is start else self._stamped(start, self._stages.remembered(start, end), requests)
+
+    def _data(self, start: SourceOffset, known: Checkpoints) -> SourceOffset:
+        """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
         if not self._due() or self._throttle.full():
             return start
         self._discover_more(start)
-        aligned = self._source if isinstance(self._source, AlignedSource) else None
-        end = self._advance(start) if aligned is None else self._advance_together(aligned, start)
-        if end is start:
-            return start
-        self._epoch_at = self._clock()
-        return self._stamped(start, self._stages.remembered(start, end), requests)
+        if not isinstance(self._source, AlignedSource):
+            return self._advance(start)
+        return start if self._waits(start, known) else self._advance_together(self._source, start)
+
+    def _waits(self, start: SourceOffset, known: Checkpoints) -> bool:
+        """Whether the source has delivered a barrier that others of its query have not, and has to stay where it is.
+
+        They are looked up in Spark's log, so the epoch in which all carry it is in the log before any reads on.
+        """
+        if not known.any_pending(NO_BARRIER, start.barrier) or self._registration is None:
+            return False
+        return any(
+            not other.ended and known.any_pending(other.barrier, start.barrier)
+            for other in planned_sources(self._registration.checkpoint).values()
+        )
 
     def _stamped(self, start: SourceOffset, end: SourceOffset, requests: Requests) -> SourceOffset:
         lineage = self._registration.lineage if self._registration else 0
@@ -295,6 +324,7 @@ class Planner:
         self._taken += [(channel, start.sequence + 1 if step.finished else 0) for channel in self._pending]
         self._pending.clear()
         moved = {name: replace(state, at=step.ends[name]) for name, state in channels.items()}
+        start = replace(start, barrier=max(start.barrier, step.barrier))
         if not step.finished:
             return replace(start, running=moved)
         ends = enumerate(moved.items(), start.sequence + 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,13 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.checkpoints.unaligned import QueryLook
 from spark_ext.control.events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
+from spark_ext.jobs.barriers import AlignedCheckpoints, Request
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.periodic import PeriodicCheckpoints
 from spark_ext.jobs.upkeep import Upkeep
 from spark_ext.masking import logger
+from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.model.lifecycle import State, job_state
 from spark_ext.spark.query_events import Hint
 
@@ -54,7 +56,7 @@ class Coordinator:
         finals: final checkpoints that an earlier run left unfinished, by query.
         exchanges: between the queries.
         gates: queries that wait for the end of others.
-        fed_by: the queries whose exchanges a query reads.
+        graph: of the job; None: its queries are independent.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Coordinator:
         finals: dict[str, FinalCheckpoint],
         exchanges: Exchanges | None = None,
         gates: Gates | None = None,
-        fed_by: Callable[[str], Collection[str]] = lambda query: (),
+        graph: JobGraph | None = None,
     ) -> None:
         self.runs = tuple(runs)
         self.state = State.CREATED
@@ -77,7 +79,7 @@ class Coordinator:
         self._finals = dict(finals)
         self._exchanges = exchanges
         self._gates = gates
-        self._fed_by = fed_by
+        self._graph = graph or JobGraph(tuple(QueryNode(run.spec.uid) for run in runs))
         self._finishing: dict[str, Finishing] = {}
         self._upkeep = Upkeep(context, ledger, self._keep_registered)
         self._ending = Ending(context, self._upkeep, lambda: self.state)
@@ -86,6 +88,7 @@ class Coordinator:
         self._look_by: float | None = None
         self._given_up = False
         self._periodic = PeriodicCheckpoints(context, self._take_id)
+        self._aligned = AlignedCheckpoints(context, self._take_id, lambda: self.graph, self._reads)
         self._lock = threading.Lock()
         self._stop_by: float | None = None
         self._watcher: threading.Thread | None = None
@@ -155,6 +158,21 @@ class Coordinator:
         """Wait for the end; returns whether it has come."""
         return self.done.wait(timeout)
 
+    @property
+    def graph(self) -> JobGraph:
+        """The job's graph, as far as its queries are built."""
+        return self._graph if self._exchanges is None else self._exchanges.graph
+
+    def _reads(self, run: QueryRun) -> dict[str, str]:
+        return {reader.uid: reader.exchange for reader in self.graph[run.spec.uid].reads}
+
+    def checkpoint(self) -> Request:
+        """Ask for an aligned checkpoint."""
+        asked = self._aligned.request()
+        if self.done.is_set():
+            self._aligned.end((), "the job has ended")
+        return asked
+
     def hint(self, hint: Hint) -> None:
         """Take an event from Spark's listener thread."""
         for run in self.runs:
@@ -214,8 +232,9 @@ class Coordinator:
                 self._finish(run, now)
         if self._stop_by is not None and now >= self._stop_by:
             self._give_up()
-        if self._gates is not None and not self.stopping:
+        if self._gates is not None and not self.stopping and not self._aligned.under_way:
             self.runs = (*self.runs, *self._gates.tick(self.runs))
+        self._aligned.tick(now, self.runs, () if self._gates is None else self._gates.uids)
         if self._exchanges is not None:
             self._exchanges.tick(now, self.looks)
         self._settle()
@@ -227,7 +246,7 @@ class Coordinator:
     def _finish(self, run: QueryRun, now: float) -> None:
         uid = run.spec.uid
         if uid not in self._finishing:
-            feeding = self._fed_by(uid)
+            feeding = self.graph.producers(uid)
             if any(other.spec.uid in feeding and not other.state.ended for other in self.runs):
                 return  # queries finish in the order of the flow
             final = self._finals.get(uid) or FinalCheckpoint(
@@ -245,6 +264,8 @@ class Coordinator:
                 self._fail(failed.error.within(failed.who))
             elif self._gates is not None and self._gates.failure is not None:
                 self._fail(self._gates.failure)
+            elif self._aligned.failure is not None:
+                self._fail(self._aligned.failure)
         self._become(job_state(self._states()))
 
     def _fail(self, error: SparkExtError) -> None:
@@ -256,10 +277,11 @@ class Coordinator:
     def _states(self) -> list[State]:
         """The states from which the job's follows: a query that is still to be built keeps a job from ending."""
         states = [run.state for run in self.runs]
-        if self._gates is not None:
-            if self._gates.failure is not None:
-                states.append(State.FAILED)
-            elif self._gates.uids and not self.stopping and all(s is State.FINISHED or not s.ended for s in states):
+        failed = (self._aligned.failure, None if self._gates is None else self._gates.failure)
+        if any(failure is not None for failure in failed):
+            states.append(State.FAILED)
+        elif self._gates is not None:
+            if self._gates.uids and not self.stopping and all(s is State.FINISHED or not s.ended for s in states):
                 states.append(State.RUNNING)
         return states
 
@@ -308,6 +330,7 @@ class Coordinator:
         A step that fails, or that hangs in the storage, keeps none of the others from being taken.
         """
         attempt = self._ending.attempt
+        attempt("the end of a checkpoint", lambda: self._aligned.end(self.runs, "the job is ending"))
         attempt("limiting the time of the end", self.stop)
         assert self._stop_by is not None
         by = max(self._stop_by, time.monotonic() + AT_LEAST)

@@ -74,7 +74,8 @@ class Exchanges:
     ) -> None:
         self.newest: Taken | None = None
         """The newest consistent cut of the job; None before the first one, and in a job without exchanges."""
-        self._graph = graph
+        self.graph = graph
+        """The job's, as far as its queries are built."""
         self._unaligned = Unaligned(older)
         self._views: dict[str, ExchangeView] = {}
         self._gated = gated
@@ -93,7 +94,7 @@ class Exchanges:
 
     def add(self, links: Sequence[Link], graph: JobGraph) -> None:
         """A query has been built, and with it more is known."""
-        self._graph = graph
+        self.graph = graph
         for link in links:
             known = self._links.get(link.name)
             readers = {**(known.readers if known else {}), **link.readers}
@@ -208,13 +209,13 @@ class Exchanges:
         """
         views = {link.name: self._view(link) for link in self._links.values()}
         there = {name: view for name, view in views.items() if view.look()}
-        if not all(name in there for name in self._graph.exchanges):
+        if not all(name in there for name in self.graph.exchanges):
             return None
-        taken = self._unaligned.take(self._graph, looks, there)
+        taken = self._unaligned.take(self.graph, looks, there)
         if isinstance(taken, NotNow):
             log.debug("job '%s': no cut now, %s", self._context.job, taken)
             return None
-        bounds = release_bound(self._graph, taken.cut)
+        bounds = release_bound(self.graph, taken.cut)
         for name, view in there.items():
             self._release(name, view, bounds.get(name))
         return taken
@@ -239,7 +240,7 @@ class Exchanges:
         """The number below which nobody needs anything, and whether the exchange has been read to its end by all."""
         if not state.consumers:
             return 0, False  # nobody reads it yet; who comes later reads all of it
-        known = {reader.uid for _, reader in self._graph.consumers(name)} if bound is not None else set()
+        known = {reader.uid for _, reader in self.graph.consumers(name)} if bound is not None else set()
         left = {uid: query for uid, query in state.consumers.items() if uid not in known}
         if any(not self._finished(query) for query in left.values()):
             return 0, False  # it is not built yet, or has left the job without a word

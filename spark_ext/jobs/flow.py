@@ -154,7 +154,7 @@ class LateQueries:
 
     def _recording(self, run: QueryRun) -> Callable[[], None]:
         links = links_of(self._composition, [run.spec], waiting=False)
-        graph = self._graph
+        graph = self._exchanges.graph = self._graph
 
         def record() -> None:
             self._exchanges.add(links, graph)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.control.events import request
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.jobs.barriers import wait_for
 from spark_ext.jobs.changing import forget, reset
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
@@ -350,6 +351,24 @@ class Job:
         if not coordinator.join(timeout):
             return self.stop()
         return self.await_termination()
+
+    def checkpoint(self, timeout: float | None = None) -> int:
+        """Take an aligned checkpoint: a barrier passes all queries, and nothing is in flight between them there.
+
+        It waits for what the exchanges hold at this moment. The job continues meanwhile.
+
+        Args:
+            timeout: seconds to wait; None: as long as it takes, at most the setting `checkpoint_timeout`.
+
+        Returns:
+            Its number; its row in the ledger's `checkpoints` says how far each query had come.
+
+        Raises:
+            CheckpointError: it was refused, because a query does not run, or aborted.
+            TimeoutError: it is not complete yet, and stays under way.
+            StateError: the job has not been started.
+        """
+        return wait_for(self._coordinator_or_raise(starting=True).checkpoint(), timeout)
 
     def reset(self, uid: str, reason: str = "", *, cascade: bool = False) -> None:
         """Discard a query's history: the next start reads all of its input again. Earlier output stays where it is.

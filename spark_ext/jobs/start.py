@@ -136,9 +136,7 @@ def start_job(
         late = LateQueries(composition, memory, context, writer, exchanges, graph)
         ended = frozenset(uid for gate in gated for uid in gate.after if memory.of(uid).finished)
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
-        coordinator = Coordinator(
-            context, ledger, runs, memory.next_checkpoint_id, finals, exchanges, gates, graph.producers
-        )
+        coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals, exchanges, gates, graph)
         late.coordinator = coordinator
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if halted:

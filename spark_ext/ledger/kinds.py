@@ -48,6 +48,8 @@ class CheckpointMode(Kind):
 class CheckpointStatus(Kind):
     """A step of a checkpoint; see `model.lifecycle.FinalStep` for those of a final one."""
 
+    TRIGGERED = "TRIGGERED"
+    """An aligned one is under way."""
     COMPLETED = "COMPLETED"
     FLAGGED = "FLAGGED"
     ACKNOWLEDGED = "ACKNOWLEDGED"
@@ -89,5 +91,7 @@ class IncidentType(Kind):
     """An operator could not be closed."""
     DEFINITION = "definition"
     """A query is no longer what it was when it finished, or a change was accepted."""
+    CHECKPOINT = "checkpoint"
+    """An aligned checkpoint was aborted, or an operator's hook for it has raised."""
     EXCHANGE = "exchange"
     """A source that reads an exchange has left the job; its rows are kept."""

@@ -124,13 +124,14 @@ class CheckpointRow(Row):
     epoch: int | None
     """The query's last epoch in it; null for the whole job, whose metadata has one per query."""
     status: Annotated[str, CheckpointStatus]
-    """`COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`."""
+    """`COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`. An aligned one is
+    `TRIGGERED` before, and again when queries have finished meanwhile."""
     lineage: int
     """Of the query, or of the job."""
     incarnation: int
     """The incarnation that wrote the row."""
     metadata: Json
-    """What is needed to restore it, versioned; only with `COMPLETED`."""
+    """With `COMPLETED` what is needed to restore it, versioned; with `TRIGGERED` the sources that begin it."""
     at: datetime
     """When."""
     reason: str

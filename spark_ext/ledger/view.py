@@ -16,8 +16,9 @@ from spark_ext.delta.failures import child
 from spark_ext.errors import StateError
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.ledger import FOLDER, contiguous
-from spark_ext.ledger.schema import ControlEventRow, FinishedRow, JobRow, from_json_many
+from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, JobRow, from_json_many
 from spark_ext.ledger.tables import LedgerTable
+from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 
 _VOID = frozenset({"rejected", "failed"})
 
@@ -58,6 +59,10 @@ class SourceView:
         control = child(uri, FOLDER, ControlEventRow.table)
         self._finished = _Watched(LedgerTable(finished, FinishedRow, storage_options), min_interval_ms)
         self._control = _Watched(LedgerTable(control, ControlEventRow, storage_options), min_interval_ms)
+        cuts = child(uri, FOLDER, CheckpointRow.table)
+        self._cuts = _Watched(LedgerTable(cuts, CheckpointRow, storage_options), min_interval_ms)
+        self._pending: dict[int, frozenset[str]] = {}
+        self._newest = NO_BARRIER
         self._flags: list[pa.Table] = []
         self._confirmed = 0
         self._events: dict[str, ControlEventRow] = {}
@@ -117,6 +122,37 @@ class SourceView:
             self._control.taken()
         later = (event for event in self._events.values() if event.sequence > after_sequence)
         return tuple(sorted(later, key=lambda event: event.sequence))
+
+    def checkpoints(self, incarnation: int) -> tuple[Checkpoints, int]:
+        """The aligned checkpoints of an incarnation, and the one that this source has to begin.
+
+        Returns:
+            What is known of them; the newest pending one that the source stamps by itself, 0 if there is none.
+
+        Raises:
+            StateError, StorageError: the table cannot be read.
+        """
+        if self._cuts.changed():
+            self._read_checkpoints(incarnation)
+            self._cuts.taken()
+        mine = (number for number, stamps in self._pending.items() if self._source in stamps)
+        return Checkpoints(self._newest, frozenset(self._pending)), max(mine, default=NO_BARRIER)
+
+    def _read_checkpoints(self, incarnation: int) -> None:
+        """Read from the oldest pending one on: those that are over stay so."""
+        begin = min(self._pending, default=self._newest + 1)
+        rows = self._cuts.table.rows(
+            [("incarnation", "=", incarnation), ("query", "=", ""), ("checkpoint_id", ">=", begin)]
+        )
+        triggered = sorted((row for row in rows if row.status == "TRIGGERED"), key=lambda row: row.at)
+        over = {row.checkpoint_id for row in rows if row.status != "TRIGGERED"}
+        # When queries finish meanwhile it is triggered again: the last row says who begins it.
+        self._pending = {
+            row.checkpoint_id: frozenset((row.metadata or {}).get("stamps", ()))
+            for row in triggered
+            if row.checkpoint_id not in over
+        }
+        self._newest = max([self._newest, *(row.checkpoint_id for row in triggered)])
 
     def _read_flags(self) -> None:
         """Read the flags above the confirmed ones; those below are all known."""

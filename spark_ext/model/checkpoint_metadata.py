@@ -14,11 +14,12 @@ from spark_ext.errors import StateError
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.offsets import SourceOffset
 
-VERSION = 2
+VERSION = 3
 """The version that is written.
 
 * 1: offsets have no kind.
 * 2: offsets have a kind, as in version 2 of an offset.
+* 3: offsets may carry a barrier, as in version 3 of an offset.
 """
 
 

@@ -18,11 +18,12 @@ from typing import Any, TypeAlias
 
 from spark_ext.errors import OffsetError
 
-VERSION = 2
+VERSION = 3
 """Version of the JSON form that is written, for every kind of offset.
 
 * 1: no `kind`; the keys distinguish the kinds.
 * 2: `kind`, one of `OffsetKind`.
+* 3: an offset of channels may carry a `barrier`, which a release that ignores it would lose.
 """
 
 
@@ -103,6 +104,8 @@ class SourceOffset:
     """Number of empty epochs added for operators that were not finalized at the end of input."""
     stage: Json = None
     """For a source with several stages: the number of the current stage, from 0, and what that stage must remember."""
+    barrier: int = 0
+    """The newest aligned checkpoint whose barrier it carries: what was read up to here belongs to that checkpoint."""
 
     @property
     def of_a_job(self) -> bool:
@@ -121,7 +124,7 @@ class SourceOffset:
             out["running"] = {name: _running_json(state) for name, state in self.running.items()}
         if self.finished:
             out["finished"] = [_finished_json(finish) for finish in self.finished]
-        for name in ("confirmed", "sequence", "control", "final"):
+        for name in ("confirmed", "sequence", "control", "final", "barrier"):
             if getattr(self, name):
                 out[name] = getattr(self, name)
         for name in ("ended", "drained"):
@@ -155,6 +158,7 @@ class SourceOffset:
             control=raw.get("control", 0),
             final=raw.get("final", 0),
             stage=raw.get("stage"),
+            barrier=raw.get("barrier", 0),
         )
 
     def confirm(self, sequence: int) -> SourceOffset:

@@ -180,6 +180,21 @@ class OperatorHooks:
         if sink is not None and spec is not None:
             sink.on_final_checkpoint(self._final(spec.uid, query_id, epoch))
 
+    def checkpoint(self, number: int, *, completed: bool) -> list[Exception]:
+        """An aligned checkpoint of the job has been completed, or aborted.
+
+        Returns:
+            What the operators raised: all are called whatever one of them does.
+        """
+        problems: list[Exception] = []
+        sink = self._sink()
+        for operator in (*(source for _, source in self._sources()), *((sink,) if sink is not None else ())):
+            try:
+                (operator.on_checkpoint_completed if completed else operator.on_checkpoint_aborted)(number)
+            except Exception as problem:
+                problems.append(problem)
+        return problems
+
     def close(self) -> list[Exception]:
         """The query has stopped for good.
 

@@ -343,6 +343,23 @@ class QueryRun(ObservedQuery):
         """The final checkpoint is complete."""
         self._become(State.FINISHED)
 
+    def notify_checkpoint(self, number: int, *, completed: bool) -> None:
+        """Command: call the operators' hooks for an aligned checkpoint. What they raise is an incident.
+
+        Args:
+            number: of the checkpoint.
+            completed: whether it is complete; else it was aborted.
+        """
+        if self._state.ended:
+            return
+
+        def called(outcome: Outcome[list[Exception]]) -> None:
+            for problem in outcome.value or ([outcome.error] if outcome.error is not None else []):
+                what = f"checkpoint {number}: {problem}"
+                self._context.write_behind.incident(self.who, "checkpoint", what, "ignored")
+
+        self._worker.do("checkpoint", lambda: self.operators.checkpoint(number, completed=completed), called)
+
     # -- end ----------------------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
+from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
@@ -83,6 +84,10 @@ class LaggingLedger:
     def requests(self) -> Requests:
         """No requests: none are made in a run."""
         return Requests()
+
+    def barriers(self) -> tuple[Checkpoints, int]:
+        """No checkpoints: none are taken in a run."""
+        return Checkpoints(), NO_BARRIER
 
 
 class SourceRun:

@@ -14,6 +14,7 @@ from spark_ext.jobs.composition import Gate
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.gates import Gates
 from spark_ext.ledger.schema import ExecutionStateRow
+from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
@@ -51,7 +52,9 @@ class GatedJob:
         begin: Callable[[QueryRun], None] = lambda run: run.begin_late(lambda: self.recorded.append(run.spec.uid))  # noqa: E731
         self.gates = Gates([gate], frozenset(), built, begin, self.a.context)
         ledger: Any = self.a.ledger
-        feeding = {"c": ("a",)}
+        graph = JobGraph(
+            (QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "c-in"),)), QueryNode("b", after=("a",)))
+        )
         self.coordinator = Coordinator(
             self.a.context,
             ledger,
@@ -59,7 +62,7 @@ class GatedJob:
             1,
             {},
             gates=self.gates,
-            fed_by=lambda query: feeding.get(query, ()),
+            graph=graph,
         )
         for bench in (self.a, self.c):
             bench.started()

@@ -93,7 +93,7 @@ def test_an_equal_json_value_has_equal_text() -> None:
 
 
 def test_an_unknown_event_kind_or_status_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"CheckpointRow\.status: 'DONE' is not one of COMPLETED, FLAGGED"):
+    with pytest.raises(ValueError, match=r"CheckpointRow\.status: 'DONE' is not one of TRIGGERED, COMPLETED, FLAGGED"):
         to_arrow(CheckpointRow, [checkpoint(1, status="DONE")])
     with pytest.raises(ValueError, match=r"FinishedRow\.kind: 'chanel' is not one of channel, source, query"):
         to_arrow(FinishedRow, [flag(1, kind="chanel")])
@@ -108,4 +108,4 @@ def test_a_member_is_stored_as_its_text_and_equal_to_it() -> None:
 
 
 def test_the_steps_of_a_final_checkpoint_are_statuses() -> None:
-    assert {step.value for step in FinalStep} | {"FAILED"} == {status.value for status in CheckpointStatus}
+    assert {step.value for step in FinalStep} | {"TRIGGERED", "FAILED"} == {status.value for status in CheckpointStatus}

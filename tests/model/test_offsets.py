@@ -120,7 +120,7 @@ def golden(version: int) -> dict[str, Any]:
 
 def test_the_newest_version_is_written_as_in_its_golden_file() -> None:
     """A change of the written form needs a new version, and a golden file of its own."""
-    assert VERSION == 2
+    assert VERSION == 3
     assert EVERYTHING.to_json() == golden(VERSION)["channels"]
     assert EndOffset("flights~end", 3, True).to_json() == golden(VERSION)["end_of_input"]
 
@@ -131,6 +131,11 @@ def test_each_version_ever_written_is_read_and_keeps_its_kind(version: int) -> N
     assert (kind_of(channels), kind_of(end)) == (OffsetKind.CHANNELS, OffsetKind.END_OF_INPUT)
     assert SourceOffset.from_json(channels, "flights") == EVERYTHING
     assert EndOffset.from_json(end, "flights~end") == EndOffset("flights~end", 3, True)
+
+
+def test_a_barrier_is_kept() -> None:
+    offset = replace(EVERYTHING, barrier=7)
+    assert SourceOffset.from_json(json.loads(json.dumps(offset.to_json())), "flights") == offset
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))

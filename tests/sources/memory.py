@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from spark_ext.model.barriers import Checkpoints
 from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
 from spark_ext.sources.runtime.planner import Planner, Requests
@@ -81,6 +82,9 @@ class FakeLedger:
     flags: list[str] = field(default_factory=list)
     """Channel ids in the order of their finishes."""
     asked: Requests = field(default_factory=Requests)
+    known: Checkpoints = field(default_factory=Checkpoints)
+    own: int = 0
+    """The checkpoint that the source stamps by itself."""
 
     def confirmed(self) -> int:
         return len(self.flags)
@@ -91,6 +95,9 @@ class FakeLedger:
 
     def requests(self) -> Requests:
         return self.asked
+
+    def barriers(self) -> tuple[Checkpoints, int]:
+        return self.known, self.own
 
 
 def registration(**changes: object) -> Registration:

@@ -1,0 +1,122 @@
+"""An aligned checkpoint under way: whose barrier is still missing, and when all of it is there. Pure.
+
+The coordinator triggers it with a row in the ledger. Sources that nobody delivers barriers to stamp it into their next
+offset, exchanges carry it on, and each query's cut is its first committed epoch that carries it from all sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_ext.model.barriers import SourceBarrier, aligned_cut
+from spark_ext.model.checkpoint_plan import CheckpointPlan
+from spark_ext.model.dag import JobGraph
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.query_offsets import source_offsets
+
+
+@dataclass(frozen=True)
+class Member:
+    """A query, as an aligned checkpoint sees it."""
+
+    uid: str
+    epochs: tuple[tuple[int, LoggedOffsets], ...] = ()
+    """Its newest committed epochs, ascending."""
+    finished: bool = False
+    stamps: bool = True
+    """Whether it has a source that can carry a barrier. Without one its newest committed epoch is its cut."""
+    fed: Mapping[str, str] = field(default_factory=dict)
+    """Exchange by uid of each source that reads one."""
+    roots: tuple[str, ...] = ()
+    """Uids of its other sources that can carry a barrier."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The cut of a query."""
+
+    epoch: int | None
+    """None: it has none, as it had finished without one."""
+    offsets: LoggedOffsets | None
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The checkpoint `number`, as far as it has come."""
+
+    number: int
+    plan: CheckpointPlan
+    delivered: Mapping[str, Place] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all queries that it waits for have delivered their cut."""
+        return not self.missing
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The queries whose cut is still waited for."""
+        return self.plan.missing(self.delivered)
+
+    def seen(self, members: Iterable[Member]) -> Aligned:
+        """The checkpoint after a look at the queries.
+
+        A query that has finished without delivering its cut is recorded as finished, and those behind it begin.
+        """
+        delivered = dict(self.delivered)
+        gone = []
+        for one in members:
+            if one.uid in delivered or one.uid not in self.plan.wait_for:
+                continue
+            place = self._place(one)
+            if place is not None:
+                delivered[one.uid] = place
+            elif one.finished:
+                gone.append(one.uid)
+        plan = self.plan.without(*gone) if gone else self.plan
+        return (
+            self
+            if not gone and len(delivered) == len(self.delivered)
+            else replace(self, plan=plan, delivered=delivered)
+        )
+
+    def _place(self, one: Member) -> Place | None:
+        if not one.stamps:
+            epoch, offsets = one.epochs[-1] if one.epochs else (None, None)
+            return Place(epoch, offsets)
+        marked = ((epoch, _barriers(logged)) for epoch, logged in one.epochs)
+        cut = aligned_cut(marked, self.number)
+        return None if cut is None else Place(cut, dict(one.epochs)[cut])
+
+    def stamps(self, members: Iterable[Member]) -> tuple[str, ...]:
+        """The sources that stamp the barrier where they are, because nobody delivers it to them."""
+        found = []
+        for one in members:
+            found += [uid for uid in one.roots if self.plan.stamps_itself(one.uid)]
+            found += [uid for uid, exchange in one.fed.items() if self._begins(one.uid, exchange)]
+        return tuple(found)
+
+    def _begins(self, query: str, exchange: str) -> bool:
+        if exchange not in self.plan.graph.exchanges:
+            # Its producer has finished, and is not in the job any more.
+            return query in self.plan.wait_for
+        return self.plan.stamps_itself(query, exchange)
+
+
+def _barriers(logged: LoggedOffsets) -> list[SourceBarrier]:
+    offsets = source_offsets(logged)
+    return [SourceBarrier(uid, offset.barrier, ended=offset.ended) for uid, offset in offsets.items()]
+
+
+def unstamped_feed(graph: JobGraph, members: Mapping[str, Member]) -> str | None:
+    """A query that writes an exchange for others and has no source that can carry a barrier; None: there is none."""
+    return next(
+        (
+            uid
+            for uid, one in members.items()
+            if not one.stamps and not one.finished and any(graph.consumers(name) for name in graph[uid].writes)
+        ),
+        None,
+    )

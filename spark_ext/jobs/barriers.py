@@ -1,0 +1,253 @@
+"""Aligned checkpoints of a running job: triggered, watched, completed or aborted, one at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
+from spark_ext.errors import CheckpointError
+from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.checkpoint_plan import NotNow, Phase, plan_checkpoint
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.observer import QueryPosition
+
+if TYPE_CHECKING:
+    from spark_ext.model.dag import JobGraph
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+
+
+@dataclass
+class Request:
+    """A checkpoint that somebody waits for."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    number: int | None = None
+    """Of the checkpoint, once it is complete."""
+    failure: CheckpointError | None = None
+
+
+@dataclass
+class _Pending:
+    checkpoint: Aligned
+    triggered_at: datetime
+    by: float
+    requests: list[Request]
+
+
+class AlignedCheckpoints:
+    """For the coordinator's thread, but for `request`.
+
+    Args:
+        context: the job's.
+        take_id: the next checkpoint's id.
+        graph: the job's, as it is now.
+        reads: the exchange of each source of a query that reads one.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        take_id: Callable[[], int],
+        graph: Callable[[], JobGraph],
+        reads: Callable[[QueryRun], Mapping[str, str]],
+    ) -> None:
+        self.failure: CheckpointError | None = None
+        """Set when more checkpoints in a row have failed than the job tolerates."""
+        self._context = context
+        self._take_id = take_id
+        self._graph = graph
+        self._reads = reads
+        self._pending: _Pending | None = None
+        self._requests: list[Request] = []
+        self._lock = threading.Lock()
+        self._failed = 0
+        self._looked: dict[str, int] = {}
+        """By query, the newest epoch that was looked at: each is read once."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one is pending: no query that waits for others may be built then."""
+        return self._pending is not None
+
+    def request(self) -> Request:
+        """Ask for a checkpoint; for any thread. If one is under way, another one follows it."""
+        made = Request()
+        with self._lock:
+            self._requests.append(made)
+        self._context.wake.set()
+        return made
+
+    def tick(self, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+        """Look how far the pending checkpoint has come, or trigger one that was asked for.
+
+        Args:
+            now: s, monotonic.
+            runs: the queries.
+            waiting: queries that are not built yet.
+        """
+        if self._pending is not None:
+            self._watch(self._pending, now, runs)
+            return
+        with self._lock:
+            asked, self._requests = self._requests, []
+        if asked:
+            self._trigger(asked, now, runs, waiting)
+
+    def _trigger(self, asked: list[Request], now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+        graph = self._graph()
+        phases = {run.spec.uid: Phase.of(run.state) for run in runs} | dict.fromkeys(waiting, Phase.GATED)
+        plan = plan_checkpoint(graph, phases)
+        members = self._members(runs)
+        feeding = unstamped_feed(graph, {one.uid: one for one in members})
+        if isinstance(plan, NotNow):
+            self._refuse(asked, str(plan))
+            return
+        if feeding is not None:
+            self._refuse(
+                asked,
+                f"query '{feeding}' writes an exchange, and has only sources of Spark's own, which carry no barrier",
+            )
+            return
+        by = now + self._context.settings.checkpoint_timeout / 1000
+        at = datetime.now(timezone.utc)
+        self._pending = _Pending(Aligned(self._take_id(), plan), at, by, asked)
+        self._write_trigger(self._pending, members)
+        self._watch(self._pending, now, runs)
+
+    def _watch(self, pending: _Pending, now: float, runs: Sequence[QueryRun]) -> None:
+        before = pending.checkpoint
+        members = self._members(runs)
+        pending.checkpoint = after = before.seen(members)
+        if after.complete:
+            self._complete(pending, runs)
+        elif now >= pending.by:
+            missing = ", ".join(sorted(after.missing))
+            self._abort(pending, f"it did not complete in time; still missing: {missing}", runs)
+        elif after.plan is not before.plan:
+            self._write_trigger(pending, members)
+
+    def _complete(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
+        checkpoint = pending.checkpoint
+        parts = {}
+        for run in runs:
+            place = checkpoint.delivered.get(run.spec.uid, Place(None, None))
+            if run.spec.uid in checkpoint.delivered:
+                epoch = -1 if place.epoch is None else place.epoch
+                parts[run.spec.uid] = run.metadata(QueryPosition(run.query_id, epoch, place.offsets), finished=False)
+            else:
+                parts[run.spec.uid] = run.metadata()
+        incarnation = self._context.incarnation
+        metadata = CheckpointMetadata(self._context.job, incarnation.lineage, incarnation.number, parts)
+        self._row(pending, "COMPLETED", metadata.to_json())
+        self._pending, self._failed = None, 0
+        for run in runs:
+            run.notify_checkpoint(checkpoint.number, completed=True)
+        for request in pending.requests:
+            request.number = checkpoint.number
+            request.done.set()
+
+    def _abort(self, pending: _Pending, reason: str, runs: Sequence[QueryRun]) -> None:
+        who = f"job '{self._context.job}', checkpoint {pending.checkpoint.number}"
+        self._row(pending, "FAILED", None, reason)
+        self._context.write_behind.incident(who, "checkpoint", reason, "aborted")
+        self._pending = None
+        self._refuse(pending.requests, reason)
+        for run in runs:
+            run.notify_checkpoint(pending.checkpoint.number, completed=False)
+        self._failed += 1
+        tolerable = self._context.settings.tolerable_failed_checkpoints
+        if tolerable is not None and self._failed > tolerable:
+            self.failure = CheckpointError(
+                f"{self._failed} checkpoints in a row have failed; the last one: {reason}",
+                operator=f"job '{self._context.job}'",
+                kept="all committed epochs",
+                do="find out what the named queries are waiting for, and start the job again; the setting "
+                "tolerable_failed_checkpoints is how many may fail",
+            )
+
+    def end(self, runs: Sequence[QueryRun], reason: str) -> None:
+        """The job is ending: what is pending is aborted, and nobody waits any longer.
+
+        Args:
+            runs: the queries.
+            reason: why.
+        """
+        if self._pending is not None:
+            self._abort(self._pending, reason, runs)
+        with self._lock:
+            asked, self._requests = self._requests, []
+        self._refuse(asked, reason)
+
+    def _refuse(self, asked: Sequence[Request], reason: str) -> None:
+        for request in asked:
+            request.failure = CheckpointError(
+                f"there is no checkpoint: {reason}",
+                operator=f"job '{self._context.job}'",
+                kept="all committed epochs; the job continues",
+                do="try again later",
+            )
+            request.done.set()
+
+    def _members(self, runs: Sequence[QueryRun]) -> list[Member]:
+        found = []
+        for run in runs:
+            fed = dict(self._reads(run))
+            roots = tuple(source.uid for source in run.spec.sources if source.uid not in fed)
+            finished = run.state is State.FINISHED
+            recent = run.recent
+            looked = self._looked.get(run.spec.uid, -1)
+            new = tuple(one for one in recent if one[0] > looked) or recent[-1:]
+            self._looked[run.spec.uid] = max((epoch for epoch, _ in recent), default=looked)
+            found.append(Member(run.spec.uid, new, finished, bool(fed or roots), fed, roots))
+        return found
+
+    def _write_trigger(self, pending: _Pending, members: Sequence[Member]) -> None:
+        self._row(pending, "TRIGGERED", {"stamps": list(pending.checkpoint.stamps(members))})
+
+    def _row(self, pending: _Pending, status: str, metadata: Any, reason: str = "") -> None:
+        incarnation = self._context.incarnation
+        self._context.write_behind.put_soon(
+            CheckpointRow(
+                checkpoint_id=pending.checkpoint.number,
+                kind="periodic",
+                query="",
+                epoch=None,
+                status=status,
+                lineage=incarnation.lineage,
+                incarnation=incarnation.number,
+                metadata=metadata,
+                at=datetime.now(timezone.utc),
+                reason=reason,
+                mode=CheckpointMode.ALIGNED.value,
+                triggered_at=pending.triggered_at,
+                rows_in_flight=None,
+            )
+        )
+
+
+def wait_for(request: Request, timeout: float | None) -> int:
+    """The number of a checkpoint that was asked for, once it is complete.
+
+    Args:
+        request: of `AlignedCheckpoints.request`.
+        timeout: s; None: as long as it takes.
+
+    Raises:
+        CheckpointError: there is none; says why.
+        TimeoutError: it is not complete yet. It stays under way.
+    """
+    begin = time.monotonic()
+    if not request.done.wait(timeout):
+        raise TimeoutError(f"the checkpoint is not complete after {time.monotonic() - begin:.3g} s")
+    if request.failure is not None:
+        raise request.failure
+    assert request.number is not None
+    return request.number
