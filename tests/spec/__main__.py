@@ -1,20 +1,23 @@
-"""Checks the model of the commit protocol, and that each rule of it is needed: `make spec`.
+"""Checks the models of the protocols, and that each rule of them is needed: `make spec`.
 
-python -m tests.spec [PART OF A NAME]
+python -m tests.spec [PART OF A NAME | commit | checkpoint]
 """
 
 from __future__ import annotations
 
 import sys
 
-from tests.spec.checks import CHECKS, MUTANTS, run
+from tests.spec import checkpoint_checks, checks
+from tests.spec.checks import run
+
+CHECKS = (*checks.CHECKS, *checks.MUTANTS, *checkpoint_checks.CHECKS, *checkpoint_checks.MUTANTS)
 
 
 def main(wanted: str = "") -> int:
-    """Run the checks with this in their name; returns the exit code."""
+    """Run the checks with this in their name, or of this model; returns the exit code."""
     problems = []
-    for check in (*CHECKS, *MUTANTS):
-        if wanted not in check.name:
+    for check in CHECKS:
+        if wanted not in check.name and wanted != check.module:
             continue
         answer, problem = run(check)
         shown = f"{answer.states:>9,} states {answer.seconds:6.1f} s"
@@ -25,7 +28,7 @@ def main(wanted: str = "") -> int:
             print(f"{shown}  refuted  {check.name}: {answer.broken} after {len(answer.steps)} steps", flush=True)
         else:
             print(f"{shown}  holds    {check.name}: {', '.join((*check.invariants, *check.properties))}", flush=True)
-    print("\n".join(problems) or "the model holds, and each of its rules is needed")
+    print("\n".join(problems) or "the models hold, and each of their rules is needed")
     return 1 if problems else 0
 
 

@@ -1,4 +1,4 @@
-"""What is asked of the model of the commit protocol: that it holds, and that each of its rules is needed.
+"""What is asked of a model: that it holds, and that each of its rules is needed. Here for the commit protocol.
 
 A mutant is the protocol with one of its rules left out. TLC has to refute it: a rule that can be left out is either
 superfluous, or the model is too small to show what it is for.
@@ -59,6 +59,7 @@ class Check:
     """What happens without the rule."""
     invariants: tuple[str, ...] = SAFE
     properties: tuple[str, ...] = (OWNER,)
+    module: str = "commit"
 
     @property
     def question(self) -> Question:
@@ -67,11 +68,12 @@ class Check:
         constants = dict(self.constants)
         if self.left_out:
             constants["LeftOut"] = frozenset({self.left_out})
-            invariants = (self.broken,) if self.broken in SAFE else ()
+            invariants = (self.broken,) if self.broken in self.invariants else ()
             properties = () if invariants else (self.broken,)
         fair = ENDS in properties
         return Question(
             constants,
+            module=self.module,
             specification="FairSpec" if fair else "Spec",
             invariants=invariants,
             properties=properties,

@@ -1,4 +1,4 @@
-"""The model of the commit protocol: its rules, and traces of real jobs. All of it runs with `make spec`."""
+"""The models of the protocols: their rules, and traces of real jobs. All of the rules run with `make spec`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.model.offsets import Finished, Running, SourceOffset
-from tests.spec import tlc, traces
+from tests.spec import checkpoint_checks, tlc, traces
 from tests.spec.checks import CHANGES, CHECKS, COPIES, DEEP, MUTANTS, Check, run
 from tests.spec.traces import Committed, Start, Trace, Written
 
@@ -82,9 +82,14 @@ def test_a_mutant_must_break_what_is_expected_with_a_trace() -> None:
     assert mutant.problem(tlc.Answer("unknown"))
 
 
-def test_each_rule_of_the_model_has_a_mutant() -> None:
-    named = set(re.findall(r'Rule\("([^"]+)"\)', (tlc.SPEC / "commit.tla").read_text()))
-    assert named == {mutant.left_out for mutant in MUTANTS}
+@pytest.mark.parametrize(
+    ("module", "mutants"),
+    [("commit", MUTANTS), ("checkpoint", checkpoint_checks.MUTANTS)],
+    ids=["commit", "checkpoint"],
+)
+def test_each_rule_of_a_model_has_a_mutant(module: str, mutants: tuple[Check, ...]) -> None:
+    named = set(re.findall(r'Rule\("([^"]+)"\)', (tlc.SPEC / f"{module}.tla").read_text()))
+    assert named == {mutant.left_out for mutant in mutants}
     readme = (tlc.SPEC / "README.md").read_text()
     assert [rule for rule in named if f"`{rule}`" not in readme] == []
 
@@ -101,9 +106,24 @@ def test_without_a_rule_rows_are_lost(rule: str) -> None:
     assert problem == ""
 
 
+def test_stale_cuts_and_releases_leave_every_checkpoint_whole() -> None:
+    _, problem = run(checkpoint_checks.CHECKS[0])
+    assert problem == ""
+
+
+@pytest.mark.parametrize("rule", ["step back", "hold", "lineage"])
+def test_without_a_rule_a_checkpoint_or_its_restore_is_wrong(rule: str) -> None:
+    _, problem = run(next(mutant for mutant in checkpoint_checks.MUTANTS if mutant.left_out == rule))
+    assert problem == ""
+
+
 @pytest.mark.extended
 @pytest.mark.slow(60, "goes through 100,000 states and more")
-@pytest.mark.parametrize("check", [*CHECKS, *MUTANTS], ids=lambda check: check.name)
+@pytest.mark.parametrize(
+    "check",
+    [*CHECKS, *MUTANTS, *checkpoint_checks.CHECKS, *checkpoint_checks.MUTANTS],
+    ids=lambda check: check.name,
+)
 def test_the_model_holds_and_each_of_its_rules_is_needed(check: Check) -> None:
     """Findings 31 to 36, as the model has them."""
     _, problem = run(check)
@@ -113,8 +133,8 @@ def test_the_model_holds_and_each_of_its_rules_is_needed(check: Check) -> None:
 @pytest.mark.extended
 @pytest.mark.timeout(1800)
 @pytest.mark.slow(400, "goes through three million states")
-@pytest.mark.parametrize("check", DEEP, ids=lambda check: check.name)
-def test_the_model_holds_with_more_starts_and_rows(check: Check) -> None:
+@pytest.mark.parametrize("check", [*DEEP, *checkpoint_checks.DEEP], ids=lambda check: check.name)
+def test_the_model_holds_with_more_of_everything(check: Check) -> None:
     _, problem = run(check, limit=1700)
     assert problem == ""
 
