@@ -18,7 +18,7 @@ help:
 	@echo "make quick      the tests that need no Spark, no server and no process of their own: under a minute"
 	@echo "make test       the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
 	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
-	@echo "make spec       the model of the commit protocol, and that each of its rules is needed: 2 to 4 minutes"
+	@echo "make spec       the models of the protocols, and that each of their rules is needed: 3 to 6 minutes"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run"
 	@echo "make chaos      every sink, and the flights job, killed at random moments and at each named step"
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
