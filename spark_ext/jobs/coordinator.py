@@ -280,9 +280,10 @@ class Coordinator:
         failed = (self._aligned.failure, None if self._gates is None else self._gates.failure)
         if any(failure is not None for failure in failed):
             states.append(State.FAILED)
-        elif self._gates is not None:
-            if self._gates.uids and not self.stopping and all(s is State.FINISHED or not s.ended for s in states):
-                states.append(State.RUNNING)
+            return states
+        waiting = self._gates is not None and bool(self._gates.uids) and not self.stopping
+        if waiting and all(state is State.FINISHED or not state.ended for state in states):
+            states.append(State.RUNNING)
         return states
 
     def looks(self) -> dict[str, QueryLook]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.errors import CheckpointError, ConfigurationError, JobFailedError, StateError
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.entries import Entry, EntryKind
 from spark_ext.model.lifecycle import State
@@ -304,3 +305,45 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
     (lab.folder / "gate").touch()
     assert job(max_in_flight=30, keep="1 s").run(progress=False).state is State.FINISHED, "these may change"
     assert lab.numbers() == expected(40, 25)
+
+
+def test_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarness) -> None:
+    """U1, U8: up to each checkpoint the output is that of the input up to it, also when queries have ended."""
+    diamond = Diamond(lab, keep="1 hour", source={"counts": "400,300", "max_rows_per_epoch": 30})
+    job = diamond.job
+    job.start()
+    taken = []
+    with suppress(CheckpointError):  # when the job ends first
+        until(lambda: len(lab.numbers()) > 0, "rows have passed both ways")
+        while len(taken) < 8:
+            taken.append(job.checkpoint(60))
+    result = job.await_termination()
+    assert result.state is State.FINISHED and lab.numbers() == both(400, 300)
+    rows = {
+        row["checkpoint_id"]: json.loads(row["metadata"])
+        for row in job.ledger.checkpoints().collect()
+        if row["mode"] == "aligned" and row["status"] == "COMPLETED"
+    }
+    assert sorted(rows) == sorted(taken) and len(taken) >= 2
+    compared = 0
+    for number in taken:
+        queries = rows[number]["queries"]
+        read = queries["pass"]["sources"]["in"]["offset"]
+        ends = {name: state["at"] for name, state in read.get("running", {}).items()}
+        ends |= {one["channel"]: one["at"] for one in read.get("finished", ())}
+        upto = queries["both"]["epoch"]
+        shown = rows_upto(lab, upto)
+        if read.get("confirmed"):
+            continue  # a channel's end is in the ledger, and no longer in the offset
+        compared += 1
+        assert shown == both(*(ends.get(str(channel), 0) for channel in range(2))), f"checkpoint {number}"
+    assert compared >= 2
+
+
+def rows_upto(lab: JobHarness, epoch: int) -> list[tuple[str, int]]:
+    """The rows that the sink of the diamond has written up to an epoch, sorted."""
+    rows = []
+    for file in (lab.folder / "out").glob("both-out-*.json"):
+        if int(file.stem.rpartition("-")[2]) <= epoch:
+            rows += [(row["channel"], row["n"]) for row in json.loads(file.read_text())["rows"]]
+    return sorted(rows)
