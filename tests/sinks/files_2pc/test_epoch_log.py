@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.errors import CommitError, StateError
 from spark_ext.model.commits import FenceMark
 from spark_ext.sinks.files_2pc import epoch_log
-from spark_ext.sinks.files_2pc.epoch_log import Entry, EpochLog, LogState, put_if_absent
+from spark_ext.sinks.files_2pc.epoch_log import Entry, EpochLog, LogState
 
 
 def epoch(number: int, application: str = "a") -> Entry:
@@ -200,15 +201,6 @@ def test_an_entry_whose_folder_is_deleted_at_once_is_written_again(
     write(EpochLog(folder), epoch(0))
     assert puts == [True, True]
     assert [entry["epoch"] for entry in EpochLog(folder).entries()] == [0]
-
-
-def test_a_file_is_put_once_and_whole(tmp_path: Path) -> None:
-    file = tmp_path / "a" / "f"
-    with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda n: put_if_absent(file, f"{n}" * 10_000, str(n)), range(32)))
-    assert made.count(True) == 1
-    assert file.read_text() == f"{made.index(True)}" * 10_000
-    assert [item.name for item in file.parent.iterdir()] == ["f"], "no draft is left"
 
 
 def test_drafts_of_dead_writers_are_swept(tmp_path: Path) -> None:
