@@ -17,7 +17,6 @@ import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -26,10 +25,10 @@ from pyspark.sql.types import StructType
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
 from spark_ext.schemas.ddl import columns
+from spark_ext.sources.aligned import AlignedSource, Together
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.runtime.planner import Planner, Requests
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
-from spark_ext.sources.runtime.stages import stages_of
 
 
 class ContractViolation(AssertionError):
@@ -170,7 +169,9 @@ class SourceRun:
             # Spark reports an epoch as committed once the next one has been planned.
             self.source.on_epoch_committed(Committed.of(self.offset, final=False))
         self.before, self.offset = self.offset, end
-        _read_epoch(self.planning, self.before, end, self.trace, self._rng, repeat)
+        rows = _read_epoch(self.planning, self.before, end, self.trace, self._rng, repeat)
+        if isinstance(self.source, AlignedSource):
+            _check_together(self.source, self.before, end, rows)
         known = {finish.channel for finish in self.before.finished}
         self.trace.finished += [finish.channel for finish in end.finished if finish.channel not in known]
         self._ledger.store(end, end.sequence - (self._rng.randint(0, 3) if self._lag is None else self._lag))
@@ -263,8 +264,8 @@ class _Planning:
         self.arrow = arrow_schema(declared)
         self.shipped: bytes = cloudpickle.dumps(ChannelReader(self.source, declared))  # type: ignore[no-untyped-call]
         self.steps: dict[str, Advance] = {}
-        watched: Any = _Watched(self.source, self.steps)
-        self.planner = Planner(watched, None, ledger, stages=stages_of(self.source))
+        self.source.__class__ = _watched(type(self.source), self.steps)
+        self.planner = Planner(self.source, None, ledger)
 
 
 def _struct(schema: StructType | str) -> StructType:
@@ -280,30 +281,52 @@ def _random_limits(rng: random.Random) -> dict[str, str]:
     return chosen
 
 
-class _Watched:
-    """Wraps a source and checks each step during planning."""
+def _watched(kind: type[ChannelSource], steps: dict[str, Advance]) -> type[ChannelSource]:
+    """The class of a source with checks around what the planner calls; the planner goes by its other properties."""
 
-    def __init__(self, source: ChannelSource, steps: dict[str, Advance]) -> None:
-        self._source = source
-        self._steps = steps
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def discover(self) -> list[Channel]:
+            """Ids must be unique."""
+            channels = list(super().discover())
+            if len({channel.id for channel in channels}) != len(channels):
+                raise ContractViolation("discover returned two channels with the same id")
+            return channels
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._source, name)
+        def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
+            """Must have no side effects, and stay within its limits."""
+            step: Advance = super().advance(channel, start, limit)
+            if limit.rows is not None and step.rows is not None and step.rows > limit.rows:
+                raise ContractViolation(f"channel '{channel.id}' took {step.rows} rows under a limit of {limit.rows}")
+            steps[channel.id] = step
+            return step
 
-    def discover(self) -> list[Channel]:
-        """Ids must be unique."""
-        channels = list(self._source.discover())
-        if len({channel.id for channel in channels}) != len(channels):
-            raise ContractViolation("discover returned two channels with the same id")
-        return channels
+        def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
+            """Must move exactly the channels that it is given, all of them, and have no side effects."""
+            step: Together | None = super().advance_together(positions, limit)
+            if step is None:
+                return None
+            if step.ends.keys() != positions.keys():
+                raise ContractViolation(f"channels {sorted(positions)} were to advance, and {sorted(step.ends)} did")
+            if step.ends == positions and not step.finished:
+                raise ContractViolation(f"an epoch moves no channel: {positions}")
+            if step != super().advance_together(positions, limit):
+                raise ContractViolation(f"a second plan from {positions} gave another epoch")
+            return step
 
-    def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
-        """Must have no side effects, and stay within its limits."""
-        step = self._source.advance(channel, start, limit)
-        if limit.rows is not None and step.rows is not None and step.rows > limit.rows:
-            raise ContractViolation(f"channel '{channel.id}' took {step.rows} rows under a limit of {limit.rows}")
-        self._steps[channel.id] = step
-        return step
+    return Watched
+
+
+def _check_together(source: AlignedSource, start: SourceOffset, end: SourceOffset, rows: int) -> None:
+    """Channels that advance together are all in progress from the first epoch on, and end in one and the same."""
+    every = {channel.id for channel in source.discover()}
+    if end.running.keys() not in (every, set()):
+        raise ContractViolation(f"of channels {sorted(every)} only {sorted(end.running)} are in progress")
+    ended = {finish.channel for finish in end.finished if finish.sequence > start.sequence}
+    if ended not in (every, set()) or bool(ended) is not end.ended:
+        raise ContractViolation(f"of channels {sorted(every)} only {sorted(ended)} have ended")
+    most = source.options.max_rows_per_epoch
+    if most is not None and rows > most:
+        raise ContractViolation(f"an epoch has {rows} rows under a limit of {most}")
 
 
 def _read_epoch(
@@ -313,7 +336,9 @@ def _read_epoch(
     trace: Trace,
     rng: random.Random,
     repeat: float,
-) -> None:
+) -> int:
+    """Read an epoch into the trace; returns its rows."""
+    total = 0
     for piece in ranges(start, end):
         channel = Channel(piece.channel, None, piece.data)
         parts = rng.randint(1, 4)
@@ -331,6 +356,8 @@ def _read_epoch(
         if step is not None and step.end == piece.end and step.rows is not None and step.rows < rows:
             raise ContractViolation(f"channel '{piece.channel}' announced {step.rows} rows and gave {rows}")
         trace.batches.setdefault(piece.channel, []).extend(batches)
+        total += rows
+    return total
 
 
 def _check_cuts(piece: Range, cuts: Sequence[tuple[Position, Position]], parts: int) -> None:

@@ -17,6 +17,7 @@ from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_queries import SourceQueryContract
+from tests.exchange.exchange_kit import ExchangeWorld
 from tests.sources.files import files_kit
 
 SIZES = (3, 11, 1, 0, 24)
@@ -113,3 +114,18 @@ class TestDataGen(SourceContract):
     @pytest.fixture
     def world(self) -> SourceWorld:
         return DataGenWorld()
+
+
+class TestExchange(SourceContract):
+    """Its channels advance together, to the same entry; they end by the seal."""
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> SourceWorld:
+        return ExchangeWorld(tmp_path / "in")
+
+
+@pytest.mark.extended
+class TestExchangeInSpark(SourceQueryContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> SourceWorld:
+        return ExchangeWorld(tmp_path / "in")

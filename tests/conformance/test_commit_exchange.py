@@ -1,0 +1,25 @@
+"""Conformance, "Commit", of `exchange_2pc`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ext.testing.sink_contract import SinkContract
+from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_queries import SinkQueryContract
+from tests.exchange.exchange_kit import ExchangeTarget
+
+
+class TestExchange2pc(SinkContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        return ExchangeTarget(tmp_path / "t")
+
+
+@pytest.mark.extended
+class TestExchange2pcInSpark(SinkQueryContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        return ExchangeTarget(tmp_path / "t")

@@ -1,0 +1,193 @@
+"""Exchanges without Spark: written by the sink, read by the log and the reader."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from spark_ext.exchange.arrow import arrow_parts
+from spark_ext.exchange.contract import Parts
+from spark_ext.exchange.positions import pieces
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.contract import Claim, Epoch, Task, TwoPhaseCommitSink
+from spark_ext.sinks.exchange_2pc import ExchangeSink
+from spark_ext.sources.contract import ChannelSource
+from spark_ext.sources.exchange import ExchangeSource
+from spark_ext.testing.sink_driver import SinkTarget, arrow_schema
+from spark_ext.testing.source_contract import SourceWorld
+from tests.support.folders import folder_snapshot
+
+
+def visible(exchange: Parts) -> Iterator[pa.RecordBatch]:
+    """All rows that are not released or abandoned, by a log that is opened now."""
+    about, log = exchange.master.describe(), exchange.master.log
+    assert about is not None
+    state, found = log.look(), 0
+    for partition in range(about.partitions):
+        for piece in pieces(log.entry, partition, [state.released, 0], [state.last + 1, 0], "test"):
+            for batch in exchange.reader.read(piece):
+                found += batch.num_rows
+                yield batch
+    assert found == state.total - state.released_rows, "entries say how many rows there are"
+
+
+class ExchangeTarget(SinkTarget):
+    """The exchanges of a job: a sink writes the one of its own name."""
+
+    before_commit = "exchange.before_entry"
+    after_commit = "exchange.entry"
+    points = ("exchange.before_claim", "exchange.claimed", "exchange.cleaned")
+
+    def __init__(self, path: Path, **options: str) -> None:
+        self.path, self.given = path, options
+
+    def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
+        given = {"uid": uid, "path": str(self.path / uid), "partitions": "3", **self.given, **options}
+        return ExchangeSink(given)
+
+    def _exchanges(self) -> list[Path]:
+        return [about.parent for about in self.path.glob("*/exchange.json")]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for folder in self._exchanges():
+            yield from visible(arrow_parts(folder, "test"))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for batch in self.batches() for row in batch.to_pylist()]
+
+    def ids(self) -> list[int]:
+        return sorted(value for batch in self.batches() for value in batch.column("id").to_pylist())
+
+    def leftovers(self) -> set[str]:
+        found = {file.name for file in self.path.glob("*/data/*")}
+        for folder in self._exchanges():
+            log = arrow_parts(folder, "test").master.log
+            for number in range(log.look().last + 1):
+                entry = log.entry(number)
+                found -= {segment.name for segment in (entry.segments if entry is not None else ())}
+        return found
+
+    def drop(self) -> None:
+        shutil.rmtree(self.path)
+
+    def snapshot(self) -> Callable[[], object]:
+        return folder_snapshot(self.path)
+
+    def make_anew(self) -> None:
+        """Of the same name and job, as somebody makes it who has copied its description."""
+        sink = self.sink()
+        assert isinstance(sink, ExchangeSink)
+        sink._parts.master.register(sink.descriptor(columns("id bigint, name string"), "job-1"))
+
+    def damage(self) -> Callable[[], object]:
+        """A file is in the place of the log."""
+        log, aside = self.path / "out" / "log", self.path / "out" / "log.aside"
+        log.rename(aside)
+        log.touch()
+
+        def repair() -> None:
+            log.unlink()
+            aside.rename(log)
+
+        return repair
+
+
+class Producer:
+    """A query that writes an exchange, one start after the other.
+
+    Args:
+        path: of the exchange.
+        schema: of its rows, with the column `p` that says to which partition a row goes.
+    """
+
+    def __init__(self, path: Path, schema: str = "id bigint, word string", partitions: int = 3) -> None:
+        self.partitions = partitions
+        self.schema = columns(f"{schema}, p int")
+        self.options = {
+            "uid": "out",
+            "path": str(path),
+            "partitions": str(partitions),
+            "partition_column": "p",
+        }
+        self.lineage, self.incarnation, self.epoch = 1, 0, -1
+
+    @property
+    def sink(self) -> ExchangeSink:
+        return ExchangeSink(self.options)
+
+    @property
+    def parts(self) -> Parts:
+        return self.sink._parts
+
+    def start(self, *, anew: bool = False) -> None:
+        """The next start of the job; `anew`: after a reset."""
+        self.incarnation += 1
+        if anew:
+            self.lineage, self.epoch = self.lineage + 1, -1
+        sink = self.sink
+        sink.validate(self.schema)
+        sink.claim(Claim("out", "job", "id", self.incarnation, self.lineage, start=self.incarnation + 100))
+
+    def prepare(self, rows: Sequence[dict[str, Any]], epoch: int, partition: int = 0) -> Any:
+        task = Task("out", "q", epoch, partition, 0, self.incarnation, self.lineage, self._start)
+        table = pa.Table.from_pylist(list(rows), schema=arrow_schema(self.schema))
+        return self.sink.write(self.schema, iter(table.to_batches(10)), task)
+
+    def write(self, *tasks: Iterable[dict[str, Any]], barrier: int | None = None) -> None:
+        """An epoch with the rows of some tasks."""
+        self.epoch += 1
+        prepared = [self.prepare(list(rows), self.epoch, number) for number, rows in enumerate(tasks)]
+        given = self.identity(self.epoch, barrier)
+        self.sink.commit(self.schema, given, [one for one in prepared if one is not None])
+
+    def seal(self) -> None:
+        self.sink.on_final_checkpoint(self.identity(self.epoch))
+
+    def identity(self, epoch: int, barrier: int | None = None) -> Epoch:
+        return Epoch("out", self.lineage, "q", epoch, self.incarnation, start=self._start, barrier=barrier)
+
+    @property
+    def _start(self) -> int:
+        return self.incarnation and self.incarnation + 100
+
+
+def rows(start: int, end: int, partition: int | None = None) -> list[dict[str, Any]]:
+    """Rows with the ids [start, end), in one partition or in turn."""
+    return [
+        {"id": number, "word": f"w{number}", "p": number % 3 if partition is None else partition}
+        for number in range(start, end)
+    ]
+
+
+class ExchangeWorld(SourceWorld):
+    """An exchange that was reset once and is sealed, with a barrier, epochs without rows, and partitions without."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.producer = producer = Producer(path)
+        producer.start()
+        producer.write(rows(900, 930))
+        producer.write(rows(930, 940), rows(940, 955))
+        producer.start(anew=True)
+        self.first = producer.parts.master.log.look().last
+        producer.write(rows(0, 11), rows(11, 15, 0))
+        producer.write()
+        producer.write(rows(15, 20, 1))
+        producer.start()
+        producer.write(rows(20, 31), barrier=1)
+        producer.write(rows(31, 33, 2), rows(33, 37), rows(37, 38))
+        producer.seal()
+
+    def source(self, **options: str) -> ChannelSource:
+        return ExchangeSource({"uid": "in", "path": str(self.path), **options})
+
+    def expected(self) -> list[dict[str, Any]]:
+        return [{"id": row["id"], "word": row["word"]} for row in rows(0, 38)]
+
+    def misfits(self) -> list[T.StructType]:
+        return [columns("id bigint, word bigint"), columns("id bigint, nowhere string")]
