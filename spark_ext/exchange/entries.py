@@ -135,7 +135,7 @@ class Entry:
         try:
             raw = json.loads(text)
             version, kind = raw.pop("version"), raw.pop("kind")
-        except (ValueError, AttributeError, KeyError):
+        except (ValueError, AttributeError, KeyError, TypeError):
             raise StateError(
                 "the entry is empty or truncated, as a power failure may leave the newest files",
                 operator=who,
@@ -250,23 +250,50 @@ class LogState:
 
     def passes_over(self, number: int) -> int | None:
         """Where a reader continues instead of at an abandoned entry; None when the entry is not abandoned."""
-        for cut in self.cuts:
-            if cut.after < number <= cut.number:
-                return cut.number + 1
-        return None
+        cut = self.cut_over(number)
+        return None if cut is None else cut.number + 1
 
-    def to_json(self) -> dict[str, Any]:
+    def cut_over(self, number: int) -> Cut | None:
+        """The cut by which an entry is abandoned, or which it is; None when it is not abandoned."""
+        return next((cut for cut in self.cuts if cut.after < number <= cut.number), None)
+
+    def to_json(self) -> str:
         """The form that is stored beside the log, so that it need not be read from its beginning."""
         out = {name: getattr(self, name) for name in self.__dataclass_fields__}
         out["cuts"] = [[cut.after, cut.number] for cut in self.cuts]
         out["epochs"], out["consumers"] = dict(self.epochs), dict(self.consumers)
-        return {"version": VERSION, **out}
+        return json.dumps({"version": VERSION, **out}, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> LogState:
-        """Read a stored form."""
-        given = {name: value for name, value in raw.items() if name != "version"}
-        return cls(**{**given, "cuts": tuple(Cut(*cut) for cut in raw["cuts"])})
+    def from_json(cls, text: str, who: str) -> LogState:
+        """Read a stored form.
+
+        Args:
+            text: the form.
+            who: exchange and state, for messages.
+
+        Raises:
+            StateError: it is damaged, or a newer release has written it.
+        """
+        try:
+            raw = json.loads(text)
+            version = raw.pop("version")
+            if version == VERSION:
+                return cls(**{**raw, "cuts": tuple(Cut(*cut) for cut in raw["cuts"])})
+        except (ValueError, AttributeError, KeyError, TypeError):
+            raise StateError(
+                "the stored state of the log is empty or damaged, as a power failure may leave the newest files",
+                operator=who,
+                kept="nothing was written; all entries are unchanged",
+                do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
+                "job.reset(<query>, cascade=True)",
+            ) from None
+        raise StateError(
+            f"a state of version {version!r} is not known; this release reads version {VERSION}",
+            operator=who,
+            kept="nothing was read or written",
+            do="use the release of spark-ext that wrote it, or a newer one",
+        )
 
 
 def total_of(segments: Sequence[Segment], partitions: int) -> tuple[int, ...]:

@@ -2,30 +2,34 @@
 
 log/00000000000000000042.json        entry 42
 log/state-00000000000000000100.json  the state after entry 100, so that nobody has to read from the beginning
-log/released.json                    entries below this number are, or are being, deleted
 
-A process keeps its place in the log. A look asks for the file of the next number, and reads it if it is there.
+A process keeps its place in the log: the newest entry that it has seen, and which file that was. A look asks for the
+file of the next number, and reads it if it is there.
 
-Two things follow from the deletion of old entries. A process that has not looked for long may find that its next entry
-is gone: it then continues from the newest state. And a writer that was frozen between its look and its write may create
-a file under a number that was used and deleted: it finds the number in `released.json`, which is written before
-anything is deleted, takes its file away, and decides again.
+Old entries are deleted, from the lowest number up, and a state of a later one is stored before. So as long as the file
+at a process's place is there, no later entry has been deleted. Two things depend on this:
+
+- A process that has not looked for long may find that the file at its place is gone: it continues from the newest
+  stored state. So does one whose folder was deleted, made anew or put back from a backup, because the file is another
+  one then.
+- A writer that was frozen between its look and its write may create a file under a number that was used and deleted.
+  It finds the file at its place gone, sees by the log that the number is released, takes its file away, and decides
+  again. A reader that has seen such a file finds its own place gone as well.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from spark_ext.datafiles.exclusive import put_if_absent, replace, writer_of
 from spark_ext.errors import CommitError, StateError
 from spark_ext.exchange.contract import Decide, ExchangeLog
 from spark_ext.exchange.entries import Entry, LogState
-from spark_ext.model.commits import not_the_target
 
 SPAN: Final = 100
 """A state is stored after each so many entries."""
@@ -39,9 +43,12 @@ _KEPT: Final = 1024
 _STATE: Final = re.compile(r"state-(\d{20})\.json")
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 
+_File: TypeAlias = "tuple[int, int, int] | None"
+"""Which file it is: inode, time of change and size; None when there is none."""
+
 
 class ArrowLog(ExchangeLog):
-    """See the module.
+    """See the module. The threads of a process may share one.
 
     Args:
         folder: of the log; made with the first entry.
@@ -52,47 +59,57 @@ class ArrowLog(ExchangeLog):
     def __init__(self, folder: Path, who: str, span: int = SPAN) -> None:
         self._folder, self._who, self._span = folder, who, span
         self._state = LogState()
+        self._at: _File = None
         self._kept: OrderedDict[int, Entry] = OrderedDict()
         self._opened = False
+        self._one = threading.RLock()
 
     def look(self) -> LogState:
         """See `ExchangeLog.look`."""
-        if not self._opened:
-            self._open()
-        while True:
-            found = self._read(self._state.last + 1)
-            if found is not None:
-                self._state = self._state.after(found)
-            elif self._released() > self._state.last + 1:
+        with self._one:
+            if not self._opened or not self._in_place():
                 self._open()
-            else:
-                return self._state
+            while (found := self._read(self._state.last + 1)) is not None:
+                entry, file = found
+                if not self._in_place():
+                    self._open()
+                    continue
+                self._advance(entry, file)
+            return self._state
 
     def entry(self, number: int) -> Entry | None:
         """See `ExchangeLog.entry`."""
-        return None if number < 0 else self._read(number)
+        if number < 0:
+            return None
+        with self._one:
+            kept = self._kept.get(number)
+            if kept is not None:
+                return kept
+            found = self._read(number)
+            return None if found is None else self._keep(number, found[0])
 
     def append(self, decide: Decide, writer: str) -> LogState | None:
         """See `ExchangeLog.append`."""
-        for _ in range(ROUNDS):
-            state = self.look()
-            entry = decide(state)
-            if entry is None:
-                return None
-            number = state.last + 1
-            if not put_if_absent(self._file(number), entry.to_json(), writer):
-                continue
-            if self._released() > number:
-                # The number was used before, and what it stood for has been deleted since.
-                self._file(number).unlink(missing_ok=True)
-                self._open()
-                continue
-            self._refuse_gap(number)
-            self._keep(number, entry)
-            self._state = state.after(entry)
-            if (number + 1) % self._span == 0:
-                self.store_state(writer)
-            return self._state
+        with self._one:
+            for _ in range(ROUNDS):
+                state = self.look()
+                entry = decide(state)
+                if entry is None:
+                    return None
+                number = state.last + 1
+                if not put_if_absent(self._file(number), entry.to_json(), writer):
+                    continue
+                file = _which(self._file(number))
+                if self._in_place() and state.last >= 0:
+                    self._advance(entry, file)
+                elif not self._counts(number):
+                    # The number was used before and what it stood for is deleted, or the folder is another one.
+                    self._file(number).unlink(missing_ok=True)
+                    self._opened = False
+                    continue
+                if (number + 1) % self._span == 0:
+                    self.store_state(writer)
+                return self._state
         raise CommitError(
             f"other writers of the log were faster {ROUNDS} times in a row",
             operator=self._who,
@@ -100,12 +117,13 @@ class ArrowLog(ExchangeLog):
             do="find out what else writes to this exchange: it has one producer",
         )
 
-    def _refuse_gap(self, number: int) -> None:
-        """After a write: the entry before must be there still, unless it was released meanwhile."""
-        if not number or self._file(number - 1).exists() or self._released() >= number:
-            return
-        self._file(number).unlink(missing_ok=True)
-        raise not_the_target(f"entry {number - 1} of its log is gone", self._who)
+    def _counts(self, number: int) -> bool:
+        """Whether the file that this writer has just created is an entry of the log."""
+        if number and not self._states() and self.numbers() == [number]:
+            return False  # of a log that was deleted in between
+        self._open()
+        state = self.look()
+        return state.released <= number <= state.last
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
@@ -115,8 +133,8 @@ class ArrowLog(ExchangeLog):
         Raises:
             OSError: it cannot be written.
         """
-        text = json.dumps(self._state.to_json(), separators=(",", ":"))
-        replace(self._folder / f"state-{self._state.last:020}.json", text, writer)
+        with self._one:
+            replace(self._folder / f"state-{self._state.last:020}.json", self._state.to_json(), writer)
 
     def numbers(self) -> list[int]:
         """The numbers of all entries whose files are there, in order.
@@ -126,18 +144,11 @@ class ArrowLog(ExchangeLog):
         """
         return sorted(int(match[1]) for name in self._names() if (match := _ENTRY.fullmatch(name)))
 
-    def begin_release(self, below: int, writer: str) -> None:
-        """Say, before entries are deleted, that those below a number will be.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        self.store_state(writer)
-        if self._released() < below:
-            replace(self._folder / "released.json", json.dumps({"below": below}), writer)
-
     def delete(self, below: int) -> None:
         """Delete the files of entries below a number, and stored states that nobody begins from any more.
+
+        Args:
+            below: the number; a state of an entry that is not below it has to be stored.
 
         Raises:
             OSError: a file cannot be deleted.
@@ -161,50 +172,69 @@ class ArrowLog(ExchangeLog):
             if writer is not None and writer.isdigit() and 0 < int(writer) < incarnation:
                 (self._folder / name).unlink(missing_ok=True)
 
+    # -- the place ----------------------------------------------------------------------------------------------------
+
+    def _in_place(self) -> bool:
+        """Whether the file at the place is still the one that was seen there."""
+        return self._state.last < 0 or _which(self._file(self._state.last)) == self._at
+
+    def _advance(self, entry: Entry, file: _File) -> None:
+        self._state, self._at = self._state.after(entry), file
+        self._keep(self._state.last, entry)
+
+    def _open(self) -> None:
+        """Begin at the newest stored state whose entry is there; without one, at the first entry."""
+        self._kept.clear()
+        states, problem = self._states(), None
+        while True:
+            for number in reversed(states):
+                try:
+                    text = (self._folder / f"state-{number:020}.json").read_text(encoding="utf-8")
+                    state = LogState.from_json(text, f"{self._who}, state {number}")
+                except FileNotFoundError:
+                    continue  # it was deleted since the folder was listed, so there is a newer one
+                except StateError as damaged:
+                    problem = problem or damaged
+                    continue
+                file = _which(self._file(number))
+                if file is not None:
+                    self._state, self._at, self._opened = state, file, True
+                    return
+            before, states = states, self._states()
+            if states == before:
+                break
+        found = self.numbers()
+        if found[:1] > [0] or (states and not found):
+            raise problem or self._missing()
+        self._state, self._at, self._opened = LogState(), None, True
+
+    def _missing(self) -> StateError:
+        return StateError(
+            "old entries were released, and no state of the log is there to begin from",
+            operator=self._who,
+            kept="nothing was read or written",
+            do="restore the exchange's folder from a backup; files in it must not be deleted by hand",
+        )
+
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _file(self, number: int) -> Path:
         return self._folder / f"{number:020}.json"
 
-    def _read(self, number: int) -> Entry | None:
-        kept = self._kept.get(number)
-        if kept is not None:
-            return kept
+    def _read(self, number: int) -> tuple[Entry, _File] | None:
         try:
-            text = self._file(number).read_text(encoding="utf-8")
+            with self._file(number).open(encoding="utf-8") as file:
+                found = os.fstat(file.fileno())
+                text = file.read()
         except FileNotFoundError:
             return None
-        return self._keep(number, Entry.from_json(text, f"{self._who}, entry {number}"))
+        return Entry.from_json(text, f"{self._who}, entry {number}"), _identity(found)
 
     def _keep(self, number: int, entry: Entry) -> Entry:
         self._kept[number] = entry
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return entry
-
-    def _released(self) -> int:
-        try:
-            return int(json.loads((self._folder / "released.json").read_text(encoding="utf-8"))["below"])
-        except FileNotFoundError:
-            return 0
-
-    def _open(self) -> None:
-        """Begin at the newest stored state; without one, at the first entry."""
-        for number in reversed(self._states()):
-            try:
-                text = (self._folder / f"state-{number:020}.json").read_text(encoding="utf-8")
-            except FileNotFoundError:
-                continue  # it was deleted since the folder was listed, so there is a newer one
-            self._state, self._opened = LogState.from_json(json.loads(text)), True
-            return
-        if self._released() > 0:
-            raise StateError(
-                "old entries were released, and no state of the log is there to begin from",
-                operator=self._who,
-                kept="nothing was read or written",
-                do="restore the exchange's folder from a backup; files in it must not be deleted by hand",
-            )
-        self._state, self._opened = LogState(), True
 
     def _states(self) -> list[int]:
         return sorted(int(match[1]) for name in self._names() if (match := _STATE.fullmatch(name)))
@@ -215,3 +245,14 @@ class ArrowLog(ExchangeLog):
                 return [item.name for item in found]
         except FileNotFoundError:
             return []
+
+
+def _which(file: Path) -> _File:
+    try:
+        return _identity(file.stat())
+    except FileNotFoundError:
+        return None
+
+
+def _identity(found: os.stat_result) -> _File:
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -18,7 +18,6 @@ from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.arrow.segments import incarnation_of
 from spark_ext.exchange.contract import ExchangeMaster, Held
 from spark_ext.exchange.descriptor import Descriptor
-from spark_ext.exchange.entries import EntryKind
 
 ABOUT: Final = "exchange.json"
 
@@ -79,7 +78,7 @@ class ArrowMaster(ExchangeMaster):
         numbers = [number for number in self._log.numbers() if number < below]
         if not numbers:
             return
-        self._log.begin_release(below, "0")
+        self._log.store_state("0")
         for number in numbers:
             entry = self._log.entry(number)
             for segment in entry.segments if entry is not None else ():
@@ -106,23 +105,16 @@ class ArrowMaster(ExchangeMaster):
     def held(self) -> Held:
         """See `ExchangeMaster.held`."""
         state = self._log.look()
-        entries = [
-            entry
+        entries = {
+            number: entry
             for number in self._log.numbers()
             if number >= state.released and (entry := self._log.entry(number)) is not None
-        ]
-        abandoned = {number for number in range(state.released, state.last + 1) if state.passes_over(number)}
-        rows = sum(
-            entry.row_count
-            for number in self._log.numbers()
-            if number not in abandoned
-            and (entry := self._log.entry(number)) is not None
-            and entry.kind is EntryKind.EPOCH
-        )
+        }
+        rows = sum(entry.row_count for number, entry in entries.items() if state.passes_over(number) is None)
         return Held(
             len(entries),
             rows,
-            sum(entry.bytes for entry in entries),
+            sum(entry.bytes for entry in entries.values()),
             tuple(sorted(state.consumers)),
             state.sealed is not None,
         )

@@ -1,0 +1,354 @@
+"""The log of an `arrow` exchange: whoever writes, freezes, dies or deletes, it is one list of entries."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_ext.datafiles import exclusive
+from spark_ext.errors import CommitError, StateError
+from spark_ext.exchange.arrow import log as arrow_log
+from spark_ext.exchange.arrow.log import ArrowLog
+from spark_ext.exchange.arrow.master import ArrowMaster
+from spark_ext.exchange.contract import Decide
+from spark_ext.exchange.descriptor import Descriptor
+from spark_ext.exchange.entries import Entry, EntryKind, LogState, Run, Segment
+from spark_ext.schemas.ddl import columns
+
+
+def epoch(state: LogState, application: str = "a", rows: int = 2, segment: str = "") -> Entry:
+    """The next epoch of a writer."""
+    kept = (Segment(segment, 10, (Run(0, 0, 1, rows),)),) if segment else ()
+    return Entry(
+        EntryKind.EPOCH,
+        application=application,
+        epoch=state.last_epoch(application) + 1,
+        rows=(rows,),
+        segments=kept,
+        total=state.total + rows,
+    )
+
+
+def release(below: int) -> Decide:
+    return lambda state: Entry(EntryKind.RELEASE, below=below, total=0) if state.released < below else None
+
+
+def fold(folder: Path) -> LogState:
+    """What all entries say whose files are there, from the first one on."""
+    state = LogState()
+    for number, file in enumerate(sorted(folder.glob("[0-9]*.json"))):
+        assert int(file.stem) == number
+        state = state.after(Entry.from_json(file.read_text(), "fold"))
+    return state
+
+
+class Exchange:
+    """A master, whose folder has a description and segments."""
+
+    def __init__(self, folder: Path, span: int = 5) -> None:
+        self.folder, self.data = folder, folder / "data"
+        self.data.mkdir(parents=True, exist_ok=True)
+        self.master = ArrowMaster(folder, "exchange 'e'")
+        self.master.register(Descriptor("e", "0", "j", "arrow", 1, (), columns("id int").jsonValue()))
+        self.log = self.master._log = self.opened(span)
+
+    def opened(self, span: int = 5) -> ArrowLog:
+        """What another process has."""
+        return ArrowLog(self.folder / "log", "exchange 'e'", span)
+
+    def file(self, number: int) -> Path:
+        return self.folder / "log" / f"{number:020}.json"
+
+    def write(self, count: int, log: ArrowLog | None = None) -> None:
+        for _ in range(count):
+            (log or self.log).append(lambda state: self._with_segment(state), "1")
+
+    def _with_segment(self, state: LogState) -> Entry:
+        name = f"i1-e{state.last + 1}-p0-a0-00000000.arrow"
+        (self.data / name).touch()
+        return epoch(state, segment=name)
+
+    def release(self, below: int) -> None:
+        self.log.append(release(below), "1")
+        self.master.delete_released()
+
+    def segments(self) -> list[int]:
+        return sorted(int(file.name.split("-")[1][1:]) for file in self.data.iterdir())
+
+
+@pytest.fixture
+def exchange(tmp_path: Path) -> Exchange:
+    return Exchange(tmp_path / "e")
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["instances", "threads"])
+def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path, shared: bool) -> None:
+    """Instances of their own, as in processes; and threads that share one, as in the driver."""
+    one = ArrowLog(tmp_path / "log", "e", 7)
+
+    def write(application: str) -> ArrowLog:
+        log = one if shared else ArrowLog(tmp_path / "log", "e", 7)
+        for _ in range(25):
+            while True:
+                try:
+                    state = log.append(lambda state: epoch(state, application), "1")
+                except CommitError:
+                    continue
+                assert state is not None
+                break
+            log.look()
+        return log
+
+    with ThreadPoolExecutor(6) as pool:
+        logs = list(pool.map(write, [f"app{number}" for number in range(6)]))
+    wanted = fold(tmp_path / "log")
+    assert wanted.epochs == {f"app{number}": 24 for number in range(6)}
+    assert (wanted.last, wanted.total) == (149, 300)
+    for log in (*logs, ArrowLog(tmp_path / "log", "e")):
+        assert log.look() == wanted
+    assert not list((tmp_path / "log").glob(".draft-*"))
+
+
+def test_a_writer_that_is_always_slower_gives_up_with_an_error(exchange: Exchange, tmp_path: Path) -> None:
+    other = exchange.opened()
+
+    def late(state: LogState) -> Entry:
+        exchange.write(1, other)
+        return epoch(state, "late")
+
+    with pytest.raises(CommitError, match="faster 40 times"):
+        exchange.log.append(late, "1")
+    assert exchange.log.look().last_epoch("late") == -1
+
+
+def test_nothing_is_written_when_nothing_is_decided(exchange: Exchange) -> None:
+    assert exchange.log.append(lambda state: None, "1") is None
+    assert exchange.log.look() == LogState()
+    assert not (exchange.folder / "log").exists()
+
+
+@pytest.mark.parametrize("below", [4, 9, 20])
+def test_a_process_that_has_not_looked_for_long_continues_from_the_stored_state(exchange: Exchange, below: int) -> None:
+    """Also when the entry where it stands is the last one that was deleted, or the first that was not."""
+    old, fresh = exchange.opened(), exchange.opened()
+    exchange.write(4)
+    assert old.look().last == 3
+    exchange.write(18)
+    exchange.release(below)
+    exchange.write(2)
+    assert exchange.log.numbers()[0] == below
+    assert old.look() == fresh.look() == exchange.log.look()
+    assert old.look().epochs == {"a": 23}
+
+
+@pytest.mark.parametrize("below", [4, 5, 9])
+@pytest.mark.parametrize("seen", [0, 4])
+def test_a_frozen_writer_whose_number_was_released_and_deleted_decides_again(
+    exchange: Exchange, below: int, seen: int
+) -> None:
+    """Its file can be created, and must not count; also where nothing but its own number is deleted."""
+    old, looks = exchange.opened(), list[int]()
+    exchange.write(seen)
+
+    def late(state: LogState) -> Entry | None:
+        looks.append(state.last)
+        if len(looks) == 1:
+            exchange.write(20 - seen)
+            exchange.release(below)
+        return None if state.last_epoch("late") >= 0 else epoch(state, "late")
+
+    assert old.append(late, "1") is not None
+    assert looks == [seen - 1, 20]
+    assert exchange.file(21).exists()
+    assert exchange.log.numbers() == list(range(below, 22))
+    assert old.look() == exchange.log.look() == exchange.opened().look()
+
+
+def test_a_mark_that_a_frozen_deleter_lowers_does_not_let_a_number_count_twice(
+    exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted was once read from a file that a frozen process could put back to a lower number."""
+    old = exchange.opened()
+    exchange.write(6)
+    old.look()
+    zombie = Exchange(exchange.folder)
+    zombie.log.append(release(3), "1")
+    replaced = exclusive.replace
+
+    def freeze(file: Path, text: str, writer: str) -> None:
+        with monkeypatch.context() as awake:
+            awake.setattr(arrow_log, "replace", replaced)
+            exchange.write(20)
+            exchange.release(18)
+        replaced(file, text, writer)
+
+    monkeypatch.setattr(arrow_log, "replace", freeze)
+    zombie.master.delete_released()
+    assert old.append(lambda state: epoch(state, "late"), "1") is not None
+    assert exchange.log.look().last_epoch("late") == 0
+    assert exchange.log.numbers() == list(range(18, exchange.log.look().last + 1))
+
+
+@pytest.mark.parametrize("released", [5, 6, 20])
+def test_a_reader_does_not_take_the_file_of_such_a_writer_for_an_entry(exchange: Exchange, released: int) -> None:
+    """The file is there for a moment; the reader stands right before it, and what follows it may be there."""
+    exchange.write(4)
+    old = exchange.opened()
+    assert old.look().last == 3
+    exchange.write(20)
+    exchange.release(released)
+    exchange.file(4).write_text(epoch(LogState(), "ghost").to_json())
+    assert old.look() == exchange.opened().look()
+    assert old.look().last_epoch("ghost") == -1
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_a_release_that_a_crash_cut_short_is_finished_and_nothing_else_is_lost(
+    exchange: Exchange, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """The state is stored, 3 segments are deleted, 3 entries are deleted, in this order."""
+    exchange.write(7)
+    exchange.log.append(release(3), "1")
+    steps = 0
+
+    def counted(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*given: object, **more: object) -> object:
+            nonlocal steps
+            if steps == step:
+                raise KeyboardInterrupt
+            steps += 1
+            return real(*given, **more)
+
+        return call
+
+    with monkeypatch.context() as crash:
+        crash.setattr(arrow_log, "replace", counted(arrow_log.replace))
+        crash.setattr(Path, "unlink", counted(Path.unlink))
+        if step < 7:
+            with pytest.raises(KeyboardInterrupt):
+                exchange.master.delete_released()
+        else:
+            exchange.master.delete_released()
+    reader = exchange.opened()
+    assert reader.look().epochs == {"a": 6}
+    assert all(reader.entry(number) is not None for number in range(3, 8))
+    again = Exchange(exchange.folder)
+    again.write(1)
+    again.master.delete_released()
+    assert again.log.numbers() == list(range(3, 9))
+    assert again.segments() == [3, 4, 5, 6, 8]
+    assert again.opened().look() == again.log.look()
+    again.master.delete_released()
+    assert again.segments() == [3, 4, 5, 6, 8]
+
+
+def test_few_states_are_kept(exchange: Exchange) -> None:
+    exchange.write(43)
+    exchange.release(30)
+    assert len(list((exchange.folder / "log").glob("state-*"))) == 2
+    assert exchange.opened().look() == exchange.log.look()
+
+
+@pytest.mark.parametrize("left", [0, 20, -1])
+def test_an_entry_that_a_power_failure_has_cut_is_refused_by_name(exchange: Exchange, left: int) -> None:
+    exchange.write(3)
+    file = exchange.file(1)
+    file.write_bytes(file.read_bytes()[:left])
+    fresh = exchange.opened()
+    for look in (fresh.look, lambda: fresh.entry(1), lambda: fresh.append(epoch, "1")):
+        with pytest.raises(StateError, match="empty or truncated") as caught:
+            look()
+        assert caught.value.operator == "exchange 'e', entry 1"
+
+
+def test_a_damaged_state_is_not_needed_while_its_entries_are_there(exchange: Exchange) -> None:
+    exchange.write(12)
+    newest = max((exchange.folder / "log").glob("state-*"))
+    newest.write_text("")
+    assert exchange.opened().look() == exchange.log.look()
+    exchange.release(8)
+    max((exchange.folder / "log").glob("state-*")).write_text("{")
+    with pytest.raises(StateError, match="stored state of the log is empty or damaged"):
+        exchange.opened().look()
+
+
+def test_without_a_state_a_log_whose_first_entries_were_deleted_is_refused(exchange: Exchange) -> None:
+    exchange.write(12)
+    exchange.release(8)
+    for file in (exchange.folder / "log").glob("state-*"):
+        file.unlink()
+    fresh = exchange.opened()
+    for look in (fresh.look, lambda: fresh.append(epoch, "1")):
+        with pytest.raises(StateError, match="no state of the log is there"):
+            look()
+    assert not exchange.file(0).exists()
+
+
+def test_a_log_that_is_deleted_or_made_anew_under_a_process_is_not_continued(exchange: Exchange) -> None:
+    """The other one may be longer, and have an entry where this process stands."""
+    exchange.write(3)
+    aside = exchange.folder.with_name("aside")
+    exchange.folder.rename(aside)
+    assert exchange.log.look() == LogState()
+    another = Exchange(exchange.folder)
+    for _ in range(9):
+        another.log.append(lambda state: epoch(state, "other"), "1")
+    assert exchange.log.look().epochs == {"other": 8}
+    shutil.rmtree(exchange.folder)
+    aside.rename(exchange.folder)
+    assert exchange.log.look().epochs == {"a": 2}
+    assert [entry.epoch for number in range(3) if (entry := exchange.log.entry(number))] == [0, 1, 2]
+
+
+def test_a_log_that_is_deleted_between_look_and_write_is_not_begun_in_the_middle(exchange: Exchange) -> None:
+    exchange.write(3)
+    looks = []
+
+    def decide(state: LogState) -> Entry | None:
+        looks.append(state.last)
+        if len(looks) == 1:
+            shutil.rmtree(exchange.folder)
+            return epoch(state)
+        return None
+
+    assert exchange.log.append(decide, "1") is None
+    assert looks == [2, -1]
+    assert exchange.log.numbers() == []
+
+
+def test_drafts_and_segments_of_older_incarnations_are_swept_and_no_others(exchange: Exchange) -> None:
+    exchange.write(2)
+    for writer in (0, 1, 2, 3):
+        (exchange.folder / "log" / f".draft-{writer}-abc").touch()
+        (exchange.data / f"i{writer}-e9-p0-a0-0000000{writer}.arrow").touch()
+    (exchange.data / "notes.txt").touch()
+    exchange.master.sweep(2)
+    left = {file.name for file in (exchange.folder / "log").glob(".draft-*")}
+    assert left == {".draft-0-abc", ".draft-2-abc", ".draft-3-abc"}
+    assert {file.name for file in exchange.data.iterdir()} == {
+        "i0-e9-p0-a0-00000000.arrow",
+        "i1-e0-p0-a0-00000000.arrow",
+        "i1-e1-p0-a0-00000000.arrow",
+        "i2-e9-p0-a0-00000002.arrow",
+        "i3-e9-p0-a0-00000003.arrow",
+        "notes.txt",
+    }
+
+
+def test_what_an_exchange_occupies_is_what_is_not_released_nor_abandoned(exchange: Exchange) -> None:
+    exchange.write(4)
+    exchange.log.append(lambda state: Entry(EntryKind.REGISTER, consumer="in", query="q"), "1")
+    exchange.log.append(release(2), "1")
+    held = exchange.master.held()
+    assert (held.entries, held.rows, held.bytes, held.consumers, held.sealed) == (4, 4, 20, ("in",), False)
+    exchange.master.delete_released()
+    assert exchange.master.held() == held
+    exchange.log.append(lambda state: Entry(EntryKind.CLAIM, incarnation=2, lineage=2, after=-1), "2")
+    exchange.write(1)
+    exchange.log.append(lambda state: Entry(EntryKind.SEAL, total=state.total), "2")
+    held = exchange.master.held()
+    assert (held.rows, held.sealed) == (2, True)
