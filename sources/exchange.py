@@ -127,7 +127,9 @@ class ExchangeSource(AlignedSource):
                 do="discard the history of the query that writes it, which then writes it again, with "
                 "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
             )
-        return [Channel(str(number), [state.released, 0], about.id) for number in range(about.partitions)]
+        # Behind what was released, and behind what was abandoned there: rows of others.
+        begin = state.passes_over(state.released) or state.released
+        return [Channel(str(number), [begin, 0], about.id) for number in range(about.partitions)]
 
     def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
         """See `spark_ext.exchange.positions.advance`."""

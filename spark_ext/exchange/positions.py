@@ -90,9 +90,9 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
         upto: read only entries below this number; None: all that there are.
 
     Raises:
-        OffsetError: what the reader has read last is abandoned.
+        OffsetError: rows before the start are abandoned.
     """
-    _refuse_abandoned(state, start)
+    _refuse_abandoned(state, at, start)
     front, end, taken, weight = start, start, 0, 0
     none = (0,) * len(start.rows)
     if not any(start.rows):
@@ -112,12 +112,14 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
         count = sum(left)
         cost = entry.bytes * count // max(1, entry.row_count)
         room = _room(count, cost, rows, size, taken, weight)
+        if room < count and not taken:
+            room = max(1, room)  # a single row may be larger than the limit
         if room < count:
             if not taken:
-                part = shares(left, max(1, room))
+                part = shares(left, room)
                 done = tuple(before + more for before, more in zip(front.rows, part, strict=True))
-                end = Front(front.entry, done) if sum(part) < count else Front(front.entry + 1, none)
-                taken, weight = sum(part), cost * sum(part) // count
+                end = Front(front.entry, done)
+                taken, weight = room, cost * room // count
             break
         front = Front(front.entry + 1, none)
         if entry.kind is EntryKind.EPOCH:
@@ -127,19 +129,26 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
     return Step(end, taken, weight) if taken else Step(start)
 
 
-def _refuse_abandoned(state: LogState, front: Front) -> None:
-    """A front is right behind, or inside, an entry with rows or the seal: the last one that was read."""
-    last = front.entry if any(front.rows) else front.entry - 1
-    if last < state.released or state.passes_over(last) is None:
+def _refuse_abandoned(state: LogState, at: At, start: Front) -> None:
+    """Refuse a position behind rows that were abandoned later.
+
+    A position may be behind abandoned entries without rows, such as a registration, and still be that of a reader which
+    was restored together with the query that writes the exchange.
+    """
+    cut = state.cut_over(start.entry)
+    if cut is None:
         return
-    raise OffsetError(
-        f"entry {last} of the exchange has been read, and is abandoned: the query that writes the exchange was reset, "
-        "or restored, without this one",
-        operator="the position of a reader",
-        kept="nothing was read",
-        do="restore the whole job from one checkpoint, or discard the history with "
-        "job.reset(<the query that writes the exchange>, cascade=True)",
-    )
+    # Of a log that begins anew nothing stays, whether its entries are still there or not.
+    read = any(start.rows) or (cut.after < 0 < start.entry)
+    if read or any(entry.rows for number in range(cut.after + 1, start.entry) if (entry := at(number)) is not None):
+        raise OffsetError(
+            f"rows up to entry {start.entry} of the exchange have been read, and some of them are abandoned: the query "
+            "that writes the exchange was reset or restored without this one",
+            operator="the position of a reader",
+            kept="nothing was read",
+            do="restore the whole job from one checkpoint, or discard the history with "
+            "job.reset(<the query that writes the exchange>, cascade=True)",
+        )
 
 
 def _room(count: int, cost: int, rows: int | None, size: int | None, taken: int, weight: int) -> int:
@@ -234,16 +243,17 @@ def rows_before(at: At, state: LogState, front: Front) -> int:
     """Visible rows before a position: what a reader that stands there has behind it.
 
     Raises:
-        KeyError: neither the entry there nor the one before it is in the log any more.
+        KeyError: the entry there is not in the log any more.
     """
-    number = front.entry
-    while number <= state.last and (beyond := state.passes_over(number)) is not None:
-        number = beyond
+    number, read = front.entry, sum(front.rows)
     while number <= state.last:
-        entry = at(number)
-        if entry is None:
-            raise KeyError(number)
-        if entry.kind in (EntryKind.EPOCH, EntryKind.SEAL):
-            return entry.total - entry.row_count + sum(front.rows)
-        number = state.passes_over(number + 1) or number + 1
+        beyond = state.passes_over(number)
+        if beyond is None:
+            entry = at(number)
+            if entry is None:
+                raise KeyError(number)
+            if entry.kind in (EntryKind.EPOCH, EntryKind.SEAL):
+                return entry.total - entry.row_count + read
+            beyond = number + 1
+        number, read = beyond, 0
     return state.total
