@@ -50,8 +50,10 @@ def adopt_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int
 
     Raises:
         FencedError: a newer start has claimed the exchange.
+        ConfigurationError: it is another job's.
     """
     mark.check(state.held, who)
+    _refuse_foreign(state, job_id, who)
     if state.mark.covers(mark):
         return None
     return Entry(EntryKind.CLAIM, at, incarnation=mark.incarnation, start=mark.start, job_id=job_id)
@@ -60,14 +62,18 @@ def adopt_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int
 def refuse_claim(state: LogState, claim: Claim, who: str) -> None:
     """Refuse what `claim_entry` refuses."""
     claim.mark.check(state.mark, who)
-    if state.job_id not in ("", claim.job_id):
+    _refuse_foreign(state, claim.job_id, who)
+    claim.check_state(claim.known(state.epochs), state.mark, who)
+
+
+def _refuse_foreign(state: LogState, job_id: str, who: str) -> None:
+    if state.job_id not in ("", job_id):
         raise ConfigurationError(
             "the exchange belongs to another job, or to this one before its state was deleted",
             operator=who,
             kept="the exchange is unchanged; nothing was started",
             do="give the exchange another name; if the state was deleted, restore it, or delete the exchange's folder",
         )
-    claim.check_state(claim.known(state.epochs), state.mark, who)
 
 
 def epoch_entry(

@@ -14,8 +14,8 @@ from spark_ext.errors import ConfigurationError, StateError
 VERSION: Final = 1
 """The version that is written."""
 
-_FIXED: Final = ("kind", "partitions", "key")
-"""What rows that are there already depend on."""
+_FIXED: Final = ("name", "kind", "partitions", "key")
+"""What rows that are there already depend on; the name is part of the identity of the epochs that wrote them."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Descriptor:
         try:
             raw = json.loads(text)
             version = raw.pop("version")
-        except (ValueError, AttributeError, KeyError):
+        except (ValueError, AttributeError, KeyError, TypeError):
             raise _not_ours(who, "its description cannot be read") from None
         if version != VERSION:
             raise StateError(

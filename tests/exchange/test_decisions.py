@@ -1,0 +1,293 @@
+"""Which entry may follow which: each epoch once, by the newest start alone, in an exchange that is the one claimed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from spark_ext.errors import ConfigurationError, FencedError, StateError
+from spark_ext.exchange import decisions
+from spark_ext.exchange.entries import VERSION, Cut, Entry, EntryKind, LogState, Run, Segment
+from spark_ext.model.commits import Claim, Epoch, FenceMark
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "exchange"
+
+ENTRIES = {
+    "claim": Entry(EntryKind.CLAIM, 1700000000000, lineage=4, incarnation=3, start=77, job_id="j1", after=-1),
+    "epoch": Entry(
+        EntryKind.EPOCH,
+        1700000000001,
+        application="spark_ext:flights:2:q1",
+        lineage=2,
+        epoch=9,
+        rows=(5, 0, 2),
+        segments=(
+            Segment("i3-e9-p0-a7-00c0ffee.arrow", 4096, (Run(0, 0, 1, 5), Run(2, 1, 2, 1))),
+            Segment("i3-e9-p1-a8-00c0ffee.arrow", 512, (Run(2, 0, 1, 1),)),
+        ),
+        barrier=6,
+        total=1007,
+        incarnation=3,
+    ),
+    "seal": Entry(EntryKind.SEAL, 5, application="spark_ext:flights:2:q1", lineage=2, epoch=9, total=7, incarnation=3),
+    "cut": Entry(EntryKind.CUT, 5, lineage=3, after=41, total=900, incarnation=4),
+    "release": Entry(EntryKind.RELEASE, 5, below=40, total=850, incarnation=4),
+    "register": Entry(EntryKind.REGISTER, 5, consumer="daily-in", query="daily"),
+    "forget": Entry(EntryKind.FORGET, 5, consumer="daily-in"),
+}
+STATE = LogState(
+    last=60,
+    incarnation=3,
+    start=77,
+    job_id="j1",
+    epochs={"spark_ext:flights:2:q1": 9, "spark_ext:flights:1:q1": 30},
+    total=1007,
+    sealed=59,
+    sealed_by="spark_ext:flights:2:q1",
+    lineage=2,
+    cuts=(Cut(-1, 12), Cut(20, 33)),
+    released=40,
+    released_rows=850,
+    consumers={"daily-in": "daily", "late": ""},
+)
+
+
+def segments(*rows: int) -> list[Segment]:
+    return [Segment("s", 10, tuple(Run(number, number, 1, count) for number, count in enumerate(rows) if count))]
+
+
+def claim(incarnation: int, lineage: int = 1, start: int | None = None, job: str = "j", **more: object) -> Claim:
+    drawn = 100 + incarnation if start is None else start
+    return Claim("s", "job", job, incarnation, lineage, start=drawn, **more)  # type: ignore[arg-type]
+
+
+def epoch(number: int, incarnation: int, lineage: int = 1, start: int | None = None, **more: object) -> Epoch:
+    drawn = 100 + incarnation if start is None else start
+    return Epoch("s", lineage, "q", number, incarnation, start=drawn, **more)  # type: ignore[arg-type]
+
+
+def claimed(state: LogState, by: Claim) -> LogState:
+    entry = decisions.claim_entry(state, by, "e", 0)
+    return state if entry is None else state.after(entry)
+
+
+def committed(state: LogState, by: Epoch, *rows: int) -> LogState:
+    entry = decisions.epoch_entry(state, by, segments(*rows), 2, "e", 0)
+    return state if entry is None else state.after(entry)
+
+
+# -- the stored forms -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in EntryKind])
+def test_each_kind_of_entry_is_written_and_read_as_in_its_golden_file(kind: str) -> None:
+    """A change of the written form needs a new version, and golden files of its own."""
+    assert VERSION == 1
+    stored = (GOLDEN / "entries-v1.json").read_text(encoding="utf-8")
+    assert json.loads(ENTRIES[kind].to_json()) == json.loads(stored)[kind]
+    assert Entry.from_json(json.dumps(json.loads(stored)[kind]), "e") == ENTRIES[kind]
+
+
+def test_the_state_is_written_and_read_as_in_its_golden_file() -> None:
+    stored = (GOLDEN / "state-v1.json").read_text(encoding="utf-8")
+    assert json.loads(STATE.to_json()) == json.loads(stored)
+    assert LogState.from_json(stored, "e") == STATE
+
+
+def test_an_entry_is_one_line() -> None:
+    assert all("\n" not in entry.to_json() for entry in ENTRIES.values())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", '{"kind":"claim"}', '{"version":1}'])
+def test_what_is_not_an_entry_or_a_state_is_refused_by_name(text: str) -> None:
+    with pytest.raises(StateError, match="empty or truncated") as caught:
+        Entry.from_json(text, "exchange 'e', entry 4")
+    assert caught.value.operator == "exchange 'e', entry 4"
+    if text != '{"version":1}':
+        with pytest.raises(StateError, match="empty or damaged"):
+            LogState.from_json(text, "exchange 'e', state 4")
+
+
+def test_a_newer_version_is_refused() -> None:
+    for kind, version in (("claim", 2), ("unheard", 1)):
+        with pytest.raises(StateError, match="is not known"):
+            Entry.from_json(json.dumps({"version": version, "kind": kind}), "e")
+    with pytest.raises(StateError, match="version 2 is not known"):
+        LogState.from_json(STATE.to_json().replace('"version":1', '"version":2'), "e")
+
+
+@given(st.integers(0, 40))
+def test_a_truncated_state_is_never_read(cut: int) -> None:
+    text = STATE.to_json()
+    with pytest.raises(StateError, match="damaged"):
+        LogState.from_json(text[: len(text) * cut // 41], "e")
+
+
+# -- histories --------------------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_whoever_writes_each_epoch_is_there_once_and_written_by_the_newest_start(data: st.DataObject) -> None:
+    """Starts, copies of a state with the same number, resets, stale writers, and epochs that are repeated."""
+    state, entries = LogState(), list[Entry]()
+    starts: list[tuple[int, int, int]] = []
+    current: tuple[int, int, int] | None = None
+    visible: list[tuple[int, int]] = []
+    numbers: dict[int, int] = {}
+
+    def take(entry: Entry | None) -> None:
+        nonlocal state
+        if entry is not None:
+            entries.append(entry)
+            state = state.after(entry)
+
+    for _ in range(data.draw(st.integers(1, 25))):
+        step = data.draw(
+            st.sampled_from(["start", "copy", "reset", "epoch", "epoch", "epoch", "stale", "seal", "adopt"])
+        )
+        if step in ("start", "reset") or current is None:
+            lineage = (starts[-1][2] if starts else 1) + (step == "reset")
+            current = (len(starts) + 1, data.draw(st.integers(1, 10**6)), lineage)
+            starts.append(current)
+            before = state
+            take(decisions.claim_entry(state, claim(current[0], lineage, current[1]), "e", 0))
+            if lineage > before.lineage and (before.total or before.sealed is not None):
+                visible = []
+                assert (state.total, state.sealed, state.passes_over(0)) == (0, None, state.last + 1)
+        elif step == "copy":
+            with pytest.raises(FencedError, match="started twice"):
+                decisions.claim_entry(state, claim(current[0], current[2], current[1] + 1), "e", 0)
+            with pytest.raises(FencedError, match="started twice"):
+                decisions.epoch_entry(state, epoch(99, current[0], current[2], current[1] + 1), [], 2, "e", 0)
+        elif step == "stale" and len(starts) > 1:
+            old = data.draw(st.sampled_from(starts[:-1]))
+            stale: list[Callable[[], object]] = [
+                lambda old=old: decisions.claim_entry(state, claim(old[0], old[2], old[1]), "e", 0),
+                lambda old=old: decisions.epoch_entry(state, epoch(0, old[0], old[2], old[1]), [], 2, "e", 0),
+                lambda old=old: decisions.seal_entry(state, epoch(0, old[0], old[2], old[1]), "e", 0),
+                lambda old=old: decisions.release_entry(state, 0, 0, FenceMark(old[0], old[1]), "e", 0),
+                lambda old=old: decisions.adopt_entry(state, FenceMark(old[0], old[1]), "j", "e", 0),
+            ]
+            for late in stale:
+                with pytest.raises(FencedError, match=f"incarnation {current[0]}"):
+                    late()
+        elif step == "epoch":
+            last = numbers.get(current[2], -1)
+            number = data.draw(st.integers(max(0, last - 1), last + 1))
+            found = decisions.epoch_entry
+            identity = epoch(number, current[0], current[2], current[1])
+            if number > last and state.sealed is not None:
+                with pytest.raises(StateError, match="is sealed"):
+                    found(state, identity, segments(1, 2), 2, "e", 0)
+                continue
+            entry = found(state, identity, segments(1, 2), 2, "e", 0)
+            assert (entry is None) is (number <= last)
+            if entry is not None:
+                numbers[current[2]] = number
+                visible.append((current[2], number))
+            take(entry)
+            assert found(state, identity, segments(1, 2), 2, "e", 0) is None
+        elif step == "seal":
+            take(decisions.seal_entry(state, epoch(0, *current[:1], current[2], current[1]), "e", 0))
+            assert state.sealed is not None
+            assert decisions.seal_entry(state, epoch(0, *current[:1], current[2], current[1]), "e", 0) is None
+        elif step == "adopt":
+            assert decisions.adopt_entry(state, FenceMark(*current[:2]), "j", "e", 0) is None
+        assert state.mark == FenceMark(*current[:2])
+    seen = [
+        (entry.lineage, entry.epoch)
+        for number, entry in enumerate(entries)
+        if entry.kind is EntryKind.EPOCH and state.passes_over(number) is None
+    ]
+    assert seen == visible and len(set(seen)) == len(seen)
+    assert state.total == 3 * len(seen)
+    folded = LogState()
+    for entry in entries:
+        assert Entry.from_json(entry.to_json(), "e") == entry
+        folded = folded.after(entry)
+        assert LogState.from_json(folded.to_json(), "e") == folded
+    assert folded == state
+
+
+def test_a_reset_that_crashes_after_its_claim_hides_nothing_more_at_the_next_start() -> None:
+    state = committed(claimed(LogState(), claim(1)), epoch(0, 1), 1, 1)
+    state = claimed(claimed(state, claim(2, lineage=2)), claim(3, lineage=2))
+    assert state.cuts == (Cut(-1, 2),)
+    state = committed(state, epoch(0, 3, lineage=2), 4, 0)
+    assert (state.total, state.passes_over(4)) == (4, None)
+    assert claimed(state, claim(4, lineage=2)).cuts == (Cut(-1, 2),), "not a second time"
+
+
+def test_a_sealed_exchange_that_is_reset_is_open_again_and_can_be_sealed_again() -> None:
+    state = claimed(LogState(), claim(1))
+    entry = decisions.seal_entry(state, epoch(-1, 1), "e", 0)
+    assert entry is not None
+    state = claimed(state.after(entry), claim(2, lineage=2))
+    assert state.sealed is None and state.passes_over(1) == 3
+    again = decisions.seal_entry(state, epoch(-1, 2, lineage=2), "e", 0)
+    assert again is not None and state.after(again).sealed == 3
+
+
+def test_an_exchange_of_another_job_is_neither_claimed_nor_adopted() -> None:
+    """Adopted, it was this job's, and the claim of the query that writes it was not refused any more."""
+    state = claimed(LogState(), claim(1, job="theirs"))
+    for taking in (
+        lambda: decisions.claim_entry(state, claim(2, job="ours"), "e", 0),
+        lambda: decisions.adopt_entry(state, FenceMark(2, 5), "ours", "e", 0),
+    ):
+        with pytest.raises(ConfigurationError, match="belongs to another job"):
+            taking()
+    adopted = decisions.adopt_entry(state, FenceMark(2, 5), "theirs", "e", 0)
+    assert adopted is not None and state.after(adopted).mark == FenceMark(2, 5)
+
+
+def test_a_target_that_is_behind_or_ahead_is_refused() -> None:
+    state = committed(claimed(LogState(), claim(1)), epoch(0, 1), 1)
+    with pytest.raises(StateError, match="is ahead of this state"):
+        decisions.claim_entry(state, claim(2, query_id="q", planned=-1), "e", 0)
+    with pytest.raises(StateError, match="not the target that was claimed"):
+        decisions.claim_entry(state, claim(2, query_id="q", previous=3), "e", 0)
+    for decide in (decisions.epoch_entry, decisions.seal_entry):
+        more = ([], 2) if decide is decisions.epoch_entry else ()
+        with pytest.raises(StateError, match="not the target that was claimed"):
+            decide(LogState(), epoch(1, 1), *more, "e", 0)  # type: ignore[operator]
+        with pytest.raises(StateError, match="not the target that was claimed"):
+            decide(state, replace(epoch(4, 1), previous=3), *more, "e", 0)  # type: ignore[operator]
+
+
+def test_a_release_only_grows_and_stays_within_the_log() -> None:
+    state = committed(committed(claimed(LogState(), claim(1)), epoch(0, 1), 1), epoch(1, 1), 1)
+    mark = FenceMark(1, 101)
+    entry = decisions.release_entry(state, 2, 1, mark, "e", 0)
+    assert entry is not None
+    state = state.after(entry)
+    assert (state.released, state.released_rows, state.total) == (2, 1, 2)
+    assert decisions.release_entry(state, 2, 1, mark, "e", 0) is None
+    assert decisions.release_entry(state, 1, 1, mark, "e", 0) is None
+    with pytest.raises(ValueError, match="has entries up to 3"):
+        decisions.release_entry(state, 5, 1, mark, "e", 0)
+    reset = claimed(state, claim(2, lineage=2))
+    assert (reset.released, reset.released_rows) == (2, 0), "nothing that is visible was released"
+
+
+def test_registrations_are_written_when_they_change_something() -> None:
+    state = LogState()
+    first = decisions.register_entry(state, "in", "", 0)
+    assert first is not None
+    state = state.after(first)
+    assert decisions.register_entry(state, "in", "", 0) is None
+    named = decisions.register_entry(state, "in", "daily", 0)
+    assert named is not None
+    state = state.after(named)
+    assert state.consumers == {"in": "daily"}
+    with pytest.raises(ConfigurationError, match="'out' does not read the exchange; its readers are: 'in'"):
+        decisions.forget_entry(state, "out", "e", 0)
+    gone = decisions.forget_entry(state, "in", "e", 0)
+    assert gone is not None and state.after(gone).consumers == {}

@@ -1,0 +1,118 @@
+"""The description of an exchange: what may change, what must not, and what is no description."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.exchange.arrow import arrow_parts
+from spark_ext.exchange.descriptor import VERSION, Descriptor, nullable
+from spark_ext.exchange.kinds import parts
+from spark_ext.schemas.ddl import columns
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "exchange" / "descriptor-v1.json"
+
+
+def described(text: str = "id bigint, at timestamp, tags array<string>", **changes: Any) -> Descriptor:
+    given: dict[str, Any] = {
+        "name": "flights",
+        "id": "00c0ffee",
+        "job_id": "j1",
+        "kind": "arrow",
+        "partitions": 16,
+        "key": ("id",),
+        "columns": nullable(columns(text)).jsonValue(),
+        "max_in_flight": 1000,
+        "keep": 60_000,
+    }
+    return Descriptor(**(given | changes))
+
+
+def test_it_is_written_and_read_as_in_its_golden_file() -> None:
+    assert VERSION == 1
+    stored = GOLDEN.read_text(encoding="utf-8")
+    assert json.loads(described().to_json()) == json.loads(stored)
+    assert Descriptor.from_json(stored, "e") == described()
+
+
+def test_what_may_change_is_taken_over_and_its_id_stays() -> None:
+    wanted = described(id="another", max_in_flight=None, keep=0)
+    assert described().merged(wanted) == replace(described(), max_in_flight=None, keep=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "copy"}, "name of the exchange is flights, and would be copy"),
+        ({"kind": "delta"}, "kind of the exchange is arrow, and would be delta"),
+        ({"partitions": 8}, "partitions of the exchange is 16, and would be 8"),
+        ({"key": ()}, "key of the exchange is id, and would be none"),
+        (
+            {"text": "id int, at timestamp, tags array<string>"},
+            "column 'id' of the exchange is bigint, and would be int",
+        ),
+        ({"text": "id bigint, tags array<string>"}, "column 'at' of the exchange is timestamp, and would be missing"),
+        ({"text": "id bigint, at timestamp, tags array<string>, more int"}, "'more' of the exchange is missing, and"),
+        ({"text": "id bigint, at timestamp, tags array<int>"}, "'tags' of the exchange is array<string>, and would"),
+        ({"text": "at timestamp, id bigint, tags array<string>"}, "the order of the columns of the exchange is id, at"),
+        ({"job_id": "j2"}, "belongs to another job"),
+        ({"job_id": ""}, "belongs to another job"),
+    ],
+)
+def test_what_must_not_change_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        described().merged(described(**changes))
+    assert caught.value.operator == "exchange 'flights'"
+
+
+def test_constraints_on_nulls_are_not_part_of_a_schema() -> None:
+    strict = columns("id bigint not null, s struct<x: int not null>")
+    assert nullable(strict) == columns("id bigint, s struct<x: int>")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"name": "x"}', '{"version": 1}', '{"version": 1, "key": []}'])
+def test_what_is_no_description_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "exchange.json").write_text(text)
+    with pytest.raises(StateError, match="not an exchange of this package, or it is damaged"):
+        arrow_parts(tmp_path, "exchange 'e'").master.register(described())
+    assert [file.name for file in tmp_path.iterdir()] == ["exchange.json"]
+
+
+def test_a_newer_version_is_refused() -> None:
+    with pytest.raises(StateError, match="has version 2; this release reads version 1"):
+        Descriptor.from_json(described().to_json().replace('"version": 1', '"version": 2'), "e")
+
+
+def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StateError, match="'notes.txt' and no exchange.json"):
+        arrow_parts(tmp_path, "e").master.register(described())
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_that_has_lost_its_description_is_not_described_anew(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    with pytest.raises(StateError, match="'log' and no exchange.json"):
+        arrow_parts(tmp_path, "e").master.register(described())
+
+
+def test_it_is_made_once_and_what_tasks_have_left_before_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / ".draft-0-x").touch()
+    master = arrow_parts(tmp_path, "e").master
+    assert master.describe() is None
+    assert master.register(described()) == described()
+    assert master.register(described(id="other", keep=5)) == described(keep=5)
+    assert arrow_parts(tmp_path, "e").master.describe() == described(keep=5)
+
+
+def test_kinds_and_places_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no kind of exchange 'iceberg'"):
+        parts("iceberg", str(tmp_path), "e")
+    with pytest.raises(ConfigurationError, match="needs a folder that driver and executors share"):
+        parts("arrow", "s3://bucket/x", "e")
