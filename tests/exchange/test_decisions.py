@@ -82,6 +82,18 @@ def committed(state: LogState, by: Epoch, *rows: int) -> LogState:
     return state if entry is None else state.after(entry)
 
 
+def writes_of(state: LogState, incarnation: int, start: int, lineage: int) -> list[Callable[[], object]]:
+    """All that a start may write."""
+    mark, first = FenceMark(incarnation, start), epoch(0, incarnation, lineage, start)
+    return [
+        lambda: decisions.claim_entry(state, claim(incarnation, lineage, start), "e", 0),
+        lambda: decisions.epoch_entry(state, first, [], 2, "e", 0),
+        lambda: decisions.seal_entry(state, first, "e", 0),
+        lambda: decisions.release_entry(state, 0, 0, mark, "e", 0),
+        lambda: decisions.adopt_entry(state, mark, "j", "e", 0),
+    ]
+
+
 # -- the stored forms -------------------------------------------------------------------------------------------------
 
 
@@ -168,14 +180,7 @@ def test_whoever_writes_each_epoch_is_there_once_and_written_by_the_newest_start
                 decisions.epoch_entry(state, epoch(99, current[0], current[2], current[1] + 1), [], 2, "e", 0)
         elif step == "stale" and len(starts) > 1:
             old = data.draw(st.sampled_from(starts[:-1]))
-            stale: list[Callable[[], object]] = [
-                lambda old=old: decisions.claim_entry(state, claim(old[0], old[2], old[1]), "e", 0),
-                lambda old=old: decisions.epoch_entry(state, epoch(0, old[0], old[2], old[1]), [], 2, "e", 0),
-                lambda old=old: decisions.seal_entry(state, epoch(0, old[0], old[2], old[1]), "e", 0),
-                lambda old=old: decisions.release_entry(state, 0, 0, FenceMark(old[0], old[1]), "e", 0),
-                lambda old=old: decisions.adopt_entry(state, FenceMark(old[0], old[1]), "j", "e", 0),
-            ]
-            for late in stale:
+            for late in writes_of(state, *old):
                 with pytest.raises(FencedError, match=f"incarnation {current[0]}"):
                     late()
         elif step == "epoch":
@@ -254,12 +259,14 @@ def test_a_target_that_is_behind_or_ahead_is_refused() -> None:
         decisions.claim_entry(state, claim(2, query_id="q", planned=-1), "e", 0)
     with pytest.raises(StateError, match="not the target that was claimed"):
         decisions.claim_entry(state, claim(2, query_id="q", previous=3), "e", 0)
-    for decide in (decisions.epoch_entry, decisions.seal_entry):
-        more = ([], 2) if decide is decisions.epoch_entry else ()
-        with pytest.raises(StateError, match="not the target that was claimed"):
-            decide(LogState(), epoch(1, 1), *more, "e", 0)  # type: ignore[operator]
-        with pytest.raises(StateError, match="not the target that was claimed"):
-            decide(state, replace(epoch(4, 1), previous=3), *more, "e", 0)  # type: ignore[operator]
+    with pytest.raises(StateError, match="not the target that was claimed"):
+        decisions.epoch_entry(LogState(), epoch(1, 1), [], 2, "e", 0)
+    with pytest.raises(StateError, match="not the target that was claimed"):
+        decisions.epoch_entry(state, replace(epoch(4, 1), previous=3), [], 2, "e", 0)
+    with pytest.raises(StateError, match="not the target that was claimed"):
+        decisions.seal_entry(LogState(), epoch(1, 1), "e", 0)
+    with pytest.raises(StateError, match="not the target that was claimed"):
+        decisions.seal_entry(state, replace(epoch(4, 1), previous=3), "e", 0)
 
 
 def test_a_release_only_grows_and_stays_within_the_log() -> None:

@@ -90,14 +90,14 @@ def test_a_newer_version_is_refused() -> None:
 
 def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(StateError, match="'notes.txt' and no exchange.json"):
+    with pytest.raises(StateError, match=r"'notes.txt' and no exchange\.json"):
         arrow_parts(tmp_path, "e").master.register(described())
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_folder_that_has_lost_its_description_is_not_described_anew(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
-    with pytest.raises(StateError, match="'log' and no exchange.json"):
+    with pytest.raises(StateError, match=r"'log' and no exchange\.json"):
         arrow_parts(tmp_path, "e").master.register(described())
 
 

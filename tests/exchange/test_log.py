@@ -226,7 +226,7 @@ def test_a_release_that_a_crash_cut_short_is_finished_and_nothing_else_is_lost(
         return call
 
     with monkeypatch.context() as crash:
-        crash.setattr(arrow_log, "replace", counted(arrow_log.replace))
+        crash.setattr(arrow_log, "replace", counted(exclusive.replace))
         crash.setattr(Path, "unlink", counted(Path.unlink))
         if step < 7:
             with pytest.raises(KeyboardInterrupt):
