@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from spark_ext.errors import NOTHING_VISIBLE, StorageError, refused
+from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.exchange import decisions
 from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.kinds import parts
@@ -173,7 +173,26 @@ class ExchangeSink(TwoPhaseCommitSink):
                 yield batch, None
                 continue
             index = batch.schema.get_field_index(column)
-            yield batch.remove_column(index), batch.column(index).to_numpy(zero_copy_only=False)
+            yield batch.remove_column(index), self._targets(batch.column(index))
+
+    def _targets(self, numbers: pa.Array) -> Sequence[int]:
+        """The partition of each row; a row of a partition that is not there would be read by nobody."""
+        import numpy as np
+
+        found: Any = numbers.to_numpy(zero_copy_only=False)
+        if numbers.null_count or not np.issubdtype(found.dtype, np.integer):
+            wrong: Any = "null" if numbers.null_count else str(numbers.type)
+        elif (outside := (found < 0) | (found >= self.options.partitions)).any():
+            wrong = found[outside][0]
+        else:
+            return found  # type: ignore[no-any-return]
+        raise DataError(
+            f"column '{self.options.partition_column}' has {wrong}, and the partitions of the exchange are numbered "
+            f"0 to {self.options.partitions - 1}",
+            operator=self._who,
+            kept=NOTHING_VISIBLE,
+            do="correct the expression of the column; Exchange.write adds one that is right",
+        )
 
     # -- phase two ----------------------------------------------------------------------------------------------------
 

@@ -127,12 +127,16 @@ class ExchangeSource(AlignedSource):
                 do="discard the history of the query that writes it, which then writes it again, with "
                 "job.reset(<query>, cascade=True); the exchange's setting keep decides how long rows are kept",
             )
-        # Behind what was released, and behind what was abandoned there: rows of others.
-        begin = state.passes_over(state.released) or state.released
-        return [Channel(str(number), [begin, 0], about.id) for number in range(about.partitions)]
+        # The entries before may be deleted: a range that began with them could not be read.
+        first = state.passes_over(state.released) or state.released
+        return [Channel(str(number), [first, 0], about.id) for number in range(about.partitions)]
 
     def advance_together(self, positions: Mapping[str, Position], limit: Limit) -> Together | None:
-        """See `spark_ext.exchange.positions.advance`."""
+        """See `spark_ext.exchange.positions.advance`.
+
+        Raises:
+            OffsetError: what comes next was released or abandoned.
+        """
         log = self._parts.master.log
         front = Front.of(positions, self._described().partitions, self._who)
         state = log.look()
@@ -144,6 +148,15 @@ class ExchangeSource(AlignedSource):
                 kept="nothing was read",
                 do="restore the whole state directory from one backup, or discard the history with job.reset(<the "
                 "query that writes the exchange>, cascade=True)",
+            )
+        if front.entry < state.released:
+            raise OffsetError(
+                f"entries {front.entry} to {state.released - 1} of the exchange have been released, and this source "
+                "has not read them: it is not registered with the exchange, or its checkpoint is an older one",
+                operator=self._who,
+                kept="the exchange is unchanged; nothing was read",
+                do="restore the whole job from one checkpoint, or discard the history with "
+                "job.reset(<the query that writes the exchange>, cascade=True)",
             )
         step = advance(state, log.entry, front, limit.rows, limit.bytes)
         if not step.moved:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_ext.errors import StateError
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.model.offsets import SourceOffset
 from spark_ext.model.query_offsets import source_offsets
@@ -17,6 +18,7 @@ from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeLog
+    from spark_ext.exchange.entries import LogState
     from spark_ext.model.logged_offsets import LoggedOffsets
 
 
@@ -99,13 +101,26 @@ class Fill:
         """Rows that some consumer has not committed yet.
 
         Raises:
+            StateError: an entry is missing.
             OSError: a log cannot be read.
         """
-        state = self._log.look()
-        behind = state.total
-        for one in self._fronts:
-            front = one.look()
-            if front is not None:
-                first = Front(max(front.entry, state.released), front.rows)
-                behind = min(behind, rows_before(self._log.entry, state, first))
-        return state.total - behind
+        while True:
+            # Positions first: entries before them may be released, but a position is never ahead of the log.
+            fronts = [one.look() for one in self._fronts]
+            state = self._log.look()
+            try:
+                before = [self._before(state, front) for front in fronts if front is not None]
+                return state.total - min(before, default=state.total)
+            except KeyError as gone:
+                if self._log.look().released <= gone.args[0]:
+                    raise StateError(
+                        f"entry {gone.args[0]} of the log is missing",
+                        operator="the exchange that the query writes",
+                        kept="everything that was committed",
+                        do="restore the exchange's folder from a backup; files in it must not be deleted by hand",
+                    ) from None
+                # It was released meanwhile, so its readers have come further.
+
+    def _before(self, state: LogState, front: Front) -> int:
+        first = front if front.entry >= state.released else Front(state.released, (0,) * len(front.rows))
+        return rows_before(self._log.entry, state, first)

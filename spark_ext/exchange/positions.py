@@ -95,9 +95,6 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
     _refuse_abandoned(state, at, start)
     front, end, taken, weight = start, start, 0, 0
     none = (0,) * len(start.rows)
-    if not any(start.rows):
-        # Without rows of this reader: it would not have been released.
-        front = Front(max(start.entry, state.released), none)
     while upto is None or front.entry < upto:
         beyond = state.passes_over(front.entry)
         if beyond is not None:

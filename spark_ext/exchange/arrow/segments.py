@@ -60,6 +60,8 @@ class ArrowWriter(ExchangeWriter):
         size = 0
         try:
             for batch, targets in batches:
+                if not batch.num_rows:
+                    continue
                 if file is None:
                     self._folder.mkdir(parents=True, exist_ok=True)
                     file = pa.ipc.new_file(str(self._folder / name), batch.schema)

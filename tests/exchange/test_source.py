@@ -1,0 +1,417 @@
+"""The source `exchange` and the sink that feeds it, without Spark: plans, ends, refusals, and a full exchange."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+
+from spark_ext.errors import ConfigurationError, DataError, FencedError, OffsetError, StateError
+from spark_ext.exchange import consumers, decisions
+from spark_ext.exchange.arrow import arrow_parts
+from spark_ext.exchange.arrow.log import ArrowLog
+from spark_ext.exchange.consumers import CommittedFront, Consumer, Fill
+from spark_ext.exchange.positions import Front, rows_before
+from spark_ext.model.commits import FenceMark
+from spark_ext.model.offsets import Running, SourceOffset, ranges
+from spark_ext.schemas.ddl import columns
+from spark_ext.sinks.exchange_2pc import ExchangeSink
+from spark_ext.sources.contract import Channel, Limit
+from spark_ext.sources.exchange import ExchangeSource
+from spark_ext.sources.runtime.planner import NoLedger, Planner, Requests
+from spark_ext.testing.source_kit import drive
+from tests.exchange.exchange_kit import Producer, rows, visible
+from tests.sources.memory import FakeLedger, Log, registration
+
+
+@pytest.fixture
+def producer(tmp_path: Path) -> Producer:
+    made = Producer(tmp_path / "e")
+    made.start()
+    return made
+
+
+def source(producer: Producer, **options: object) -> ExchangeSource:
+    given = {"uid": "s", "path": producer.options["path"]}
+    return ExchangeSource({**given, **{name: str(value) for name, value in options.items()}})
+
+
+def planner(producer: Producer, **options: object) -> Planner:
+    return Planner(source(producer, **options), None, NoLedger())
+
+
+def read(producer: Producer, log: Log) -> list[int]:
+    """The ids of all rows that the epochs of a query have read."""
+    found = []
+    for epoch in log.read():
+        for piece in epoch:
+            for batch in source(producer).read(Channel(piece.channel, None, piece.data), piece.start, piece.end):
+                found += batch.column("id").to_pylist()
+    return sorted(found)
+
+
+def release(producer: Producer, below: int, count: int) -> None:
+    master, mark = producer.parts.master, FenceMark(producer.incarnation, producer.incarnation + 100)
+    master.log.append(lambda state: decisions.release_entry(state, below, count, mark, "e", 0), "1")
+    master.delete_released()
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_did_not_become_an_epoch_is_made_again(producer: Producer) -> None:
+    """Of the first epoch, of one in between, and of the last one; also by another process."""
+    producer.write(rows(0, 10))
+    producer.seal()
+    log, running = Log(), planner(producer, max_rows_per_epoch=4)
+    while True:
+        plans = [running.next(log.offsets[-1]) for _ in range(2)]
+        plans.append(planner(producer, max_rows_per_epoch=4).next(log.offsets[-1]))
+        assert plans[0] == plans[1] == plans[2]
+        if log.plan(running) is None:
+            break
+    assert [sum(piece.end != piece.start for piece in epoch) for epoch in log.read()] == [3, 3, 3]
+    assert read(producer, log) == list(range(10))
+
+
+def test_a_seal_finishes_all_channels_at_once_with_numbers_in_sequence(producer: Producer) -> None:
+    producer.write(rows(0, 4, partition=1))
+    log, running = Log(), planner(producer)
+    log.plan(running)
+    assert sorted(log.offsets[-1].running) == ["0", "1", "2"], "all are in progress, with rows or without"
+    assert log.plan(running) is None
+    producer.seal()
+    assert log.plan(running) is not None
+    end = log.offsets[-1]
+    assert (end.ended, end.drained, end.running, end.sequence) == (True, False, {}, 3)
+    assert [finish.sequence for finish in end.finished] == [1, 2, 3]
+    assert {finish.channel for finish in end.finished} == {"0", "1", "2"}
+    assert log.plan(running) is None and log.plan(planner(producer)) is None
+
+
+def test_an_exchange_that_never_had_a_row_ends_too(producer: Producer) -> None:
+    producer.seal()
+    log = Log()
+    log.plan(planner(producer))
+    assert log.offsets[-1].ended and log.offsets[-1].sequence == 3
+    assert read(producer, log) == []
+
+
+def test_a_drain_does_not_end_it_and_the_seal_does(producer: Producer) -> None:
+    producer.write(rows(0, 4))
+    ledger = FakeLedger(asked=Requests(control=3, drain=True))
+    log, running = Log(), Planner(source(producer, max_rows_per_epoch=2), registration(), ledger)
+    for _ in range(2):
+        assert log.plan(running) is not None
+        assert not log.offsets[-1].ended and log.offsets[-1].control == 3
+    assert log.plan(running) is None
+    producer.write(rows(4, 5))
+    producer.seal()
+    assert log.plan(running) is not None
+    assert log.offsets[-1].ended and not log.offsets[-1].drained
+    assert read(producer, log) == list(range(5))
+
+
+def test_a_restart_between_any_two_epochs_reads_each_row_once_while_the_exchange_grows(producer: Producer) -> None:
+    def grow(epoch: int) -> None:
+        if epoch < 8:
+            if epoch == 4:
+                producer.start()
+            producer.write(rows(epoch * 5, epoch * 5 + 5), barrier=epoch if epoch % 3 == 0 else None)
+        elif epoch == 8:
+            producer.seal()
+
+    given = {"uid": "s", "path": producer.options["path"]}
+    small = [{"max_rows_per_epoch": "7"}, {"max_bytes_per_epoch": "1"}, {"readers": "1"}]
+    grow(0)
+    # The source never waits: before each of its epochs there is a new entry.
+    trace = drive(ExchangeSource, given, limits=small, between=lambda epoch: grow(epoch + 1), crash=0.5)
+    assert sorted(trace.all_rows().column("id").to_pylist()) == list(range(40))
+    assert trace.ended
+
+
+def test_entries_without_rows_make_no_epoch_and_a_barrier_does(producer: Producer) -> None:
+    log, running = Log(), planner(producer)
+    producer.write()
+    producer.start()
+    assert log.plan(running) is None
+    producer.write(barrier=5)
+    assert log.plan(running) == tuple(ranges(log.offsets[0], log.offsets[1]))
+    assert log.plan(running) is None
+
+
+# -- what is gone, older, copied or another one -----------------------------------------------------------------------
+
+
+def test_a_reader_that_begins_behind_deleted_entries_without_visible_rows_reads_the_rest(producer: Producer) -> None:
+    """Its ranges began at the first entry, which was deleted, so each read of its first epoch failed."""
+    producer.write(rows(900, 910))
+    release(producer, 2, 10)
+    producer.start(anew=True)
+    producer.write(rows(0, 5))
+    producer.seal()
+    log, running = Log(), planner(producer, max_rows_per_epoch=3)
+    while log.plan(running) is not None:
+        running = planner(producer, max_rows_per_epoch=3)
+    assert read(producer, log) == list(range(5))
+
+
+def test_a_reader_that_begins_late_is_refused_when_rows_were_released(producer: Producer) -> None:
+    producer.write(rows(0, 10))
+    producer.write(rows(10, 12))
+    release(producer, 2, 10)
+    with pytest.raises(StateError, match="the first 10 rows of the exchange have been released"):
+        planner(producer).next(SourceOffset("s"))
+
+
+def test_a_reader_whose_next_rows_were_released_is_refused(producer: Producer) -> None:
+    """It was passed over them; the error came with the read, or never."""
+    producer.write(rows(0, 3))
+    log = Log()
+    log.plan(planner(producer))
+    producer.write(rows(3, 6))
+    producer.write(rows(6, 9))
+    release(producer, 4, 9)
+    with pytest.raises(OffsetError, match="entries 2 to 3 of the exchange have been released"):
+        planner(producer).next(log.offsets[-1])
+
+
+def test_an_exchange_that_was_made_anew_is_not_read_on(producer: Producer, tmp_path: Path) -> None:
+    producer.write(rows(0, 3))
+    log = Log()
+    log.plan(planner(producer))
+    (tmp_path / "e").rename(tmp_path / "old")
+    with pytest.raises(ConfigurationError, match="there is no exchange in this folder"):
+        planner(producer).next(log.offsets[-1])
+    again = Producer(tmp_path / "e")
+    again.start()
+    again.write(rows(0, 30))
+    with pytest.raises(OffsetError, match="not the one that was read"):
+        planner(producer).next(log.offsets[-1])
+
+
+def test_a_reader_that_was_not_reset_with_its_producer_is_refused(producer: Producer) -> None:
+    producer.write(rows(0, 3))
+    log = Log()
+    log.plan(planner(producer))
+    producer.start(anew=True)
+    producer.write(rows(0, 3))
+    with pytest.raises(OffsetError, match="reset or restored without this one"):
+        planner(producer).next(log.offsets[-1])
+
+
+# -- the sink's own refusals ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 70_000, None])
+def test_a_row_of_a_partition_that_is_not_there_is_refused(producer: Producer, wrong: int | None) -> None:
+    """A negative one was counted in another partition, and read by nobody."""
+    given = [*rows(0, 3), {"id": 3, "word": "w", "p": wrong}]
+    with pytest.raises(DataError, match="numbered 0 to 2") as caught:
+        producer.write(given)
+    assert "null" in caught.value.what if wrong is None else str(wrong) in caught.value.what
+    assert list(visible(producer.parts)) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        ("id bigint, p int", {"key": "nowhere"}, "there is no column 'nowhere'"),
+        ("id bigint", {}, "there is no column 'p'"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(tmp_path: Path, schema: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ExchangeSink({**Producer(tmp_path).options, **options}).validate(columns(schema))
+
+
+def test_a_column_of_a_type_that_arrow_does_not_have_is_refused(tmp_path: Path) -> None:
+    schema = columns("id bigint, p int").add("v", T.CalendarIntervalType())
+    with pytest.raises(ConfigurationError, match="column 'v' has the type interval, which Arrow does not support"):
+        ExchangeSink(Producer(tmp_path).options).validate(schema)
+
+
+def test_a_claim_with_other_partitions_changes_nothing(producer: Producer) -> None:
+    producer.write(rows(0, 3))
+    before = producer.parts.master.log.look()
+    other = Producer(Path(producer.options["path"]), partitions=4)
+    other.incarnation = 1
+    with pytest.raises(ConfigurationError, match="partitions of the exchange is 3, and would be 4"):
+        other.start()
+    assert producer.parts.master.log.look() == before
+
+
+def test_an_older_start_cannot_seal(producer: Producer) -> None:
+    producer.write(rows(0, 3))
+    old = producer.identity(0)
+    producer.start()
+    with pytest.raises(FencedError, match="incarnation 2"):
+        producer.sink.on_final_checkpoint(old)
+    producer.seal()
+    producer.seal()
+    assert producer.parts.master.log.look().sealed == producer.parts.master.log.look().last
+
+
+# -- how full it is ---------------------------------------------------------------------------------------------------
+
+
+class Checkpoint:
+    """The checkpoint directory of a query that reads an exchange, with the files that Spark writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.epoch = path, -1
+        for name in ("offsets", "commits"):
+            (path / name).mkdir(parents=True)
+
+    def plan(self, offset: SourceOffset) -> None:
+        self.epoch += 1
+        lines = ["v1", json.dumps({"batchWatermarkMs": 0}), "-", json.dumps(offset.to_json())]
+        (self.path / "offsets" / str(self.epoch)).write_text("\n".join(lines))
+
+    def commit(self) -> None:
+        (self.path / "commits" / str(self.epoch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+    def delete(self, *epochs: int) -> None:
+        """What Spark does with old ones."""
+        for epoch in epochs:
+            for name in ("offsets", "commits"):
+                (self.path / name / str(epoch)).unlink(missing_ok=True)
+
+
+def test_a_consumer_stands_where_its_newest_committed_epoch_ends(producer: Producer, tmp_path: Path) -> None:
+    """Not where one is planned; also when Spark has deleted the commit that was seen last."""
+    checkpoint = Checkpoint(tmp_path / "c")
+    front = CommittedFront(Consumer("s", str(tmp_path / "c")), 3)
+    log, running = Log(), planner(producer, max_rows_per_epoch=3)
+    producer.write(rows(0, 9))
+    assert front.look() == Front(0, (0, 0, 0))
+    for _ in range(2):
+        log.plan(running)
+        checkpoint.plan(log.offsets[-1])
+    assert front.look() == Front(0, (0, 0, 0)), "planned alone"
+    checkpoint.epoch -= 1
+    checkpoint.commit()
+    assert front.look() == Front(1, (1, 1, 1))
+    checkpoint.epoch += 1
+    checkpoint.commit()
+    assert front.look() == Front(1, (2, 2, 2))
+    producer.seal()
+    log.plan(running)
+    checkpoint.plan(log.offsets[-1])
+    checkpoint.commit()
+    checkpoint.delete(0, 1)
+    assert front.look() is None, "it has read everything"
+    checkpoint.delete(2)
+    assert front.look() is None
+
+
+def test_a_query_whose_first_epoch_is_another_sources_stands_at_the_beginning(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "c")
+    checkpoint.plan(SourceOffset("other", ended=True))
+    checkpoint.commit()
+    checkpoint.plan(SourceOffset("s"))
+    checkpoint.commit()
+    assert CommittedFront(Consumer("s", str(tmp_path / "c")), 2).look() == Front(0, (0, 0))
+
+
+def test_an_exchange_is_as_full_as_its_slowest_consumer_is_behind(producer: Producer, tmp_path: Path) -> None:
+    places = {uid: Checkpoint(tmp_path / uid) for uid in ("fast", "slow")}
+    log = ArrowLog(Path(producer.options["path"]) / "log", "e")
+    fill = Fill(log, [Consumer(uid, str(place.path)) for uid, place in places.items()], 3)
+    assert fill.rows() == 0
+    producer.write(rows(0, 9))
+    producer.write(rows(9, 12))
+    assert fill.rows() == 12
+    for uid, at in (("fast", [3, 0]), ("slow", [1, 2])):
+        places[uid].plan(_standing(uid, {str(number): at for number in range(3)}))
+        places[uid].commit()
+    assert fill.rows() == 6, "3 of the first entry, and 3 of the second"
+    places["slow"].plan(_standing("slow", {str(number): [3, 0] for number in range(3)}))
+    places["slow"].commit()
+    assert fill.rows() == 0
+    release(producer, 3, 12)
+    producer.write(rows(12, 14))
+    assert fill.rows() == 2
+    assert Fill(log, [], 3).rows() == 0
+
+
+def _standing(uid: str, at: dict[str, list[int]]) -> SourceOffset:
+    return SourceOffset(uid, running={name: Running(position) for name, position in at.items()})
+
+
+def test_rows_that_are_released_during_a_look_are_not_missed(
+    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer has committed, and the driver has released and deleted, between the steps of one look."""
+    checkpoint = Checkpoint(tmp_path / "s")
+    log = arrow_parts(Path(producer.options["path"]), "e").master.log
+    fill = Fill(log, [Consumer("s", str(checkpoint.path))], 3)
+    producer.write(rows(0, 9))
+    producer.write(rows(9, 12))
+    checkpoint.plan(_standing("s", {str(number): [1, 1] for number in range(3)}))
+    checkpoint.commit()
+    before, raced = rows_before, list[int]()
+
+    def late(*given: Any) -> int:
+        if not raced:
+            raced.append(1)
+            checkpoint.plan(_standing("s", {str(number): [3, 0] for number in range(3)}))
+            checkpoint.commit()
+            release(producer, 3, 12)
+            producer.write(rows(12, 16))
+            log._kept.clear()  # type: ignore[attr-defined]
+        return before(*given)
+
+    monkeypatch.setattr(consumers, "rows_before", late)
+    assert fill.rows() == 4
+    assert raced
+
+
+def test_sources_of_a_producer_wait_while_the_exchange_is_full(producer: Producer, tmp_path: Path) -> None:
+    """The producer here reads an exchange itself; what it writes may hold 5 rows and one epoch."""
+    target = Producer(tmp_path / "t")
+    target.options["max_in_flight"] = "5"
+    target.start()
+    checkpoint = Checkpoint(tmp_path / "s")
+    writes = (("arrow", target.options["path"], (("s", str(checkpoint.path)),)),)
+    given = registration(writes=writes)
+    producer.write(rows(0, 30))
+    log = Log()
+    running = Planner(source(producer, max_rows_per_epoch=4), given, FakeLedger())
+    for epoch, planned in enumerate((True, True, False)):
+        assert (log.plan(running) is not None) is planned
+        if planned:
+            target.write(rows(epoch * 4, epoch * 4 + 4))
+    checkpoint.plan(_standing("s", {str(number): [2, 0] for number in range(3)}))
+    assert log.plan(running) is None, "planned is not committed"
+    checkpoint.commit()
+    assert log.plan(running) is not None
+    for unlimited in (
+        (),
+        (("arrow", target.options["path"], ()),),
+        (("arrow", str(tmp_path / "nowhere"), (("s", "x"),)),),
+    ):
+        target.write(rows(100, 200))
+        free = Planner(source(producer, max_rows_per_epoch=4), registration(writes=unlimited), FakeLedger())
+        assert log.plan(free) is not None
+
+
+def test_a_limit_that_is_changed_applies_from_the_next_start(producer: Producer) -> None:
+    producer.options["max_in_flight"] = "7"
+    producer.start()
+    about = producer.parts.master.describe()
+    assert about is not None and about.max_in_flight == 7
+
+
+def test_a_source_is_pickled_without_what_it_has_opened(producer: Producer) -> None:
+    producer.write(rows(0, 3))
+    one = source(producer)
+    assert one.advance_together({str(number): [0, 0] for number in range(3)}, Limit()) is not None
+    copy = pickle.loads(pickle.dumps(one))
+    batches = [batch for number in range(3) for batch in copy.read(Channel(str(number)), [0, 0], [2, 0])]
+    assert sorted(pa.Table.from_batches(batches).column("id").to_pylist()) == [0, 1, 2]
