@@ -22,4 +22,5 @@ class TestExchange2pc(SinkContract):
 class TestExchange2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
-        return ExchangeTarget(tmp_path / "t")
+        # In the state of the kit's job: an exchange is part of its job.
+        return ExchangeTarget(tmp_path / "state" / "exchanges")

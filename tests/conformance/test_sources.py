@@ -128,4 +128,5 @@ class TestExchange(SourceContract):
 class TestExchangeInSpark(SourceQueryContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
-        return ExchangeWorld(tmp_path / "in")
+        # Where the kit's job finds it: an exchange is part of its job.
+        return ExchangeWorld(tmp_path / "state" / "exchanges" / "in", job=False)

@@ -165,20 +165,26 @@ def rows(start: int, end: int, partition: int | None = None) -> list[dict[str, A
 
 
 class ExchangeWorld(SourceWorld):
-    """An exchange that was reset once and is sealed, with a barrier, epochs without rows, and partitions without."""
+    """An exchange that is sealed, with a barrier, epochs without rows, and partitions without.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the exchange.
+        job: whether a job has written it, which was started three times and reset once.
+    """
+
+    def __init__(self, path: Path, *, job: bool = True) -> None:
         self.path = path
-        self.producer = producer = Producer(path)
-        producer.start()
-        producer.write(rows(900, 930))
-        producer.write(rows(930, 940), rows(940, 955))
-        producer.start(anew=True)
-        self.first = producer.parts.master.log.look().last
+        producer = Producer(path)
+        if job:
+            producer.start()
+            producer.write(rows(900, 930))
+            producer.write(rows(930, 940), rows(940, 955))
+            producer.start(anew=True)
         producer.write(rows(0, 11), rows(11, 15, 0))
         producer.write()
         producer.write(rows(15, 20, 1))
-        producer.start()
+        if job:
+            producer.start()
         producer.write(rows(20, 31), barrier=1)
         producer.write(rows(31, 33, 2), rows(33, 37), rows(37, 38))
         producer.seal()
