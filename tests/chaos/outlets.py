@@ -20,12 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from spark_ext.datafiles.exclusive import writer_of
 from spark_ext.datafiles.writer import owner_of
+from spark_ext.exchange.arrow.segments import incarnation_of
+from spark_ext.exchange.kinds import parts
 from spark_ext.failpoints import FailPoint
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import committed_files
+from spark_ext.sources.contract import Limit
+from spark_ext.sources.exchange import ExchangeSource
 from tests.chaos.scenario import ROOT, Scenario, Server
 from tests.chaos.sink_job import SCHEMA
 from tests.chaos.verify import Content, leftovers
@@ -47,6 +52,8 @@ class Outlet(ABC):
     """Fail points of the claim, passed in the driver's own process."""
     commits: ClassVar[tuple[str, ...]]
     """The sink's own fail points of an epoch, passed in workers."""
+    ends: ClassVar[tuple[str, ...]] = ()
+    """The sink's own fail points of the final checkpoint, passed in the driver's own process."""
     server: Server | None = None
 
     @abstractmethod
@@ -137,6 +144,38 @@ class FilesOutlet(Outlet):
         committed = {file["path"] for file in folder.committed()}
         others = ((file, owner_of(file)) for file in folder.files.files() if file not in committed)
         return [f"{file} was left" for file, owner in others if owner is None or owner[1] < newest]
+
+
+class ExchangeOutlet(Outlet):
+    """An exchange that no query reads, so that it holds every row when the job has ended."""
+
+    name = "exchange_2pc"
+    starts = (FailPoint.EXCHANGE_BEFORE_CLAIM, FailPoint.EXCHANGE_CLAIMED, FailPoint.EXCHANGE_CLEANED)
+    commits = (FailPoint.EXCHANGE_BEFORE_ENTRY, FailPoint.EXCHANGE_ENTRY)
+    ends = (FailPoint.EXCHANGE_BEFORE_SEAL, FailPoint.EXCHANGE_SEALED)
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {"key": "tag"}
+
+    def rows(self, out: Path) -> pa.Table:
+        source = ExchangeSource({"uid": "chaos", "path": str(_exchange(out))})
+        channels = list(source.discover())
+        step = source.advance_together({channel.id: channel.begin for channel in channels}, Limit(None, None))
+        assert step is not None and step.finished, "the exchange is not sealed"
+        batches = [
+            batch for channel in channels for batch in source.read(channel, channel.begin, step.ends[channel.id])
+        ]
+        return pa.Table.from_batches(batches)
+
+    def left(self, out: Path) -> list[str]:
+        folder, newest = _exchange(out), newest_incarnation(out)
+        log = parts("arrow", str(folder), "chaos").master.log
+        entries = [entry for number in range(log.look().last + 1) if (entry := log.entry(number)) is not None]
+        named = {segment.name for entry in entries for segment in entry.segments}
+        unnamed = [path.name for path in (folder / "data").iterdir() if path.name not in named]
+        found = [f"no entry names {name}" for name in unnamed if (incarnation_of(name) or 0) < newest]
+        drafts = [path.name for path in folder.rglob("*") if path.is_file() and writer_of(path.name) is not None]
+        return found + [f"the draft {name} was left" for name in drafts]
 
 
 class PostgresOutlet(Outlet):
@@ -232,6 +271,10 @@ def newest_incarnation(out: Path) -> int:
     return max(row.incarnation for row in Ledger(str(out / "state")).table(EpochRow).rows())
 
 
+def _exchange(out: Path) -> Path:
+    return out / "state" / "exchanges" / UID
+
+
 def _plain(name: str) -> str:
     return name.replace("-", "_")
 
@@ -250,6 +293,11 @@ def _http(folder: Path) -> Iterator[Outlet]:
 @contextmanager
 def _files(folder: Path) -> Iterator[Outlet]:
     yield FilesOutlet()
+
+
+@contextmanager
+def _exchange_outlet(folder: Path) -> Iterator[Outlet]:
+    yield ExchangeOutlet()
 
 
 @contextmanager
@@ -273,6 +321,7 @@ OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
     "delta_2pc": _delta,
     "files_2pc": _files,
     "http_2pc": _http,
+    "exchange_2pc": _exchange_outlet,
     "postgres_2pc": _postgres,
     "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet),
     "kafka_2pc": _kafka,

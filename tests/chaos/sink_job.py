@@ -56,6 +56,8 @@ def job(out: Path, sink: str, options: dict[str, str]) -> sx.Job:
     made = sx.Job(
         spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
     )
+    if sink == "exchange_2pc":
+        return made.add("copy", made.exchange("copied", partitions=4, key=options["key"]).write(rows))
     return made.add("copy", rows.writeStream.format(sink).option("uid", "copied").options(**options))
 
 

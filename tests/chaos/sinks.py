@@ -79,8 +79,8 @@ def _targets(outlet: Outlet) -> list[Target]:
 
 
 def processes_at_steps(reference: Reference, folder: Path, outlet: Outlet, say: Say) -> Report:
-    """Kill the driver at each step of a start; at those of an epoch the worker or, at two of them, the driver."""
-    steps = dict.fromkeys((*EVERY_START, *outlet.starts), "kill")
+    """Kill the driver at each step of a start and of the end; at those of an epoch the worker or, twice, the driver."""
+    steps = dict.fromkeys((*EVERY_START, *outlet.starts, *outlet.ends), "kill")
     steps |= dict.fromkeys((*EVERY_COMMIT, *outlet.commits), "kill")
     steps[outlet.commits[0]] = steps[outlet.commits[-1]] = "kill-driver"
     report = kills_at_steps(reference, folder, steps=steps, env=LOCAL, say=say)
@@ -144,5 +144,5 @@ def _kind(sink: str, kill: Kill) -> str:
     step, at_a_step, action = kill.target.partition(" (")
     if not at_a_step:
         return "server" if step.startswith("server") else step
-    starts = next(kind.starts for kind in Outlet.__subclasses__() if sink.startswith(kind.name))
-    return "driver" if step in (*EVERY_START, *starts) or action == "kill-driver)" else "worker"
+    outlet = next(kind for kind in Outlet.__subclasses__() if sink.startswith(kind.name))
+    return "driver" if step in (*EVERY_START, *outlet.starts, *outlet.ends) or action == "kill-driver)" else "worker"
