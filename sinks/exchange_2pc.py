@@ -5,7 +5,7 @@
 
 Tasks write their rows by partition where no reader looks for them; an epoch becomes visible with one entry in the
 exchange's log. When the query has finished, a last entry seals the exchange, and the sources that read it end in their
-turn. See `docs/exchanges.md`.
+turn. See `docs/linked-queries.md`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 A channel is a partition, and its position is `[entry, row]`: an entry of the exchange's log, and how many of its rows
 have been read. All partitions advance together, by whole epochs of the producer as long as the limits allow. The source
-ends when the producer has finished and everything has been read. See `docs/exchanges.md`.
+ends when the producer has finished and everything has been read. See `docs/linked-queries.md`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,17 @@ from tests.support import pages
 from tests.support.pages import Ran
 
 ROOT = Path(__file__).parents[2]
-ALONE = ("end-of-input", "files", "delta_snapshot", "datagen", "delta_2pc", "files_2pc")
+ALONE = (
+    "end-of-input",
+    "linked-queries",
+    "files",
+    "delta_snapshot",
+    "datagen",
+    "exchange",
+    "delta_2pc",
+    "files_2pc",
+    "exchange_2pc",
+)
 """Pages all of whose blocks run one after the other, from an empty folder."""
 AGAIN = "-- again --"
 
@@ -53,7 +63,7 @@ def ran(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict
     return pages.run_each(folder / "all", examples, given={"readme": folder / "data", "cli": folder / "late"})
 
 
-@pytest.mark.slow(60, "runs the examples of ten pages")
+@pytest.mark.slow(80, "runs the examples of thirteen pages")
 @pytest.mark.parametrize("name", [*ALONE, "hybrid"])
 def test_the_examples_that_need_no_server_run_as_printed(ran: dict[str, Ran], name: str) -> None:
     assert ran[name].well()
