@@ -156,7 +156,6 @@ class ExchangeSink(TwoPhaseCommitSink):
         """Write a segment that no entry names yet.
 
         Raises:
-            DataError: a partition number is out of range.
             StorageError: it cannot be written.
         """
         try:

@@ -1,9 +1,9 @@
 """What a kind of exchange implements: a master, a writer and a reader. This file is all that its author has to read.
 
 An exchange carries the rows of one query, its producer, to any number of others, its consumers. It outlives the
-producer: a consumer that comes late, or again, reads the same rows in the same order. It has a fixed number of
-partitions and a log; `entries.py` says what the log's entries are, `decisions.py` which may follow which, and
-`positions.py` how a reader moves over them. What is left to a kind is where log and rows are stored.
+producer: until rows are released, a consumer that comes late, or again, reads the same rows in the same order. It has
+a fixed number of partitions and a log; `entries.py` says what the log's entries are, `decisions.py` which may follow
+which, and `positions.py` how a reader moves over them. What is left to a kind is where log and rows are stored.
 
 Guaranteed by the callers:
 

@@ -28,7 +28,7 @@ class Descriptor:
     job_id: str
     """The job that owns it; "" outside any."""
     kind: str
-    """`arrow` or `delta`."""
+    """How it is stored: one of `kinds.KINDS`."""
     partitions: int
     """Fixed: readers may be fewer or more, and rows are never distributed again."""
     key: tuple[str, ...]

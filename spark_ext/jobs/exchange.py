@@ -23,8 +23,9 @@ PARTITION: Final = "__spark_ext_partition"
 class Exchange:
     """What one query of a job writes for others. `Job.exchange` makes it.
 
-    Rows stay until every query that reads the exchange has committed them, whatever becomes of the producer: a consumer
-    that starts late, or again, reads all of them.
+    Rows stay until every source that reads the exchange, and is known to the job, has committed them, whatever becomes
+    of the producer. One that is added later reads all of them as long as none has been released; afterwards it is
+    refused.
 
     Delivery: exactly once, from the producer's epochs to the consumers'. Order: rows of one key that one task of the
     producer has written reach a consumer in that order; between keys, and without a key, there is none.

@@ -395,7 +395,7 @@ class Job:
 
         Raises:
             StateError: the job runs.
-            ConfigurationError: there is no such exchange, or the source never read it, or is in the job.
+            ConfigurationError: there is no such exchange, or the source never read it, or is in a query that is built.
         """
         self._refuse_running(f"exchange '{exchange}'", "stop it, then call forget")
         forget(self._parts, self._ledger, exchange, uid)
