@@ -61,7 +61,8 @@ class ExchangeSource(AlignedSource):
         self._about: Descriptor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+        # A process that reads looks at the description itself: the exchange may be another one by then.
+        return {**{name: value for name, value in self.__dict__.items() if name != "_parts"}, "_about": None}
 
     @classmethod
     def name(cls) -> str:
@@ -103,13 +104,16 @@ class ExchangeSource(AlignedSource):
         about = self._described()
         self._known = finished | {channel.id for channel in known}
         for channel in known:
-            if channel.data != about.id:
-                raise OffsetError(
-                    "the exchange is not the one that was read: it was deleted and made anew",
-                    operator=self._who,
-                    kept="nothing was read",
-                    do="restore the exchange's folder from a backup, or discard the history with job.reset(...)",
-                )
+            self._refuse_other(channel.data, about)
+
+    def _refuse_other(self, read: str, about: Descriptor | None) -> None:
+        if about is None or about.id != read:
+            raise OffsetError(
+                f"the exchange is not the one that was read: it was deleted{' and made anew' if about else ''}",
+                operator=self._who,
+                kept="nothing was read",
+                do="restore the exchange's folder from a backup, or discard the history with job.reset(...)",
+            )
 
     def discover(self) -> Iterable[Channel]:
         """All partitions.
@@ -138,7 +142,8 @@ class ExchangeSource(AlignedSource):
             OffsetError: what comes next was released or abandoned.
         """
         log = self._parts.master.log
-        front = Front.of(positions, self._described().partitions, self._who)
+        about = self._described()
+        front = Front.of(positions, about.partitions, self._who)
         state = log.look()
         if front.entry > state.last + 1:
             raise OffsetError(
@@ -161,13 +166,20 @@ class ExchangeSource(AlignedSource):
         step = advance(state, log.entry, front, limit.rows, limit.bytes)
         if not step.moved:
             return None
+        # The log that was looked at may be that of an exchange which was made anew under this process.
+        self._refuse_other(about.id, self._parts.master.describe())
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
         return Together(ends, step.sealed, step.barrier or 0)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """The rows of a range of one partition."""
+        """The rows of a range of one partition.
+
+        Raises:
+            OffsetError: the exchange is another one, or an entry of it is gone.
+        """
         found = self._parts
+        self._refuse_other(channel.data, self._described())
         for piece in pieces(found.master.log.entry, int(channel.id), start, end, self._who):
             yield from found.reader.read(piece)

@@ -178,6 +178,7 @@ class ExchangeReader(ABC):
         """The rows of a piece, in order.
 
         Raises:
+            StateError: they are damaged.
             OSError: they cannot be read.
         """
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
+from spark_ext.errors import StateError
 from spark_ext.exchange.arrow.segments import SLICE, ArrowReader, ArrowWriter, incarnation_of
 from spark_ext.exchange.entries import Segment
 from spark_ext.exchange.positions import Piece
@@ -172,3 +173,19 @@ def test_many_partitions(tmp_path: Path) -> None:
     assert segment is not None
     assert [(run.partition, run.rows) for run in segment.runs] == [(0, 1), (17, 1), (most - 1, 2)]
     assert read(tmp_path, segment, most - 1) == [{"id": 0}, {"id": 3}]
+
+
+@pytest.mark.parametrize("left", [0, 100, -1, "other bytes"])
+def test_a_damaged_file_is_refused_by_name_and_a_missing_one_may_come_back(tmp_path: Path, left: int | str) -> None:
+    """As a power failure may leave it; a file system that is away is tried again."""
+    rows = pa.RecordBatch.from_pydict({"id": range(1000)})
+    segment = ArrowWriter(tmp_path).write(iter([(rows, [0] * 1000)]), task(), 1)
+    assert segment is not None
+    file = tmp_path / segment.name
+    content = file.read_bytes()
+    file.write_bytes(content[:left] if isinstance(left, int) else b"x" * len(content))
+    with pytest.raises(StateError, match=segment.name):
+        read(tmp_path, segment, 0)
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path, segment, 0)

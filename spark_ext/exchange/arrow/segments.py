@@ -145,19 +145,18 @@ class ArrowReader(ExchangeReader):
         """See `ExchangeReader.read`."""
         import pyarrow as pa
 
-        with self._opened(piece.segment) as source:
-            file = pa.ipc.open_file(source)
-            skip, left = piece.skip, piece.rows
-            for number in range(piece.first, piece.first + piece.batches):
-                batch = file.get_batch(number)
-                if skip >= batch.num_rows:
-                    skip -= batch.num_rows
-                    continue
-                batch = batch.slice(skip, left)
-                skip, left = 0, left - batch.num_rows
-                yield batch
-                if not left:
-                    return
+        try:
+            with self._opened(piece.segment) as source:
+                yield from _batches(pa.ipc.open_file(source), piece)
+        except (pa.ArrowInvalid, pa.ArrowIndexError) as problem:
+            raise StateError(
+                f"the file of rows {self._folder / piece.segment} is truncated or damaged, as a power failure may leave "
+                f"the newest files: {problem}",
+                operator="the reader of an exchange",
+                kept="nothing of this epoch was committed",
+                do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
+                "job.reset(<query>, cascade=True)",
+            ) from None
 
     def _opened(self, name: str) -> pa.MemoryMappedFile:
         import pyarrow as pa
@@ -172,6 +171,20 @@ class ArrowReader(ExchangeReader):
                 do="restore the file from a backup; if there is none, discard the history with job.reset(<the query "
                 "that writes the exchange>, cascade=True)",
             ) from None
+
+
+def _batches(file: pa.RecordBatchFileReader, piece: Piece) -> Iterator[pa.RecordBatch]:
+    skip, left = piece.skip, piece.rows
+    for number in range(piece.first, piece.first + piece.batches):
+        batch = file.get_batch(number)
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        batch = batch.slice(skip, left)
+        skip, left = 0, left - batch.num_rows
+        yield batch
+        if not left:
+            return
 
 
 def incarnation_of(name: str) -> int | None:
