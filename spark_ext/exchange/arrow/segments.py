@@ -150,7 +150,7 @@ class ArrowReader(ExchangeReader):
                 yield from _batches(pa.ipc.open_file(source), piece)
         except (pa.ArrowInvalid, pa.ArrowIndexError) as problem:
             raise StateError(
-                f"the file of rows {self._folder / piece.segment} is truncated or damaged, as a power failure may leave "
+                f"the file of rows {self._folder / piece.segment} is damaged, as a power failure may leave "
                 f"the newest files: {problem}",
                 operator="the reader of an exchange",
                 kept="nothing of this epoch was committed",
