@@ -313,7 +313,8 @@ Release ==
         LET upto(e) == Least(Needed(e, look) \cup Held(e))
         IN /\ released' = [e \in Exchanges |-> Max(released[e], upto(e))]
            /\ released' # released
-           /\ looked' = look
+           \* Only a cut that is still to be taken must not be older.
+           /\ looked' = IF checkpoints[MaxCheckpoints].status \in {"none", "triggered"} THEN look ELSE looked
     /\ UNCHANGED <<query, log, target, zombies, checkpoints, restore, lineage, restores>>
 
 -----------------------------------------------------------------------------
