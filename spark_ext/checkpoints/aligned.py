@@ -99,10 +99,8 @@ class Aligned:
         return tuple(found)
 
     def _begins(self, query: str, exchange: str) -> bool:
-        if exchange not in self.plan.graph.exchanges:
-            # Its producer has finished, and is not in the job any more.
-            return query in self.plan.wait_for
-        return self.plan.stamps_itself(query, exchange)
+        # The producer of one that is not in the graph has finished, and has left the job.
+        return exchange in self.plan.graph.exchanges and self.plan.stamps_itself(query, exchange)
 
 
 def _barriers(logged: LoggedOffsets) -> list[SourceBarrier]:

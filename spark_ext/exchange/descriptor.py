@@ -14,6 +14,9 @@ from spark_ext.errors import ConfigurationError, StateError
 VERSION: Final = 1
 """The version that is written."""
 
+WATERMARK: Final = "spark.watermarkDelayMs"
+"""The mark of a watermark in a column's metadata."""
+
 _FIXED: Final = ("name", "kind", "partitions", "key")
 """What rows that are there already depend on; the name is part of the identity of the epochs that wrote them."""
 
@@ -119,13 +122,17 @@ class Descriptor:
 
 
 def nullable(schema: StructType) -> StructType:
-    """A schema without constraints on nulls, which Spark derives differently from one release to the next."""
+    """A schema without what does not hold for rows that were stored.
+
+    That is constraints on nulls, which Spark derives differently from one release to the next, and the mark of a
+    watermark: behind `read` nothing advances the producer's, and Spark would take the mark for one of its own.
+    """
     return StructType.fromJson(_nullable(schema.jsonValue()))
 
 
 def _nullable(raw: Any) -> Any:
     if isinstance(raw, dict):
-        out = {name: _nullable(value) for name, value in raw.items()}
+        out = {name: _nullable(value) for name, value in raw.items() if name != WATERMARK}
         for flag in ("nullable", "containsNull", "valueContainsNull"):
             if flag in out:
                 out[flag] = True

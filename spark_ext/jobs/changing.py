@@ -91,6 +91,13 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
                     do="leave the query out of the job first",
                 )
     made = composition.exchanges.get(exchange)
+    if made is not None and uid in made.readers:
+        raise ConfigurationError(
+            f"source '{uid}' reads the exchange in this job, in a query that is built later or not at all",
+            operator=who,
+            kept="the exchange is unchanged",
+            do="leave the call of read out first",
+        )
     path = f"{composition.state}/exchanges/{exchange}"
     master = parts("arrow" if made is None else made.kind, path, who).master
     if master.describe() is None:

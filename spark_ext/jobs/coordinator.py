@@ -281,9 +281,9 @@ class Coordinator:
         if any(failure is not None for failure in failed):
             states.append(State.FAILED)
             return states
-        waiting = self._gates is not None and bool(self._gates.uids) and not self.stopping
+        waiting = self._gates is not None and bool(self._gates.uids)
         if waiting and all(state is State.FINISHED or not state.ended for state in states):
-            states.append(State.RUNNING)
+            states.append(State.CANCELED if self.stopping else State.RUNNING)
         return states
 
     def looks(self) -> dict[str, QueryLook]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import ConfigurationError
-from spark_ext.exchange.descriptor import nullable
+from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.kinds import KINDS, parts
 from spark_ext.options import UID, milliseconds
 from spark_ext.queries.writer_checks import NOTHING_STARTED
@@ -83,6 +84,27 @@ class Exchange:
     def readers(self) -> tuple[str, ...]:
         """Uids under which it is read, in the order of the calls of `read`."""
         return tuple(self._readers)
+
+    def descriptor(self, job_id: str) -> Descriptor | None:
+        """What it is, as far as that is known before it is written; None when its columns are not.
+
+        Args:
+            job_id: the job's.
+        """
+        if self._schema is None:
+            return None
+        limit = self._writing.get("max_in_flight")
+        return Descriptor(
+            name=self.name,
+            id=secrets.token_hex(8),
+            job_id=job_id,
+            kind=self.kind,
+            partitions=self._partitions,
+            key=self._key,
+            columns=self._schema.jsonValue(),
+            max_in_flight=None if limit is None else int(limit),
+            keep=int(self._writing["keep"]),
+        )
 
     def write(self, df: DataFrame) -> DataStreamWriter:
         """A writer of rows into the exchange, for `Job.add`.

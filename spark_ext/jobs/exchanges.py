@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.exchange.contract import ExchangeMaster
+    from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.exchange.entries import LogState
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
@@ -48,6 +50,8 @@ class Link:
     path: str
     readers: Mapping[str, str]
     """Query by the uid of its source; a query that is not built yet is ""."""
+    about: Callable[[str], Descriptor | None] = lambda job_id: None
+    """What the exchange is, given the job's id: for one whose producer is not built yet. None: not known."""
 
 
 class Exchanges:
@@ -84,6 +88,7 @@ class Exchanges:
         self._finished = finished
         self._worker = Worker(f"spark-ext-exchanges-{context.job}", context.wake.set)
         self._masters: dict[str, ExchangeMaster] = {}
+        self._lock = threading.Lock()
         self._at = time.monotonic()
         self._outage = Outage("the exchanges of the job", f"job '{context.job}'", context)
 
@@ -93,12 +98,15 @@ class Exchanges:
         return tuple(self._links.values())
 
     def add(self, links: Sequence[Link], graph: JobGraph) -> None:
-        """A query has been built, and with it more is known."""
+        """A query has been built, and with it more is known; for the thread of any query's start."""
         self.graph = graph
+        found = dict(self._links)
         for link in links:
-            known = self._links.get(link.name)
+            known = found.get(link.name)
             readers = {**(known.readers if known else {}), **link.readers}
-            self._links[link.name] = Link(link.name, link.kind, link.path, readers)
+            found[link.name] = Link(link.name, link.kind, link.path, readers, link.about)
+        # Replaced as a whole: others may be looking at it.
+        self._links = found
 
     def register(self) -> None:
         """Register all consumers, and say which registered ones are not in the job any more.
@@ -127,7 +135,11 @@ class Exchanges:
         """Whether nothing has to be registered: all who read it have finished, or who writes it is not built yet."""
         if master.describe() is None:
             if self._gated:
-                return True
+                # Its readers may be there before the query that writes it.
+                about = link.about(self._context.job_id)
+                if about is not None:
+                    master.register(about)
+                return about is None
             raise StateError(
                 f"exchange '{link.name}' is gone: the query that writes it has finished, and its folder {link.path} is "
                 "not there any more",
@@ -275,10 +287,11 @@ class Exchanges:
         return self._views[link.name]
 
     def _master(self, link: Link) -> ExchangeMaster:
-        if link.name not in self._masters:
-            who = f"job '{self._context.job}', exchange '{link.name}'"
-            self._masters[link.name] = parts(link.kind, link.path, who).master
-        return self._masters[link.name]
+        with self._lock:
+            if link.name not in self._masters:
+                who = f"job '{self._context.job}', exchange '{link.name}'"
+                self._masters[link.name] = parts(link.kind, link.path, who).master
+            return self._masters[link.name]
 
     def close(self) -> None:
         """The job has ended."""

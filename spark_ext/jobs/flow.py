@@ -82,7 +82,15 @@ def links_of(composition: Composition, specs: Sequence[QuerySpec], *, waiting: b
                 places[name] = (kind, path)
                 if operator.format.lower() == SOURCE:
                     readers.setdefault(name, {})[operator.uid] = spec.uid
-    return [Link(name, kind, path, readers.get(name, {})) for name, (kind, path) in places.items()]
+    made = composition.exchanges
+    return [
+        Link(name, kind, path, readers.get(name, {}), made[name].descriptor if name in made else _unknown)
+        for name, (kind, path) in places.items()
+    ]
+
+
+def _unknown(job_id: str) -> None:
+    """Nothing is known of an exchange that was not made with `Job.exchange`."""
 
 
 def _place(operator: OperatorSpec) -> tuple[str, str]:

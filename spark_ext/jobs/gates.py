@@ -89,5 +89,4 @@ class Gates:
 
     def close(self) -> None:
         """The job ends: what waits is not built any more."""
-        self._waiting.clear()
         self._worker.close()

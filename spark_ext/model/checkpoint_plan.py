@@ -119,11 +119,19 @@ class CheckpointPlan:
     def stamps_itself(self, query: str, exchange: str | None = None) -> bool:
         """Whether a source stamps the barrier where it is, because nobody delivers the barrier to it.
 
+        One whose producer has finished does not: it counts as having delivered every barrier when it has read the seal.
+        If it stamped in the middle of what is left to read, two ways of the same rows would be cut at different rows.
+
         Args:
             query: the query of the source.
             exchange: what the source reads; None if it reads from outside the job.
         """
-        return query in self.wait_for and (exchange is None or self.graph.producer(exchange) not in self.wait_for)
+        if query not in self.wait_for:
+            return False
+        if exchange is None:
+            return True
+        producer = self.graph.producer(exchange)
+        return producer not in self.wait_for and producer not in self.finished
 
     def missing(self, delivered: Collection[str]) -> frozenset[str]:
         """The queries whose cut is still waited for; the checkpoint completes when there is none.

@@ -183,7 +183,7 @@ def test_the_random_jobs_show_all_of_it() -> None:
         run(job, 150)
     assert sum(len(job.completed) for job in jobs) > 200
     assert sum(job.aborted for job in jobs) > 50
-    assert sum(bool(plan.finished and cuts) for job in jobs for _, plan, cuts in job.completed) > 50
+    assert sum(bool(plan.finished and cuts) for job in jobs for _, plan, cuts in job.completed) > 30
     aligned = [
         (query, reader)
         for job in jobs

@@ -146,7 +146,7 @@ class ArrowReader(ExchangeReader):
         import pyarrow as pa
 
         try:
-            with self._opened(piece.segment) as source:
+            with pa.memory_map(str(self._folder / piece.segment)) as source:
                 yield from _batches(pa.ipc.open_file(source), piece)
         except (pa.ArrowInvalid, pa.ArrowIndexError) as problem:
             raise StateError(
@@ -156,20 +156,6 @@ class ArrowReader(ExchangeReader):
                 kept="nothing of this epoch was committed",
                 do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
                 "job.reset(<query>, cascade=True)",
-            ) from None
-
-    def _opened(self, name: str) -> pa.MemoryMappedFile:
-        import pyarrow as pa
-
-        try:
-            return pa.memory_map(str(self._folder / name))
-        except FileNotFoundError:
-            raise StateError(
-                f"a segment of the exchange is missing: {name}",
-                operator=f"exchange, folder {self._folder}",
-                kept="nothing of this epoch was committed",
-                do="restore the file from a backup; if there is none, discard the history with job.reset(<the query "
-                "that writes the exchange>, cascade=True)",
             ) from None
 
 
