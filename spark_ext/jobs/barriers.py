@@ -69,6 +69,8 @@ class AlignedCheckpoints:
         self._requests: list[Request] = []
         self._lock = threading.Lock()
         self._failed = 0
+        self._over = ""
+        """Why there are no further checkpoints; "" as long as there may be."""
         self._looked: dict[str, int] = {}
         """By query, the newest epoch that was looked at: each is read once."""
 
@@ -81,7 +83,10 @@ class AlignedCheckpoints:
         """Ask for a checkpoint; for any thread. If one is under way, another one follows it."""
         made = Request()
         with self._lock:
-            self._requests.append(made)
+            if not self._over:
+                self._requests.append(made)
+        if self._over:
+            self._refuse([made], self._over)
         self._context.wake.set()
         return made
 
@@ -183,7 +188,8 @@ class AlignedCheckpoints:
         if self._pending is not None:
             self._abort(self._pending, reason, runs)
         with self._lock:
-            asked, self._requests = self._requests, []
+            # Nobody would ever look at a request that came later.
+            asked, self._requests, self._over = self._requests, [], reason
         self._refuse(asked, reason)
 
     def _refuse(self, asked: Sequence[Request], reason: str) -> None:

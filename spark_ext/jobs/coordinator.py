@@ -168,10 +168,7 @@ class Coordinator:
 
     def checkpoint(self) -> Request:
         """Ask for an aligned checkpoint."""
-        asked = self._aligned.request()
-        if self.done.is_set():
-            self._aligned.end((), "the job has ended")
-        return asked
+        return self._aligned.request()
 
     def hint(self, hint: Hint) -> None:
         """Take an event from Spark's listener thread."""
