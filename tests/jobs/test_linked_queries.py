@@ -208,7 +208,7 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
         job("a", "c").run(progress=False)
 
 
-def test_x1_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab: JobHarness) -> None:
+def test_x1_p7_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab: JobHarness) -> None:
     """With `keep`; also when the producer is not in the job any more."""
 
     def job(*readers: str, producer: bool = True) -> Job:
@@ -220,7 +220,12 @@ def test_x1_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab: Jo
             lab.add(made, x.read(uid), query=f"read-{uid}", out=uid)
         return made
 
-    job("a").run(progress=False)
+    first = job("a")
+    first.start()
+    first.checkpoint(60)  # the producer ends before it has seen the barrier, or just behind it
+    first.await_termination()
+    taken = {row["status"] for row in first.ledger.checkpoints().collect() if row["mode"] == "aligned"}
+    assert taken == {"TRIGGERED", "COMPLETED"}, "P7: none is aborted because a query finishes"
     assert job("a", "b", producer=False).run(progress=False).state is State.FINISHED
     assert lab.numbers("b") == expected(40, 25)
     shutil.rmtree(lab.folder / "state" / "exchanges" / "x")
@@ -310,7 +315,7 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
 
 
 @pytest.mark.slow(15, "takes five checkpoints of three linked queries")
-def test_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarness) -> None:
+def test_f8_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarness) -> None:
     """U1, F8: the output up to each is that of the input up to it; one that is under way at the end is completed."""
     diamond = Diamond(lab, keep="1 hour", source={"live": "true", "rate": 100, "max_rows_per_epoch": 30})
     job = diamond.job
