@@ -1,0 +1,102 @@
+"""An aligned checkpoint under way: what each look at the queries adds to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
+from spark_ext.model.checkpoint_plan import CheckpointPlan, Phase, plan_checkpoint
+from spark_ext.model.dag import JobGraph, QueryNode, Reader
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import SourceOffset
+
+GRAPH = JobGraph(
+    (
+        QueryNode("a", (), ("x",)),
+        QueryNode("b", (Reader("x", "x-b"),), ("y",)),
+        QueryNode("c", (Reader("x", "x-c"), Reader("y", "y-c"))),
+    )
+)
+MEMBERS = (
+    Member("a", roots=("in",)),
+    Member("b", fed={"x-b": "x"}),
+    Member("c", fed={"x-c": "x", "y-c": "y"}, roots=("side",)),
+)
+
+
+def begun(**phases: Phase) -> Aligned:
+    plan = plan_checkpoint(GRAPH, {"a": Phase.RUNNING, "b": Phase.RUNNING, "c": Phase.RUNNING, **phases})
+    assert isinstance(plan, CheckpointPlan)
+    return Aligned(5, plan)
+
+
+def epoch(number: int, **barriers: int | None) -> tuple[int, LoggedOffsets]:
+    """An epoch whose sources carry these barriers; None: the source has ended."""
+    sources = [
+        SourceOffset(uid.replace("_", "-"), barrier=barrier or 0, ended=barrier is None).to_json()
+        for uid, barrier in barriers.items()
+    ]
+    return number, LoggedOffsets(number, {}, tuple(sources))
+
+
+def test_it_is_complete_when_every_query_has_committed_the_barrier() -> None:
+    checkpoint = begun()
+    assert checkpoint.missing == {"a", "b", "c"}
+    first = replace(MEMBERS[0], epochs=(epoch(3, **{"in": 4}), epoch(4, **{"in": 5}), epoch(5, **{"in": 5})))
+    checkpoint = checkpoint.seen((first, *MEMBERS[1:]))
+    assert checkpoint.delivered["a"].epoch == 4, "the first that carries it"
+    half = epoch(8, x_c=5, y_c=4, side=5)
+    second = replace(MEMBERS[1], epochs=(epoch(7, x_b=5),))
+    checkpoint = checkpoint.seen((second, replace(MEMBERS[2], epochs=(half,))))
+    assert checkpoint.missing == {"c"}
+    whole = epoch(9, x_c=5, y_c=5, side=5)
+    checkpoint = checkpoint.seen((replace(MEMBERS[2], epochs=(half, whole)),))
+    assert checkpoint.complete and checkpoint.delivered["c"] == Place(9, whole[1])
+
+
+def test_sources_that_read_from_outside_begin_it() -> None:
+    assert begun().stamps(MEMBERS) == ("in", "side")
+
+
+def test_a_query_that_finishes_without_it_is_recorded_and_those_behind_read_to_the_end() -> None:
+    """A source on a sealed exchange stamps nothing in the middle of what is left: two ways of a row would differ."""
+    checkpoint = begun()
+    checkpoint = checkpoint.seen((replace(MEMBERS[0], epochs=(epoch(3, **{"in": None}),), finished=True),))
+    assert checkpoint.plan.finished == {"a"} and checkpoint.missing == {"b", "c"}
+    assert checkpoint.stamps(MEMBERS) == ("side",)
+    checkpoint = checkpoint.seen((replace(MEMBERS[1], epochs=(epoch(7, x_b=None),), finished=True),))
+    assert checkpoint.missing == {"c"}
+    checkpoint = checkpoint.seen((replace(MEMBERS[2], epochs=(epoch(8, x_c=None, y_c=None, side=5),)),))
+    assert checkpoint.complete and checkpoint.delivered["c"].epoch == 8
+
+
+def test_a_query_that_has_delivered_it_and_then_finishes_is_no_other_one() -> None:
+    checkpoint = begun().seen((replace(MEMBERS[0], epochs=(epoch(3, **{"in": 5}),)),))
+    checkpoint = checkpoint.seen((replace(MEMBERS[0], epochs=(epoch(4, **{"in": None}),), finished=True),))
+    assert checkpoint.delivered["a"].epoch == 3 and checkpoint.plan.finished == frozenset()
+
+
+def test_the_reader_of_a_query_that_is_not_built_yet_begins_it() -> None:
+    """Nothing has been written there, so there is nothing that it could have read."""
+    checkpoint = begun(a=Phase.GATED)
+    assert set(checkpoint.stamps(MEMBERS[1:])) == {"x-b", "x-c", "side"}
+
+
+def test_a_query_whose_sources_carry_no_barrier_is_where_it_is() -> None:
+    alone = JobGraph((QueryNode("a"),))
+    plan = plan_checkpoint(alone, {"a": Phase.RUNNING})
+    assert isinstance(plan, CheckpointPlan)
+    newest = epoch(6)
+    checkpoint = Aligned(5, plan).seen((Member("a", (newest,), stamps=False),))
+    assert checkpoint.complete and checkpoint.delivered == {"a": Place(6, newest[1])}
+    empty = Aligned(5, plan).seen((Member("a", stamps=False),))
+    assert empty.complete and empty.delivered == {"a": Place(None, None)}
+
+
+def test_one_that_feeds_others_is_named() -> None:
+    """The place of its consumers would have nothing to do with its own."""
+    members = {one.uid: one for one in MEMBERS}
+    assert unstamped_feed(GRAPH, members) is None
+    members["b"] = Member("b", stamps=False)
+    assert unstamped_feed(GRAPH, members) == "b"
+    assert unstamped_feed(GRAPH, {**members, "b": Member("b", stamps=False, finished=True)}) is None

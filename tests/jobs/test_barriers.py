@@ -1,0 +1,204 @@
+"""Aligned checkpoints of a running job, with fake queries: what is recorded, and what becomes of those who wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext.errors import CheckpointError, ConfigurationError
+from spark_ext.jobs.barriers import Request, wait_for
+from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.ledger.schema import CheckpointRow, IncidentRow
+from spark_ext.model.dag import JobGraph, QueryNode, Reader
+from spark_ext.model.lifecycle import State
+from spark_ext.model.offsets import Running, SourceOffset
+from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.queries.worker import Worker
+from tests.queries.fakes import Bench, position
+from tests.support.waiting import until
+
+END = 10.0
+"""Longer than any of these jobs takes, s."""
+
+GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "c-in"),))))
+
+
+class LinkedJob:
+    """The query `c` reads what `a` writes."""
+
+    def __init__(self, folder: Path, natives: tuple[str, ...] = (), **settings: Any) -> None:
+        sources = () if natives else ("in",)
+        self.a = Bench(folder, query="a", worker=Worker("a", self.wake), sources=sources, natives=natives, **settings)
+        self.c = Bench(folder, query="c", worker=Worker("c", self.wake), around=self.a, sources=[], fed=["c-in"])
+        ledger: Any = self.a.ledger
+        self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.c.run], 7, {}, graph=GRAPH)
+        for bench in (self.a, self.c):
+            bench.started()
+            until(lambda bench=bench: not self._busy(bench), "the start")  # type: ignore[misc]
+        self.coordinator.start()
+
+    def _busy(self, bench: Bench) -> str:
+        bench.run.deliver()
+        return bench.run.busy
+
+    def wake(self) -> None:
+        self.a.context.wake.set()
+
+    def ask(self) -> Request:
+        """Ask for a checkpoint, and wait until it is triggered."""
+        asked = self.coordinator.checkpoint()
+        until(lambda: asked.done.is_set() or self.rows("TRIGGERED"), "the trigger")
+        return asked
+
+    def rows(self, status: str) -> list[CheckpointRow]:
+        return [row for row in self.a.rows(CheckpointRow) if row.mode == "aligned" and row.status == status]
+
+    def stop(self) -> None:
+        self.coordinator.stop()
+        assert self.coordinator.join(END)
+
+
+def at(uid: str, barrier: int, row: int) -> SourceOffset:
+    return SourceOffset(uid, running={"0": Running(row)}, barrier=barrier)
+
+
+@pytest.fixture
+def notices(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The hooks that were called, as (checkpoint, completed)."""
+    found: list[tuple[int, bool]] = []
+
+    def called(_: OperatorHooks, number: int, *, completed: bool) -> list[Exception]:
+        found.append((number, completed))
+        return []
+
+    monkeypatch.setattr(OperatorHooks, "checkpoint", called)
+    for hook in ("end_of_input", "final_checkpoint", "not_finalized"):
+        monkeypatch.setattr(OperatorHooks, hook, lambda *_: None)
+    monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
+    return found
+
+
+def test_it_is_recorded_where_the_barrier_has_passed(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    job = LinkedJob(tmp_path)
+    job.a.query.commit(at("in", 0, 5))
+    asked = job.ask()
+    (trigger,) = job.rows("TRIGGERED")
+    assert (trigger.checkpoint_id, trigger.metadata) == (7, {"stamps": ["in"]})
+    job.a.query.commit(at("in", 7, 8))
+    job.a.query.commit(at("in", 7, 9))
+    job.c.query.commit(at("c-in", 0, 2))
+    job.c.query.commit(at("c-in", 7, 4))
+    assert wait_for(asked, END) == 7
+    (done,) = job.rows("COMPLETED")
+    queries = done.metadata["queries"]
+    assert (queries["a"]["epoch"], queries["a"]["sources"]["in"]["offset"]["running"]["0"]["at"]) == (1, 8)
+    assert queries["c"]["epoch"] == 1 and not queries["c"]["finished"]
+    until(lambda: len(notices) == 2, "the hooks")
+    second = job.ask()
+    until(lambda: len(job.rows("TRIGGERED")) == 2, "the second one")
+    job.a.query.commit(at("in", 8, 10))
+    job.c.query.commit(at("c-in", 8, 6))
+    assert wait_for(second, END) == 8
+    until(lambda: notices == [(7, True)] * 2 + [(8, True)] * 2, "one notice per query and checkpoint")
+    job.stop()
+
+
+def test_u4_one_that_takes_too_long_is_aborted_once_and_the_next_one_may_complete(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path, checkpoint_timeout=50)
+    job.a.query.commit(at("in", 0, 5))
+    with pytest.raises(CheckpointError, match="did not complete in time; still missing: a, c"):
+        wait_for(job.ask(), END)
+    assert [row.reason for row in job.rows("FAILED")] == ["it did not complete in time; still missing: a, c"]
+    assert [row.action for row in job.a.rows(IncidentRow) if row.type == "checkpoint"] == ["aborted"]
+    until(lambda: len(notices) == 2, "the hooks")
+    assert notices == [(7, False)] * 2
+    job.a.query.commit(at("in", 8, 8))
+    job.c.query.commit(at("c-in", 8, 4))
+    until(lambda: job.c.run.committed == 0, "the epochs")
+    asked = job.coordinator.checkpoint()
+    assert wait_for(asked, END) == 8
+    assert job.coordinator.state is State.RUNNING
+    job.stop()
+
+
+def test_more_failures_in_a_row_than_are_tolerated_fail_the_job(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path, checkpoint_timeout=20, tolerable_failed_checkpoints=1)
+    for _ in range(2):
+        with pytest.raises(CheckpointError):
+            wait_for(job.coordinator.checkpoint(), END)
+    assert job.coordinator.join(END)
+    assert job.coordinator.state is State.FAILED
+    assert "2 checkpoints in a row have failed" in str(job.coordinator.failure)
+
+
+def test_a_stop_aborts_what_is_under_way_and_refuses_what_comes_later(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path)
+    asked = job.ask()
+    job.stop()
+    with pytest.raises(CheckpointError, match="the job is ending"):
+        wait_for(asked, END)
+    with pytest.raises(CheckpointError, match="the job is ending"):
+        wait_for(job.coordinator.checkpoint(), END)
+    assert len(job.rows("FAILED")) == 1
+
+
+def test_p7_a_query_that_finishes_meanwhile_does_not_fail_it(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    job = LinkedJob(tmp_path)
+    asked = job.ask()
+    job.a.query.commit(position(ended=True))
+    until(lambda: job.a.run.state is State.FINISHED, "the end of a")
+    job.c.query.commit(position("c-in", ended=True))
+    assert wait_for(asked, END) == 7, "F8: before the job is FINISHED"
+    assert job.coordinator.join(END) and job.coordinator.state is State.FINISHED
+    (done,) = job.rows("COMPLETED")
+    assert done.metadata["queries"]["a"]["finished"] and not job.rows("FAILED")
+
+
+def test_p5_a_query_that_does_not_run_refuses_it_by_name(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    job = LinkedJob(tmp_path, restart_backoff=60_000)
+    job.c.query.end(OSError("the disk is full"))
+    until(lambda: job.c.run.state is State.RESTARTING, "the restart")
+    with pytest.raises(CheckpointError, match="query 'c': the query is being restarted"):
+        wait_for(job.ask(), END)
+    assert not job.rows("TRIGGERED")
+    job.stop()
+
+
+def test_a_query_of_sparks_own_sources_that_feeds_others_refuses_it(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path, natives=("rate",))
+    with pytest.raises(CheckpointError, match="query 'a' writes an exchange, and has only sources of Spark's own"):
+        wait_for(job.ask(), END)
+    job.stop()
+
+
+def test_what_a_hook_raises_is_recorded_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = ConfigurationError("no such table", operator="source 'in'", kept="all", do="make it")
+    monkeypatch.setattr(OperatorHooks, "checkpoint", lambda *_, **__: [problem])
+    job = LinkedJob(tmp_path)
+    asked = job.ask()
+    job.a.query.commit(at("in", 7, 8))
+    job.c.query.commit(at("c-in", 7, 4))
+    assert wait_for(asked, END) == 7
+
+    def recorded() -> list[str]:
+        return [row.action for row in job.a.rows(IncidentRow) if row.type == "checkpoint"]
+
+    until(lambda: recorded() == ["ignored"] * 2, "the incidents")
+    assert job.coordinator.state is State.RUNNING
+    job.stop()
+
+
+def test_somebody_who_waits_too_short_a_time_leaves_it_under_way() -> None:
+    with pytest.raises(TimeoutError, match="is not complete after"):
+        wait_for(replace(Request()), 0.01)
