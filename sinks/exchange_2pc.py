@@ -15,14 +15,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import Field
 
 from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.exchange import decisions
 from spark_ext.exchange.descriptor import Descriptor, nullable
-from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.kinds import Kind, parts
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import not_the_target
 from spark_ext.options import Milliseconds, Names
@@ -45,7 +45,7 @@ class ExchangeSinkOptions(SinkOptions):
     path: str = Field(min_length=1)
     """The exchange's folder: `exchanges/<name>` in the job's state directory."""
 
-    kind: Literal["arrow"] = "arrow"
+    kind: Kind = "arrow"
     """How the exchange is stored."""
 
     partitions: int = Field(default=16, gt=0, le=MOST)
@@ -116,12 +116,15 @@ class ExchangeSink(TwoPhaseCommitSink):
             OSError: it cannot be read.
         """
         path = self.options.path
-        about = self._parts.master.describe()
+        known = _opened.get(path)
+        if known is not None and (known.start != epoch.start or not epoch.start):
+            known = None
+        found = self._parts if known is None else known.parts
+        about = found.master.describe()
         if about is None:
             raise not_the_target("there is no exchange in its folder", self._who)
-        known = _opened.get(path)
-        if known is None or known.start != epoch.start or not epoch.start:
-            known = _opened[path] = _Opened(epoch.start, about.id, self._parts)
+        if known is None:
+            known = _opened[path] = _Opened(epoch.start, about.id, found)
         if known.id != about.id:
             raise not_the_target("the exchange in its folder has another id", self._who)
         return known.parts.master.log

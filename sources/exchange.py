@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from spark_ext.errors import OffsetError, StateError, refused
-from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.kinds import Kind, opened, parts
 from spark_ext.exchange.positions import Front, advance, pieces
 from spark_ext.model.offsets import Position
 from spark_ext.sources.aligned import AlignedSource, Together
@@ -38,7 +38,7 @@ class ExchangeSourceOptions(SourceOptions):
     path: str = Field(min_length=1)
     """The exchange's folder: `exchanges/<name>` in the job's state directory."""
 
-    kind: Literal["arrow"] = "arrow"
+    kind: Kind = "arrow"
     """How the exchange is stored."""
 
     def identity(self) -> dict[str, str]:
@@ -179,7 +179,9 @@ class ExchangeSource(AlignedSource):
         Raises:
             OffsetError: the exchange is another one, or an entry of it is gone.
         """
-        found = self._parts
-        self._refuse_other(channel.data, self._described())
+        # A task uses what the tasks before it in this process have left open; a log that was put back is read anew.
+        found = opened(self.options.kind, self.options.path, str(channel.data), self._who)
+        self._refuse_other(str(channel.data), found.master.describe())
+        found.master.log.look()
         for piece in pieces(found.master.log.entry, int(channel.id), start, end, self._who):
             yield from found.reader.read(piece)

@@ -96,6 +96,7 @@ class FailPoint(str, Enum):
     EXCHANGE_SEALED = "exchange.sealed"
     EXCHANGE_BEFORE_RELEASE = "exchange.before_release"
     EXCHANGE_RELEASED = "exchange.released"
+    EXCHANGE_BEFORE_DELETING = "exchange.before_deleting"
     EXCHANGE_DELETED = "exchange.deleted"
 
     # files_2pc

@@ -74,8 +74,14 @@ def demands(table: TableFacts) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def refuse(missing: Iterable[str], who: str, path: str) -> None:
+def refuse(missing: Iterable[str], who: str, path: str, writer: str = "delta_2pc") -> None:
     """Raise when the table demands anything that the sink does not write.
+
+    Args:
+        missing: the features.
+        who: whose table it is, for messages.
+        path: of the table, for messages.
+        writer: what does not write them, for messages.
 
     Raises:
         UnsupportedTableError: names the features.
@@ -83,7 +89,7 @@ def refuse(missing: Iterable[str], who: str, path: str) -> None:
     names = ", ".join(missing)
     if names:
         raise UnsupportedTableError(
-            f"the table at {path} uses {names}, which delta_2pc does not write",
+            f"the table at {path} uses {names}, which {writer} does not write",
             operator=who,
             kept="the table is unchanged",
             do="write to another table, or drop the features that the table does not need "

@@ -136,7 +136,7 @@ class FencedLog:
                 self._passed = None
                 try:
                     self._handle.update_incremental()
-                    self._entry = self._file_of(self._handle.version())
+                    self._entry = self.file_of(self._handle.version())
                 except FAILURES as problem:
                     self._handle = None
                     raise self.errors.storage(problem, "reading the log") from problem
@@ -160,7 +160,7 @@ class FencedLog:
                         raise
                     return
             self._seen = True
-            self._entry = self._file_of(self._handle.version())
+            self._entry = self.file_of(self._handle.version())
             self._opened_at, self._opened_version = time.monotonic(), self._handle.version()
 
     def _has_entry(self, version: int) -> bool:
@@ -170,8 +170,12 @@ class FencedLog:
         with guarded(self.errors, "looking for the log"):
             return (self.folder / f"{version:020}.json").exists()
 
-    def _file_of(self, version: int) -> tuple[int, int, int] | None:
-        """What tells the file of a version from another one of its name; None when there is none, or not locally."""
+    def file_of(self, version: int) -> tuple[int, int, int] | None:
+        """What tells the file of a version from another one of its name; None when there is none, or not locally.
+
+        Raises:
+            SparkExtError: of `errors`, when the storage does not answer.
+        """
         if self.folder is None:
             return None
         with guarded(self.errors, "looking for the log"), suppress(FileNotFoundError, NotADirectoryError):
@@ -187,7 +191,7 @@ class FencedLog:
         """
         if self._handle is None or self.folder is None:
             return
-        found, before = self._file_of(self._handle.version()), self._entry
+        found, before = self.file_of(self._handle.version()), self._entry
         if found is None or (before is not None and before[0] == found[0] and before != found):
             self.reopen()
 
@@ -200,6 +204,7 @@ class FencedLog:
         name: str | None = None,
         partition_by: Sequence[str] = (),
         configuration: Mapping[str, str | None] | None = None,
+        own: bool = False,
         transactions: Sequence[Transaction] = (),
     ) -> None:
         """Create the table. Any number of processes may try at once: it is created once.
@@ -209,6 +214,7 @@ class FencedLog:
             name: stored in the table.
             partition_by: partition columns.
             configuration: table properties.
+            own: whether there may be properties that are not Delta's.
             transactions: what the first commit carries.
 
         Raises:
@@ -223,6 +229,7 @@ class FencedLog:
                     partition_by=list(partition_by) or None,
                     name=name,
                     configuration=configuration,
+                    raise_if_key_not_exists=not own,
                     storage_options=self._storage_options,
                     # Else delta-rs lets a creator that comes second replace the table, fence included, in version 1.
                     commit_properties=properties(transactions, passes=0),

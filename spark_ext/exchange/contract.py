@@ -19,6 +19,10 @@ Required of a kind:
   saw still holds at the moment of the write, however long the process was frozen in between.
 - What `write` has stored is not read before an entry names it, and what no entry names may be deleted by `sweep` only
   after a claim.
+- `delete_released` passes `FailPoint.EXCHANGE_BEFORE_DELETING` before each of its steps.
+- Storage that fails raises an OSError or a StorageError, whichever is at hand.
+
+`spark_ext.testing.exchange_contract` shows all this for any kind.
 
 The three parts follow Flink's shuffle service (FLIP-31).
 """
@@ -26,12 +30,12 @@ The three parts follow Flink's shuffle service (FLIP-31).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_ext.exchange.descriptor import Descriptor
-from spark_ext.exchange.entries import Entry, LogState, Segment
+from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment
 from spark_ext.exchange.positions import Piece
 
 if TYPE_CHECKING:
@@ -57,6 +61,23 @@ class Held:
     """Uids of the sources that read it."""
     sealed: bool
 
+    @classmethod
+    def of(cls, state: LogState, entries: Mapping[int, Entry]) -> Held:
+        """Add up.
+
+        Args:
+            state: of the log.
+            entries: those that are not released, by number.
+        """
+        visible = [entry for number, entry in entries.items() if state.passes_over(number) is None]
+        return cls(
+            len(entries),
+            sum(entry.row_count for entry in visible if entry.kind is EntryKind.EPOCH),
+            sum(entry.bytes for entry in entries.values()),
+            tuple(sorted(state.consumers)),
+            state.sealed is not None,
+        )
+
 
 class ExchangeLog(ABC):
     """The log of one exchange, as a process sees it. It keeps its place: a further look reads only what is new."""
@@ -67,7 +88,7 @@ class ExchangeLog(ABC):
 
         Raises:
             StateError: entries are missing or damaged.
-            OSError: it cannot be read.
+            OSError, StorageError: it cannot be read.
         """
 
     @abstractmethod
@@ -76,7 +97,7 @@ class ExchangeLog(ABC):
 
         Raises:
             StateError: it is damaged.
-            OSError: it cannot be read.
+            OSError, StorageError: it cannot be read.
         """
 
     @abstractmethod
@@ -92,7 +113,7 @@ class ExchangeLog(ABC):
 
         Raises:
             CommitError: other writers were faster in every attempt.
-            OSError: it cannot be written; whether the entry is there shows the next look.
+            OSError, StorageError: it cannot be written; whether the entry is there shows the next look.
         """
 
 
@@ -106,7 +127,7 @@ class ExchangeMaster(ABC):
         Raises:
             ConfigurationError: it is there with other partitions, another key or schema, or is another job's.
             StateError: something else is in its place.
-            OSError: it cannot be read or written.
+            OSError, StorageError: it cannot be read or written.
         """
 
     @abstractmethod
@@ -115,7 +136,7 @@ class ExchangeMaster(ABC):
 
         Raises:
             StateError: something else is in its place.
-            OSError: it cannot be read.
+            OSError, StorageError: it cannot be read.
         """
 
     @property
@@ -128,7 +149,7 @@ class ExchangeMaster(ABC):
         """Delete what the log says is released; what a crash has left of an earlier release, too.
 
         Raises:
-            OSError: something cannot be deleted.
+            OSError, StorageError: something cannot be deleted.
         """
 
     @abstractmethod
@@ -136,7 +157,7 @@ class ExchangeMaster(ABC):
         """After a claim: delete what older incarnations than this have stored and no entry names.
 
         Raises:
-            OSError: something cannot be deleted.
+            OSError, StorageError: something cannot be deleted.
         """
 
     @abstractmethod
@@ -144,7 +165,7 @@ class ExchangeMaster(ABC):
         """What it occupies.
 
         Raises:
-            OSError: it cannot be read.
+            OSError, StorageError: it cannot be read.
         """
 
 
@@ -166,7 +187,7 @@ class ExchangeWriter(ABC):
             What was stored; None when there were no rows.
 
         Raises:
-            OSError: it cannot be written.
+            OSError, StorageError: it cannot be written.
         """
 
 
@@ -179,7 +200,7 @@ class ExchangeReader(ABC):
 
         Raises:
             StateError: they are damaged.
-            OSError: they cannot be read.
+            OSError, StorageError: they cannot be read.
         """
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.exchange import decisions
-from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.jobs.composition import Composition, node_of
 from spark_ext.jobs.identity import unknown
 from spark_ext.ledger import LedgerWriter, start_incarnation
@@ -99,7 +99,7 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
             do="leave the call of read out first",
         )
     path = f"{composition.state}/exchanges/{exchange}"
-    master = parts("arrow" if made is None else made.kind, path, who).master
+    master = parts(kind_at(path) if made is None else made.kind, path, who).master
     if master.describe() is None:
         raise ConfigurationError(
             "there is no such exchange",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.unaligned import Logged, QueryLook, Taken, Unaligned
-from spark_ext.errors import FencedError, StateError
+from spark_ext.errors import CommitError, FencedError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.positions import Front, rows_before
@@ -194,7 +194,7 @@ class Exchanges:
             self._worker.do("a release of exchanges", lambda: self.release(found), self._released)
 
     def _released(self, outcome: Outcome[Taken | None]) -> None:
-        if isinstance(outcome.error, UNREADABLE):
+        if isinstance(outcome.error, (*UNREADABLE, CommitError)):
             lasting = self._outage.failed(outcome.error, time.monotonic())
             if lasting is not None:
                 raise lasting

@@ -158,7 +158,8 @@ class Job:
             name: unique in the job; its data is kept under it.
             partitions: fixed by the first start; readers may be fewer or more.
             key: columns that decide to which partition a row goes; none: partitions are filled in turn.
-            kind: how it is stored: `arrow`, files in the state directory, which has to be on a shared file system.
+            kind: how it is stored, in the state directory: `arrow`, files of a file system that driver and executors
+                share; `delta`, a Delta table, which may be in an object store, and is slower.
             max_in_flight: rows that the slowest consumer has not committed, beyond which the producer waits.
             keep: time for which rows are kept at least, ms or text such as `"1 day"`. Otherwise they are deleted when
                 all queries that read the exchange have committed them.

@@ -18,6 +18,12 @@ class TestExchange2pc(SinkContract):
         return ExchangeTarget(tmp_path / "t")
 
 
+class TestExchange2pcOfDelta(SinkContract):
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SinkTarget:
+        return ExchangeTarget(tmp_path / "t", kind="delta")
+
+
 @pytest.mark.extended
 class TestExchange2pcInSpark(SinkQueryContract):
     @pytest.fixture

@@ -124,6 +124,12 @@ class TestExchange(SourceContract):
         return ExchangeWorld(tmp_path / "in")
 
 
+class TestExchangeOfDelta(SourceContract):
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> SourceWorld:
+        return ExchangeWorld(tmp_path / "in", kind="delta")
+
+
 @pytest.mark.extended
 class TestExchangeInSpark(SourceQueryContract):
     @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_ext.exchange.arrow import arrow_parts
 from spark_ext.exchange.contract import Parts
+from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.positions import pieces
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, Epoch, Task, TwoPhaseCommitSink
@@ -45,17 +45,19 @@ class ExchangeTarget(SinkTarget):
 
     def __init__(self, path: Path, **options: str) -> None:
         self.path, self.given = path, options
+        self.kind = options.get("kind", "arrow")
 
     def sink(self, uid: str = "out", **options: str) -> TwoPhaseCommitSink:
         given = {"uid": uid, "path": str(self.path / uid), "partitions": "3", **self.given, **options}
         return ExchangeSink(given)
 
-    def _exchanges(self) -> list[Path]:
-        return [about.parent for about in self.path.glob("*/exchange.json")]
+    def _exchanges(self) -> list[Parts]:
+        found = self.path.glob("*/exchange.json" if self.kind == "arrow" else "*/_delta_log")
+        return [parts(self.kind, str(about.parent), "test") for about in found]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        for folder in self._exchanges():
-            yield from visible(arrow_parts(folder, "test"))
+        for exchange in self._exchanges():
+            yield from visible(exchange)
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for batch in self.batches() for row in batch.to_pylist()]
@@ -64,9 +66,9 @@ class ExchangeTarget(SinkTarget):
         return sorted(value for batch in self.batches() for value in batch.column("id").to_pylist())
 
     def leftovers(self) -> set[str]:
-        found = {file.name for file in self.path.glob("*/data/*")}
-        for folder in self._exchanges():
-            log = arrow_parts(folder, "test").master.log
+        found = {file.name for file in self.path.glob("*/data/i*")}
+        for exchange in self._exchanges():
+            log = exchange.master.log
             for number in range(log.look().last + 1):
                 entry = log.entry(number)
                 found -= {segment.name for segment in (entry.segments if entry is not None else ())}
@@ -85,7 +87,12 @@ class ExchangeTarget(SinkTarget):
         sink._parts.master.register(sink.descriptor(columns("id bigint, name string"), "job-1"))
 
     def damage(self) -> Callable[[], object]:
-        """A file is in the place of the log."""
+        """A file is in the place of the log, or a folder in that of its next file."""
+        if self.kind == "delta":
+            folder = self.path / "out" / "_delta_log"
+            entry = folder / f"{len(list(folder.glob('*.json'))):020}.json"
+            entry.mkdir()
+            return entry.rmdir
         log, aside = self.path / "out" / "log", self.path / "out" / "log.aside"
         log.rename(aside)
         log.touch()
@@ -105,12 +112,15 @@ class Producer:
         schema: of its rows, with the column `p` that says to which partition a row goes.
     """
 
-    def __init__(self, path: Path, schema: str = "id bigint, word string", partitions: int = 3) -> None:
+    def __init__(
+        self, path: Path, schema: str = "id bigint, word string", partitions: int = 3, kind: str = "arrow"
+    ) -> None:
         self.partitions = partitions
         self.schema = columns(f"{schema}, p int")
         self.options = {
             "uid": "out",
             "path": str(path),
+            "kind": kind,
             "partitions": str(partitions),
             "partition_column": "p",
         }
@@ -170,11 +180,12 @@ class ExchangeWorld(SourceWorld):
     Args:
         path: of the exchange.
         job: whether a job has written it, which was started three times and reset once.
+        kind: how it is stored.
     """
 
-    def __init__(self, path: Path, *, job: bool = True) -> None:
-        self.path = path
-        producer = Producer(path)
+    def __init__(self, path: Path, *, job: bool = True, kind: str = "arrow") -> None:
+        self.path, self.kind = path, kind
+        producer = Producer(path, kind=kind)
         if job:
             producer.start()
             producer.write(rows(900, 930))
@@ -190,7 +201,7 @@ class ExchangeWorld(SourceWorld):
         producer.seal()
 
     def source(self, **options: str) -> ChannelSource:
-        return ExchangeSource({"uid": "in", "path": str(self.path), **options})
+        return ExchangeSource({"uid": "in", "path": str(self.path), "kind": self.kind, **options})
 
     def expected(self) -> list[dict[str, Any]]:
         return [{"id": row["id"], "word": row["word"]} for row in rows(0, 38)]

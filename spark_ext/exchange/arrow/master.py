@@ -18,6 +18,7 @@ from spark_ext.exchange.arrow.log import ArrowLog
 from spark_ext.exchange.arrow.segments import incarnation_of
 from spark_ext.exchange.contract import ExchangeMaster, Held
 from spark_ext.exchange.descriptor import Descriptor
+from spark_ext.failpoints import FailPoint, reach
 
 ABOUT: Final = "exchange.json"
 
@@ -78,11 +79,14 @@ class ArrowMaster(ExchangeMaster):
         numbers = [number for number in self._log.numbers() if number < below]
         if not numbers:
             return
+        reach(FailPoint.EXCHANGE_BEFORE_DELETING)
         self._log.store_state("0")
         for number in numbers:
             entry = self._log.entry(number)
             for segment in entry.segments if entry is not None else ():
+                reach(FailPoint.EXCHANGE_BEFORE_DELETING)
                 (self._folder / "data" / segment.name).unlink(missing_ok=True)
+        reach(FailPoint.EXCHANGE_BEFORE_DELETING)
         self._log.delete(below)
 
     def sweep(self, incarnation: int) -> None:
@@ -110,14 +114,7 @@ class ArrowMaster(ExchangeMaster):
             for number in self._log.numbers()
             if number >= state.released and (entry := self._log.entry(number)) is not None
         }
-        rows = sum(entry.row_count for number, entry in entries.items() if state.passes_over(number) is None)
-        return Held(
-            len(entries),
-            rows,
-            sum(entry.bytes for entry in entries.values()),
-            tuple(sorted(state.consumers)),
-            state.sealed is not None,
-        )
+        return Held.of(state, entries)
 
     def _segments(self) -> list[str]:
         try:

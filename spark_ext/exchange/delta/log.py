@@ -1,0 +1,345 @@
+"""The log of an exchange as a Delta table: an entry is one commit; see `table.py` for how it is stored.
+
+A process that opens the log takes the entries from the table's newest version, which delta-rs loads from a log
+checkpoint and a few commits. It begins at the newest entry that has the state of the log with it, which are every
+hundredth and each release, so that one is always held, and applies the entries after it. From then on a look reads the
+commits that are new.
+
+An entry is written only as the version after the one that was looked at (`passes=0`), so no other entry can come in
+between. Old log files are deleted, which leaves two things to care about. A process that has not looked for `STALE`
+seconds, or that does not find the last file it has read, opens the log anew. And a writer that was frozen during its
+write may create a file under a number that was used and deleted, which no reader looks at: after a write that took long
+it opens the log anew, and decides again unless its entry is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Final
+
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark_ext.delta.failures import guarded
+from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
+from spark_ext.delta.log_checkpoints import checkpoint_if_due
+from spark_ext.errors import StateError
+from spark_ext.exchange.contract import Decide, ExchangeLog
+from spark_ext.exchange.delta.segments import write_marker
+from spark_ext.exchange.delta.table import (
+    ABOUT,
+    BODY,
+    ENTRY,
+    PARTITION_BY,
+    SEGMENT,
+    STATE,
+    ExchangeErrors,
+    TableFile,
+    description,
+    files_of,
+    read_commit,
+    rows_schema,
+)
+from spark_ext.exchange.entries import Entry, EntryKind, LogState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from deltalake import DeltaTable
+
+    from spark_ext.datafiles.location import Location
+
+CHECKPOINT_EVERY: Final = 64
+"""Commits between two log checkpoints, and those after which a writer opens a new handle: a handle's cost grows with
+the commits that it has taken one by one."""
+
+SPAN: Final = 100
+"""Each entry with a number that is a multiple of this, less one, has the state with it."""
+
+STALE: Final = 600.0
+"""Pause after which a process opens the log anew, s: far below the time for which log files stay."""
+
+
+class DeltaLog(ExchangeLog):
+    """See the module. Safe for several threads.
+
+    Args:
+        location: the table's root.
+        who: the exchange, for messages.
+        every: commits between two log checkpoints.
+        stale: pause after which the log is opened anew, s.
+    """
+
+    def __init__(self, location: Location, who: str, *, every: int = CHECKPOINT_EVERY, stale: float = STALE) -> None:
+        self._location, self._who, self._every, self._stale = location, who, every, stale
+        errors = ExchangeErrors(f"{who}, table at {location.uri}", "everything that is in the exchange")
+        self.table = FencedLog(
+            location.uri, errors, location.storage_options, required=False, max_age=stale, max_advance=every
+        )
+        """The table's log; without a table there is no handle."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._state = LogState()
+        self._bodies: dict[int, str] = {}
+        self.about: str | None = None
+        """The description of the exchange, as of the last look; None when there is no table."""
+        self._version = -1
+        """Up to which the table's log has been read; -1: there is no table."""
+        self._file: tuple[int, int, int] | None = None
+        self._looked = (0.0, 0.0)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> LogState:
+        """See `ExchangeLog.look`."""
+        with self.table.lock:
+            if self._version < 0 or self._lost():
+                self._open()
+            self._follow()
+            return self._state
+
+    def entry(self, number: int) -> Entry | None:
+        """See `ExchangeLog.entry`."""
+        with self.table.lock:
+            if number > self._state.last:
+                self.look()
+            body = self._bodies.get(number)
+        return None if body is None else Entry.from_json(body, f"{self._who}, entry {number}")
+
+    def held(self) -> dict[int, Entry]:
+        """All entries that are not released, as of the last look, by number."""
+        with self.table.lock:
+            found = dict(self._bodies)
+        return {number: Entry.from_json(found[number], f"{self._who}, entry {number}") for number in sorted(found)}
+
+    def _lost(self) -> bool:
+        """Whether the next commits may be gone already, or the table is another one."""
+        monotonic, wall = self._looked
+        if max(time.monotonic() - monotonic, time.time() - wall) > self._stale:
+            return True
+        return self.table.folder is not None and self.table.file_of(self._version) != self._file
+
+    def _open(self) -> None:
+        if self.table.folder is not None and not self.table.exists():
+            self._forget()  # the cheapest answer, for those who wait for the table
+            return
+        self.table.reopen()
+        self._load(self.table.handle)
+
+    def _load(self, table: DeltaTable | None) -> None:
+        """Take everything from a table as it was loaded."""
+        self._forget()
+        if table is None:
+            return
+        at = (time.monotonic(), time.time())
+        self.about = description(table, self._location.uri, self._who)
+        with guarded(self.table.errors, "reading the table"):
+            files = files_of(table)
+        first = max((file for file in files if file.state), key=lambda file: file.entry, default=None)
+        if first is not None and first.state is not None:
+            self._state = LogState.from_json(first.state, f"{self._who}, entry {first.entry}")
+        bodies = {file.entry: file.body for file in files if file.body is not None}
+        self._bodies = {
+            number: body for number, body in bodies.items() if self._state.released <= number <= self._state.last
+        }
+        for number in sorted(number for number in bodies if number > self._state.last):
+            self._take(number, bodies[number])
+        self._version = table.version()
+        self._file, self._looked = self.table.file_of(self._version), at
+
+    def _follow(self, upto: int | None = None) -> None:
+        """Read the commits after the last one that was read.
+
+        Args:
+            upto: version; None: all that there are.
+        """
+        if self._version < 0:
+            return
+        at, before = (time.monotonic(), time.time()), self._version
+        while upto is None or self._version < upto:
+            commit = self._commit(self._version + 1)
+            if commit is None:
+                break
+            files, described = read_commit(commit, self._who)
+            if described:
+                self._open()
+                return
+            for file in files:
+                if file.body is not None:
+                    self._take(file.entry, file.body)
+            self._version += 1
+        if self._version != before:
+            self._file = self.table.file_of(self._version)
+        self._looked = at
+
+    def _commit(self, version: int) -> bytes | None:
+        with guarded(self.table.errors, "reading the log"):
+            try:
+                with self._location.open(f"_delta_log/{version:020}.json") as file:
+                    content: bytes = file.read()
+                    return content
+            except FileNotFoundError:
+                return None
+
+    def _take(self, number: int, body: str) -> None:
+        if number != self._state.last + 1:
+            raise StateError(
+                f"entry {number} of its log follows entry {self._state.last}: entries are missing",
+                operator=self._who,
+                kept="nothing was read or written",
+                do="restore the exchange's folder from a backup; nothing else may write to its table",
+            )
+        before = self._state.released
+        self._state = self._state.after(Entry.from_json(body, f"{self._who}, entry {number}"))
+        self._bodies[number] = body
+        for released in range(before, self._state.released):
+            self._bodies.pop(released, None)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, decide: Decide, writer: str) -> LogState | None:
+        """See `ExchangeLog.append`."""
+
+        def attempt(table: DeltaTable | None) -> tuple[LogState | None] | None:
+            if table is None:
+                self._forget()
+            else:
+                self._catch_up(table)
+            entry = decide(self._state)
+            if entry is None:
+                return (None,)
+            if table is None:
+                raise TableNotFoundError(f"there is no exchange at {self._location.uri}")
+            began = (time.monotonic(), time.time())
+            self._write(table, entry, writer)
+            return self._written(table, entry, began)
+
+        with self.table.lock:
+            (state,) = self.table.settle(attempt, "writing an entry")
+            if state is not None:
+                checkpoint_if_due(self._location, self._version, self._every)
+            return state
+
+    def _catch_up(self, table: DeltaTable) -> None:
+        """See what the handle sees, no less and no more."""
+        version = table.version()
+        if 0 <= self._version < version and not self._lost():
+            self._follow(version)
+        if self._version != version:
+            self._load(table)
+
+    def _write(self, table: DeltaTable, entry: Entry, writer: str) -> None:
+        number = self._state.last + 1
+        state = None
+        if entry.kind is EntryKind.RELEASE or (number + 1) % SPAN == 0:
+            state = self._state.after(entry).to_json()
+        files = [(f"data/{one.name}", one.bytes, sum(run.rows for run in one.runs)) for one in entry.segments]
+        marker = None
+        if not files:
+            marker, size = write_marker(self._location, rows_schema(table), writer)
+            files = [(marker, size, 0)]
+        now = time.time_ns() // 1_000_000
+        actions = []
+        for place, (path, size, rows) in enumerate(files):
+            values = {
+                ENTRY: str(number),
+                SEGMENT: str(place),
+                BODY: entry.to_json() if place == 0 else None,
+                STATE: state if place == 0 else None,
+            }
+            actions.append(AddAction(path, size, values, now, True, json.dumps({"numRecords": rows})))
+        try:
+            write_files(table, actions, properties(passes=0), partition_by=PARTITION_BY)
+        except CommitFailedError:
+            if marker is not None:
+                with contextlib.suppress(OSError):  # what stays is swept
+                    self._location.delete(marker)
+            raise
+
+    def _written(self, table: DeltaTable, entry: Entry, began: tuple[float, float]) -> tuple[LogState] | None:
+        number, body = self._state.last + 1, entry.to_json()
+        if max(time.monotonic() - began[0], time.time() - began[1]) > self._stale:
+            self._open()
+            return (self._state,) if self._bodies.get(number) == body else None
+        self._take(number, body)
+        self._version = table.version() + 1
+        self._file = self.table.file_of(self._version)
+        return (self._state,)
+
+    # -- upkeep -------------------------------------------------------------------------------------------------------
+
+    def handle(self) -> DeltaTable | None:
+        """The table at its newest version; None when there is none. To be used while `table.lock` is held.
+
+        Raises:
+            StateError, StorageError: it cannot be read.
+        """
+        self.table.notice_loss()
+        self.table.refresh()
+        return self.table.handle
+
+    def files(self) -> list[TableFile]:
+        """All files of the newest version.
+
+        Raises:
+            StateError, StorageError: the table cannot be read.
+        """
+        with self.table.lock:
+            table = self.handle()
+            with guarded(self.table.errors, "reading the table"):
+                return [] if table is None else files_of(table)
+
+    def remove(self, below: int) -> None:
+        """Remove the files of entries below a number from the table, in one commit.
+
+        Raises:
+            CommitError: other writers were faster in every attempt.
+            StateError, StorageError: the table cannot be written.
+        """
+
+        def attempt(table: DeltaTable | None) -> bool:
+            now = time.time_ns() // 1_000_000
+            gone = [] if table is None else [file for file in files_of(table) if file.entry < below]
+            if table is not None and gone:
+                actions = [RemoveAction(file.path, data_change=True, deletion_timestamp=now) for file in gone]
+                self._change(table, actions)
+            return True
+
+        self.table.settle(attempt, "removing released entries")
+
+    def _change(self, table: DeltaTable, actions: Iterable[RemoveAction]) -> None:
+        table.create_write_transaction(
+            list(actions),
+            mode="append",
+            schema=table.schema(),
+            partition_by=list(PARTITION_BY),
+            commit_properties=properties(passes=0),
+            post_commithook_properties=NO_HOOKS,
+        )
+
+    def describe(self, text: str) -> None:
+        """Replace the description.
+
+        Raises:
+            CommitError: other writers were faster in every attempt.
+            StateError, StorageError: the table cannot be written.
+        """
+
+        def attempt(table: DeltaTable | None) -> bool:
+            if table is None:
+                raise TableNotFoundError(f"there is no exchange at {self._location.uri}")
+            if table.metadata().configuration.get(ABOUT) != text:
+                commit: CommitProperties = properties(passes=0)
+                table.alter.set_table_properties(
+                    {ABOUT: text},
+                    raise_if_not_exists=False,
+                    commit_properties=commit,
+                    post_commithook_properties=NO_HOOKS,
+                )
+            return True
+
+        self.table.settle(attempt, "changing the description")

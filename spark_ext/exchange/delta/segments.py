@@ -1,0 +1,204 @@
+"""The rows of a `delta` exchange: one Parquet file per task and epoch, in which a run is a row group of one partition.
+
+A task collects rows, sorts them by partition in their order, and writes a row group per partition; when it has
+collected `BUFFER` bytes it does so, and starts the next runs. The table does not have the file before the epoch's entry
+is committed. A reader fetches the footer and the row groups of its runs alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.errors import StateError
+from spark_ext.exchange.arrow.segments import BUFFER, SLICE, by_partition, in_turn
+from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
+from spark_ext.exchange.entries import Run, Segment
+from spark_ext.exchange.positions import Piece
+from spark_ext.schemas.arrow import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+    from pyspark.sql.types import StructType
+
+    from spark_ext.datafiles.location import Location
+    from spark_ext.model.commits import Task
+
+_NAME: Final = re.compile(r"data/(?:i|entry-)(\d+)-[\w-]+\.parquet")
+
+
+class DeltaWriter(ExchangeWriter):
+    """See the module.
+
+    Args:
+        location: the table's root.
+        buffer: bytes that a task collects before it writes.
+    """
+
+    def __init__(self, location: Location, buffer: int = BUFFER) -> None:
+        self._location, self._buffer = location, buffer
+
+    def write(
+        self, batches: Iterator[tuple[pa.RecordBatch, Sequence[int] | None]], task: Task, partitions: int
+    ) -> Segment | None:
+        """See `ExchangeWriter.write`."""
+        draw = secrets.token_hex(4)
+        name = f"i{task.incarnation}-e{task.epoch}-p{task.partition}-a{task.attempt}-{draw}.parquet"
+        file: _File | None = None
+        # Small epochs would otherwise all begin with the same partition.
+        turn = (task.epoch + task.partition) % partitions
+        collected: list[tuple[int, pa.RecordBatch]] = []
+        size = 0
+        try:
+            for batch, targets in batches:
+                if not batch.num_rows:
+                    continue
+                if file is None:
+                    file = _File(self._location, f"data/{name}", batch.schema)
+                collected += by_partition(batch, targets) if targets is not None else in_turn(batch, turn, partitions)
+                if targets is None:
+                    turn = (turn + -(-batch.num_rows // SLICE)) % partitions
+                size += batch.nbytes
+                if size >= self._buffer:
+                    file.write(collected)
+                    collected, size = [], 0
+            if file is None:
+                return None
+            file.write(collected)
+            written = file.close()
+        except BaseException:
+            if file is not None:
+                file.drop()
+            raise
+        return Segment(name, written, tuple(file.runs)) if file.runs else None
+
+
+class _File:
+    """A segment while it is written."""
+
+    def __init__(self, location: Location, path: str, schema: pa.Schema) -> None:
+        self.runs: list[Run] = []
+        self._stream, self._writer = _open(location, path, schema)
+
+    def write(self, collected: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Write what was collected, one row group per partition."""
+        import pyarrow as pa
+
+        parts: dict[int, list[pa.RecordBatch]] = {}
+        for partition, rows in collected:
+            parts.setdefault(partition, []).append(rows)
+        for partition in sorted(parts):
+            rows = pa.Table.from_batches(parts[partition])
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
+            self.runs.append(Run(partition, len(self.runs), 1, rows.num_rows))
+
+    def close(self) -> int:
+        """Finish the file; its size, bytes."""
+        self._writer.close()
+        size = int(self._stream.tell())
+        self._stream.close()
+        return size
+
+    def drop(self) -> None:
+        """Close what is open after an error, whatever state it is in."""
+        with contextlib.suppress(OSError, ValueError):
+            self._writer.close()
+        # On a full disk the close above fails, and the garbage collector would try again, with a warning.
+        self._writer.is_open = False
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.close()
+
+
+def _open(location: Location, path: str, schema: pa.Schema) -> tuple[Any, Any]:
+    from pyarrow.parquet import ParquetWriter
+
+    stream = location.create(path)
+    # With its Arrow schema, so that readers get the types that were written; no reader skips row groups by statistics.
+    return stream, ParquetWriter(stream, schema, compression="snappy", write_statistics=False, store_schema=True)
+
+
+def write_marker(location: Location, rows: StructType, writer: str) -> tuple[str, int]:
+    """Write a file without rows, which stands in the table for an entry that has none.
+
+    Args:
+        location: the table's root.
+        rows: schema of the exchange's rows.
+        writer: of the entry, by which the file is known when a crash leaves it behind.
+
+    Returns:
+        Its path relative to the root, and its size.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = f"data/entry-{writer if writer.isdigit() else 0}-{secrets.token_hex(8)}.parquet"
+    file = _File(location, path, arrow_schema(rows, nullable=True))
+    return path, file.close()
+
+
+class DeltaReader(ExchangeReader):
+    """See the module.
+
+    Args:
+        location: the table's root.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """See `ExchangeReader.read`."""
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetFile
+
+        local = self._location.local is not None
+        with self._location.open(f"data/{piece.segment}") as source:
+            try:
+                with ParquetFile(source, pre_buffer=not local) as file:
+                    yield from _batches(file, piece)
+            except (pa.ArrowInvalid, OSError) as problem:
+                # For a damaged page Arrow raises an OSError without a number; so does a store that does not answer.
+                if isinstance(problem, OSError) and (problem.errno or not local):
+                    raise
+                raise StateError(
+                    f"the file of rows {piece.segment} is damaged, as a power failure may leave the newest files: "
+                    f"{problem}",
+                    operator=f"the reader of the exchange at {self._location.uri}",
+                    kept="nothing of this epoch was committed",
+                    do="restore the file from a backup; if there is none, reset the query that writes the exchange "
+                    "with job.reset(<query>, cascade=True)",
+                ) from None
+
+
+def _batches(file: ParquetFile, piece: Piece) -> Iterator[pa.RecordBatch]:
+    skip, left = piece.skip, piece.rows
+    groups: list[int] = []
+    for number in range(piece.first, piece.first + piece.batches):
+        rows = file.metadata.row_group(number).num_rows
+        if not groups and skip >= rows:
+            skip -= rows
+        else:
+            groups.append(number)
+    for batch in file.iter_batches(row_groups=groups):
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        batch = batch.slice(skip, left)
+        skip, left = 0, left - batch.num_rows
+        yield batch
+        if not left:
+            return
+
+
+def incarnation_of(path: str) -> int | None:
+    """The incarnation that has written a file; None for a file that is none of an exchange's.
+
+    Args:
+        path: relative to the table's root.
+    """
+    match = _NAME.fullmatch(path)
+    return int(match[1]) if match else None

@@ -1,0 +1,233 @@
+"""Drives an exchange as a job would, but without Spark. Shared by `ExchangeContract` and its child processes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+
+from spark_ext.exchange import decisions, kinds
+from spark_ext.exchange.descriptor import Descriptor, nullable
+from spark_ext.exchange.entries import Entry, EntryKind, LogState, Segment
+from spark_ext.exchange.positions import Front, advance, pieces
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.commits import Claim, Epoch, FenceMark, Task
+
+if TYPE_CHECKING:
+    from spark_ext.exchange.contract import Parts
+
+ROWS = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
+"""Schema of the rows in most tests."""
+
+WHO = "exchange 'flights'"
+
+
+@dataclass(frozen=True)
+class Place:
+    """An exchange to be tested. Child processes get it as well, so it holds names only."""
+
+    kind: str
+    path: str
+
+    def parts(self) -> Parts:
+        """Its parts, as a process has them that has just been started."""
+        return kinds.parts(self.kind, self.path, WHO)
+
+    def files(self) -> set[str]:
+        """The files in which rows are stored, by name."""
+        return {file.name for file in (Path(self.path) / "data").rglob("i*") if file.is_file()}
+
+    def descriptor(self, partitions: int = 3, **changes: Any) -> Descriptor:
+        """A description with an id of its own."""
+        columns = nullable(changes.pop("schema", ROWS)).jsonValue()
+        made = Descriptor("flights", secrets.token_hex(8), "job-1", self.kind, partitions, ("id",), columns)
+        return Descriptor(**{**made.__dict__, **changes})
+
+
+def numbered(first: int, end: int) -> pa.RecordBatch:
+    """Rows with the ids [first, end)."""
+    ids = list(range(first, end))
+    return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64()), "name": [f"n{one}" for one in ids]})
+
+
+class Producer:
+    """One start of the job that writes the exchange.
+
+    Args:
+        place: the exchange.
+        incarnation: of the start.
+        start: its random number.
+        lineage: of its query.
+        partitions: of the exchange, if this start makes it.
+    """
+
+    def __init__(
+        self, place: Place, incarnation: int = 1, *, start: int = 0, lineage: int = 0, partitions: int = 3
+    ) -> None:
+        self.place, self.partitions = place, partitions
+        self.parts = place.parts()
+        self.mark = FenceMark(incarnation, start or incarnation * 1000)
+        self.lineage = lineage
+
+    def claim(self) -> Producer:
+        """Take the exchange over, as the sink does at the start of a job."""
+        mark, master = self.mark, self.parts.master
+        claim = Claim("flights", "job", "job-1", mark.incarnation, self.lineage, start=mark.start, query_id="q")
+        decisions.refuse_claim(master.log.look(), claim, WHO)
+        master.register(self.place.descriptor(self.partitions))
+        master.log.append(lambda state: decisions.claim_entry(state, claim, WHO, 1), str(mark.incarnation))
+        master.sweep(mark.incarnation)
+        master.delete_released()
+        return self
+
+    def write(
+        self, epoch: int, batch: pa.RecordBatch, task: int = 0, targets: Sequence[int] | None = None
+    ) -> Segment | None:
+        """One task of an epoch; by default a row goes to the partition `id % partitions`."""
+        chosen = targets or [one % self.partitions for one in batch.column("id").to_pylist()]
+        whose = Task("flights", "q", epoch, task, 0, self.mark.incarnation, self.lineage, self.mark.start)
+        halves = [batch] if batch.num_rows < 2 else [batch.slice(0, batch.num_rows // 2)]
+        if batch.num_rows >= 2:
+            halves.append(batch.slice(batch.num_rows // 2))
+
+        def given() -> Iterator[tuple[pa.RecordBatch, Sequence[int]]]:
+            done = 0
+            for half in halves:
+                yield half, chosen[done : done + half.num_rows]
+                done += half.num_rows
+
+        return self.parts.writer.write(given() if batch.num_rows else iter(()), whose, self.partitions)
+
+    def epoch(self, number: int, barrier: int | None = None) -> Epoch:
+        """The identity of an epoch."""
+        mark = self.mark
+        return Epoch("flights", self.lineage, "q", number, mark.incarnation, start=mark.start, barrier=barrier)
+
+    def commit(self, epoch: int, segments: Sequence[Segment | None], barrier: int | None = None) -> LogState | None:
+        """The entry of an epoch; passes the fail points of a sink's commit."""
+        there = [segment for segment in segments if segment is not None]
+
+        def decide(state: LogState) -> Entry | None:
+            whose = self.epoch(epoch, barrier)
+            entry = decisions.epoch_entry(state, whose, there, self.partitions, WHO, 1)
+            if entry is not None:
+                reach(FailPoint.EXCHANGE_BEFORE_ENTRY)
+            return entry
+
+        state = self.parts.master.log.append(decide, str(self.mark.incarnation))
+        reach(FailPoint.EXCHANGE_ENTRY)
+        return state
+
+    def run(self, epoch: int, first: int, end: int, tasks: int = 1, barrier: int | None = None) -> LogState | None:
+        """An epoch with the ids [first, end), written by some tasks."""
+        step = -(-(end - first) // tasks)
+        bounds = [(at, min(at + step, end)) for at in range(first, end, step)] if step else []
+        return self.commit(
+            epoch, [self.write(epoch, numbered(*bound), task) for task, bound in enumerate(bounds)], barrier
+        )
+
+    def seal(self, epoch: int) -> LogState | None:
+        """The end of the exchange."""
+        return self.parts.master.log.append(
+            lambda state: decisions.seal_entry(state, self.epoch(epoch), WHO, 1), str(self.mark.incarnation)
+        )
+
+    def register(self, consumer: str) -> LogState | None:
+        """A source reads the exchange from now on."""
+        return self.parts.master.log.append(
+            lambda state: decisions.register_entry(state, consumer, f"query of {consumer}", 1),
+            str(self.mark.incarnation),
+        )
+
+    def release(self, below: int, rows: int) -> LogState | None:
+        """Write that the entries below a number are released; nothing is deleted yet."""
+        return self.parts.master.log.append(
+            lambda state: decisions.release_entry(state, below, rows, self.mark, WHO, 1), str(self.mark.incarnation)
+        )
+
+    def cut(self, after: int, total: int) -> LogState | None:
+        """Abandon the entries after a number, as a restore does."""
+        entry = Entry(EntryKind.CUT, 1, lineage=self.lineage, after=after, total=total)
+        return self.parts.master.log.append(lambda state: entry, str(self.mark.incarnation))
+
+
+class Reader:
+    """A consumer with a position, in a process that has just been started.
+
+    Args:
+        place: the exchange.
+        tasks: how many tasks read an epoch; each has parts of its own.
+        at: where it begins; None: at the beginning.
+    """
+
+    def __init__(self, place: Place, tasks: int = 1, at: Front | None = None) -> None:
+        self.parts = place.parts()
+        about = self.parts.master.describe()
+        assert about is not None
+        self.front = at or Front(0, (0,) * about.partitions)
+        self.rows: dict[int, list[int]] = {number: [] for number in range(about.partitions)}
+        """Ids that were read, by partition, in order."""
+        self.barriers: list[int] = []
+        self.sealed = False
+        self._tasks = [place.parts() for _ in range(tasks)]
+
+    def step(self, most: int | None = None) -> bool:
+        """One epoch of at most so many rows; whether there was anything in it."""
+        log = self.parts.master.log
+        state = log.look()
+        first = max(self.front.entry, state.released if not any(self.front.rows) else 0)
+        step = advance(state, log.entry, Front(first, self.front.rows), most, None)
+        for partition in self.rows:
+            parts = self._tasks[partition % len(self._tasks)]
+            start, end = self.front.position(partition), step.front.position(partition)
+            for piece in pieces(parts.master.log.entry, partition, [max(start[0], first), start[1]], end, WHO):
+                for batch in parts.reader.read(piece):
+                    assert batch.schema.names == ROWS.names
+                    self.rows[partition] += batch.column("id").to_pylist()
+        self.front, self.sealed = step.front, step.sealed
+        if step.barrier is not None:
+            self.barriers.append(step.barrier)
+        return step.moved
+
+    def all(self, most: int | None = None) -> Reader:
+        """Read to the end, in epochs of at most so many rows."""
+        while self.step(most) and not self.sealed:
+            pass
+        return self
+
+    @property
+    def ids(self) -> list[int]:
+        """All ids that were read, sorted; a repeated row appears twice."""
+        return sorted(one for part in self.rows.values() for one in part)
+
+
+# -- what child processes do -------------------------------------------------------------------------------------------
+
+
+def claim_and_run(place: Place, incarnation: int, epoch: int, first: int, end: int) -> None:
+    """A start of the job that writes one epoch."""
+    Producer(place, incarnation).claim().run(epoch, first, end)
+
+
+def run_unclaimed(place: Place, incarnation: int, epoch: int, first: int, end: int) -> None:
+    """A start that has claimed the exchange in another process writes one epoch."""
+    Producer(place, incarnation).run(epoch, first, end)
+
+
+def register_many(place: Place, who: str, count: int) -> None:
+    """Append entries as fast as possible, beside other processes."""
+    producer = Producer(place, 1)
+    for number in range(count):
+        assert producer.register(f"{who}-{number}") is not None
+
+
+def release_and_delete(place: Place, incarnation: int, below: int, rows: int) -> None:
+    """Release entries, and delete what is released."""
+    producer = Producer(place, incarnation)
+    producer.release(below, rows)
+    producer.parts.master.delete_released()

@@ -1,0 +1,227 @@
+"""The log of a `delta` exchange, where Delta's own log is cleaned up, compacted, damaged or of something else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
+
+from spark_ext.datafiles.location import Location
+from spark_ext.delta.fenced_log import write_files
+from spark_ext.errors import CommitError, StateError, StorageError
+from spark_ext.exchange.contract import Parts
+from spark_ext.exchange.delta import delta_parts
+from spark_ext.exchange.delta.log import DeltaLog
+from spark_ext.exchange.positions import Front
+from spark_ext.testing.exchange_contract import ExchangeContract
+from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader
+from spark_ext.testing.waiting import until
+
+WRITE_FILES = "spark_ext.exchange.delta.log.write_files"
+
+
+class ByUri(Place):
+    """Through the stores of `deltalake`, as on an object store."""
+
+    def parts(self) -> Parts:
+        return delta_parts(Location(f"file://{self.path}"), WHO)
+
+
+@pytest.fixture(params=[Place, ByUri])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    made: Place = request.param("delta", str(tmp_path / "flights"))
+    Path(made.path).mkdir()
+    return made
+
+
+@pytest.mark.extended
+class TestByUri(ExchangeContract):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        (tmp_path / "flights").mkdir()  # what the store of local files asks for, unlike others
+        return ByUri("delta", str(tmp_path / "flights"))
+
+    def test_x3_an_exchange_that_is_deleted_under_its_job_is_noticed(self, place: Place) -> None:
+        pytest.skip("on an object store it is noticed at the next start")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Place:
+    return Place("delta", str(tmp_path / "flights"))
+
+
+def log_files(place: Place) -> list[Path]:
+    return sorted((Path(place.path) / "_delta_log").glob("*.json"))
+
+
+def clean_up(place: Place) -> None:
+    """Checkpoint the table's log and delete all log files before, as if they had expired."""
+    table = DeltaTable(place.path)
+    table.create_checkpoint()
+    old = time.time() - 7 * 86400
+    for file in log_files(place)[:-1]:
+        os.utime(file, (old, old))
+    table.cleanup_metadata()
+    assert len(log_files(place)) == 1
+
+
+def log_of(place: Place) -> DeltaLog:
+    found = place.parts().master.log
+    assert isinstance(found, DeltaLog)
+    return found
+
+
+# -- Delta's own log --------------------------------------------------------------------------------------------------
+
+
+def test_positions_stay_valid_when_old_log_files_are_deleted(place: Place) -> None:
+    producer = Producer(place).claim()
+    early = Reader(place)
+    for epoch in range(6):
+        producer.run(epoch, epoch * 10, epoch * 10 + 10)
+        if epoch == 1:
+            early.all()
+    clean_up(place)
+    if isinstance(place, ByUri):
+        log = early.parts.master.log
+        assert isinstance(log, DeltaLog)
+        log._looked = (0.0, 0.0)  # on an object store only the time says that files may be gone
+    assert early.all().rows == Reader(place).all().rows
+    assert Reader(place, at=Front(4, (1, 0, 0))).all().ids == list(range(31, 60)), "entry 4 begins with row 30"
+    state = producer.run(6, 60, 70)
+    assert state is not None and state.last == 7
+    assert early.all().ids == list(range(70))
+
+
+def test_the_log_is_checkpointed_and_a_late_reader_opens_a_few_commits(local: Place) -> None:
+    producer = Producer(local).claim()
+    producer.parts.master.log._every = 20  # type: ignore[attr-defined]
+    for number in range(60):
+        producer.register(f"reader-{number}")
+        time.sleep(0.002)
+    last = Path(local.path) / "_delta_log" / "_last_checkpoint"
+    until(last.exists, "a log checkpoint", 20)
+    assert len(log_of(local).look().consumers) == 60
+
+
+def test_compaction_and_vacuum_find_nothing_to_do(local: Place) -> None:
+    producer = Producer(local).claim()
+    producer.run(0, 0, 30, tasks=3)
+    producer.run(1, 30, 60, tasks=3)
+    table = DeltaTable(local.path)
+    assert table.optimize.compact()["numFilesRemoved"] == 0
+    assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False) == []
+    assert Reader(local).all().ids == list(range(60))
+    producer.run(2, 60, 70)
+    assert Reader(local).all().ids == list(range(70))
+
+
+def test_it_is_a_delta_table_with_the_rows_that_are_held(local: Place) -> None:
+    producer = Producer(local).claim()
+    for epoch in range(3):
+        producer.run(epoch, epoch * 10, epoch * 10 + 10)
+    producer.release(3, 20)
+    producer.parts.master.delete_released()
+    table = DeltaTable(local.path)
+    assert sorted(table.to_pyarrow_table(columns=["id"])["id"].to_pylist()) == list(range(20, 30))
+    assert table.metadata().name == "flights"
+    assert set(table.to_pyarrow_table().schema.names) >= {"id", "name", "__spark_ext_entry"}
+
+
+# -- writers ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_write_that_took_too_long_is_checked(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log file may have got a number that was used and cleaned up: nobody reads it."""
+    Producer(local).claim()
+    other = Producer(local)
+    log = DeltaLog(Location(local.path), WHO, stale=0)
+    calls = 0
+
+    def write(table: DeltaTable, files: Sequence[AddAction], *args: Any, **kwargs: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            other.register("faster")
+        else:
+            write_files(table, files, *args, **kwargs)
+
+    monkeypatch.setattr(WRITE_FILES, write)
+    writer = Producer(local)
+    writer.parts.master._log = log  # type: ignore[attr-defined]
+    state = writer.register("slow")
+    assert state is not None and list(state.consumers) == ["faster", "slow"]
+    assert list(log_of(local).look().consumers) == ["faster", "slow"]
+
+
+def test_other_writers_that_are_always_faster(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, other = Producer(local).claim(), Producer(local)
+    monkeypatch.setattr("spark_ext.delta.fenced_log.ATTEMPTS", 3)
+    markers = set((Path(local.path) / "data").iterdir())
+
+    def write(table: DeltaTable, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(WRITE_FILES, write_files)
+        other.register(f"reader-{table.version()}")
+        monkeypatch.setattr(WRITE_FILES, write)
+        write_files(table, *args, **kwargs)
+
+    monkeypatch.setattr(WRITE_FILES, write)
+    with pytest.raises(CommitError, match="other writers committed to the exchange first, 3 times"):
+        producer.register("slow")
+    assert list(log_of(local).look().consumers) == ["reader-1", "reader-2", "reader-3"]
+    left = set((Path(local.path) / "data").iterdir()) - markers
+    assert len(left) == 3, "the empty files of entries that were not written are deleted"
+
+
+def test_storage_that_fails_is_not_taken_for_an_empty_log(local: Place) -> None:
+    producer = Producer(local).claim()
+    folder = Path(local.path) / "_delta_log"
+    (folder / f"{2:020}.json").mkdir()
+    with pytest.raises(StorageError):
+        producer.parts.master.log.look()
+    (folder / f"{2:020}.json").rmdir()
+    assert producer.register("reader") is not None
+
+
+# -- what is not an exchange, or not this one -------------------------------------------------------------------------
+
+
+def test_an_entry_for_an_exchange_that_is_not_there(local: Place) -> None:
+    with pytest.raises(StateError, match="there is no exchange at"):
+        Producer(local).register("reader")
+    assert not Path(local.path).exists()
+
+
+def test_an_entry_that_is_missing_is_an_error(local: Place) -> None:
+    producer = Producer(local).claim()
+    for number in range(4):
+        producer.register(f"reader-{number}")
+    table = DeltaTable(local.path)
+    table.delete("__spark_ext_entry = 2")
+    with pytest.raises(StateError, match="entry 3 of its log follows entry 1"):
+        log_of(local).look()
+
+
+def test_a_commit_of_something_else_is_an_error(local: Place) -> None:
+    Producer(local).claim()
+    log = log_of(local)
+    log.look()
+    (Path(local.path) / "_delta_log" / f"{2:020}.json").write_text('{"add": {"path": "x"}}\n')
+    with pytest.raises(StateError, match="a commit of its table is damaged, or was written by something else"):
+        log.look()
+
+
+def test_a_table_that_is_no_exchange_is_refused(local: Place) -> None:
+    write_deltalake(local.path, pa.table({"id": [1, 2]}))
+    master = local.parts().master
+    for act in (master.describe, lambda: master.register(local.descriptor()), master.log.look):
+        with pytest.raises(StateError, match=f"there is a Delta table at {local.path}, and it is not an exchange"):
+            act()
+    assert DeltaTable(local.path).version() == 0
