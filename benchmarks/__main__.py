@@ -23,6 +23,7 @@ NAMES = (
     "epoch_files",
     "finish",
     "blocked",
+    "hop",
     "channels",
     "files_throughput",
     "recovery",
