@@ -25,6 +25,8 @@ class JobSettings(BaseModel):
     """How often a consistent checkpoint of the job is recorded in the ledger."""
     checkpoint_timeout: Milliseconds = 600_000
     """How long an aligned checkpoint may take; it is then aborted."""
+    aligned_timeout: Milliseconds | None = None
+    """How long an aligned checkpoint may take before it is completed as an unaligned one; None: it stays aligned."""
     tolerable_failed_checkpoints: int | None = Field(default=None, ge=0)
     """How many aligned checkpoints in a row may fail before the job fails; None: any number."""
     restart_attempts: int = Field(default=3, ge=0)

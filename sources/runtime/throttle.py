@@ -32,15 +32,18 @@ class Throttle:
         if not self._writes:
             return False
         if self._fills is None:
-            self._fills = list(self._limited())
-        return any(fill.rows() >= limit for fill, limit in self._fills)
+            self._fills = self._limited()
+        return any(fill.rows() >= limit for fill, limit in self._fills or ())
 
-    def _limited(self) -> list[tuple[Fill, int]]:
+    def _limited(self) -> list[tuple[Fill, int]] | None:
+        """The exchanges that have a limit; None as long as one of them is not there yet."""
         found = []
         for kind, path, consumers in self._writes:
             master = parts(kind, path, f"exchange {path}").master
             about = master.describe()
-            if about is not None and about.max_in_flight is not None and consumers:
+            if about is None:
+                return None
+            if about.max_in_flight is not None and consumers:
                 waited_for = [Consumer(*one) for one in consumers]
                 found.append((Fill(master.log, waited_for, about.partitions), about.max_in_flight))
         return found

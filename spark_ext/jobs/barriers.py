@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
 from spark_ext.errors import CheckpointError
+from spark_ext.jobs.periodic import part_of, point_of
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
-from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
 from spark_ext.model.checkpoint_plan import NotNow, Phase, plan_checkpoint
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
+    from spark_ext.checkpoints.unaligned import Taken
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -38,6 +40,8 @@ class Request:
 class _Pending:
     checkpoint: Aligned
     triggered_at: datetime
+    aligned_by: float
+    """Until when it stays aligned, s, monotonic."""
     by: float
     requests: list[Request]
 
@@ -50,6 +54,7 @@ class AlignedCheckpoints:
         take_id: the next checkpoint's id.
         graph: the job's, as it is now.
         reads: the exchange of each source of a query that reads one.
+        newest: the newest unaligned cut.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class AlignedCheckpoints:
         take_id: Callable[[], int],
         graph: Callable[[], JobGraph],
         reads: Callable[[QueryRun], Mapping[str, str]],
+        newest: Callable[[], Taken | None],
     ) -> None:
         self.failure: CheckpointError | None = None
         """Set when more checkpoints in a row have failed than the job tolerates."""
@@ -65,6 +71,7 @@ class AlignedCheckpoints:
         self._take_id = take_id
         self._graph = graph
         self._reads = reads
+        self._newest = newest
         self._pending: _Pending | None = None
         self._requests: list[Request] = []
         self._lock = threading.Lock()
@@ -121,9 +128,11 @@ class AlignedCheckpoints:
                 f"query '{feeding}' writes an exchange, and has only sources of Spark's own, which carry no barrier",
             )
             return
-        by = now + self._context.settings.checkpoint_timeout / 1000
+        settings = self._context.settings
+        by = now + settings.checkpoint_timeout / 1000
+        aligned_by = float("inf") if settings.aligned_timeout is None else now + settings.aligned_timeout / 1000
         at = datetime.now(timezone.utc)
-        self._pending = _Pending(Aligned(self._take_id(), plan), at, by, asked)
+        self._pending = _Pending(Aligned(self._take_id(), plan), at, aligned_by, by, asked)
         self._write_trigger(self._pending, members)
         self._watch(self._pending, now, runs)
 
@@ -133,6 +142,8 @@ class AlignedCheckpoints:
         pending.checkpoint = after = before.seen(members)
         if after.complete:
             self._complete(pending, runs)
+        elif now >= pending.aligned_by and (taken := self._newest()) and taken.at > pending.triggered_at:
+            self._turn_unaligned(pending, runs, taken)
         elif now >= pending.by:
             missing = ", ".join(sorted(after.missing))
             self._abort(pending, f"it did not complete in time; still missing: {missing}", runs)
@@ -149,14 +160,25 @@ class AlignedCheckpoints:
                 parts[run.spec.uid] = run.metadata(QueryPosition(run.query_id, epoch, place.offsets), finished=False)
             else:
                 parts[run.spec.uid] = run.metadata()
+        self._row(pending, "COMPLETED", self._metadata(parts))
+        self._completed(pending, runs)
+
+    def _turn_unaligned(self, pending: _Pending, runs: Sequence[QueryRun], taken: Taken) -> None:
+        """It has waited long enough: what was stamped stays valid, and the cut is one that need not wait."""
+        parts = {run.spec.uid: part_of(run, point_of(run, taken), taken) for run in runs}
+        self._row(pending, "COMPLETED", self._metadata(parts), taken=taken)
+        self._completed(pending, runs)
+
+    def _metadata(self, parts: dict[str, QueryMetadata]) -> Any:
         incarnation = self._context.incarnation
-        metadata = CheckpointMetadata(self._context.job, incarnation.lineage, incarnation.number, parts)
-        self._row(pending, "COMPLETED", metadata.to_json())
+        return CheckpointMetadata(self._context.job, incarnation.lineage, incarnation.number, parts).to_json()
+
+    def _completed(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
         self._pending, self._failed = None, 0
         for run in runs:
-            run.notify_checkpoint(checkpoint.number, completed=True)
+            run.notify_checkpoint(pending.checkpoint.number, completed=True)
         for request in pending.requests:
-            request.number = checkpoint.number
+            request.number = pending.checkpoint.number
             request.done.set()
 
     def _abort(self, pending: _Pending, reason: str, runs: Sequence[QueryRun]) -> None:
@@ -218,7 +240,8 @@ class AlignedCheckpoints:
     def _write_trigger(self, pending: _Pending, members: Sequence[Member]) -> None:
         self._row(pending, "TRIGGERED", {"stamps": list(pending.checkpoint.stamps(members))})
 
-    def _row(self, pending: _Pending, status: str, metadata: Any, reason: str = "") -> None:
+    def _row(self, pending: _Pending, status: str, metadata: Any, reason: str = "", taken: Taken | None = None) -> None:
+        mode = CheckpointMode.ALIGNED if taken is None else CheckpointMode.UNALIGNED
         incarnation = self._context.incarnation
         self._context.write_behind.put_soon(
             CheckpointRow(
@@ -232,9 +255,9 @@ class AlignedCheckpoints:
                 metadata=metadata,
                 at=datetime.now(timezone.utc),
                 reason=reason,
-                mode=CheckpointMode.ALIGNED.value,
+                mode=mode.value,
                 triggered_at=pending.triggered_at,
-                rows_in_flight=None,
+                rows_in_flight=None if taken is None else taken.rows_in_flight,
             )
         )
 

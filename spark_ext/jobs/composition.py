@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -94,12 +94,20 @@ class Composition:
         self.refuse_repeated(spec, self.specs)
         self.specs.append(spec)
 
-    def refuse_repeated(self, spec: QuerySpec, others: Iterable[QuerySpec]) -> None:
+    def refuse_repeated(self, spec: QuerySpec, others: Sequence[QuerySpec]) -> None:
         """Refuse a query with the uid of an operator of another one.
 
         Raises:
             ConfigurationError: names it.
         """
+        for other in others:
+            for name in set(self.writes(spec)) & set(self.writes(other)):
+                raise ConfigurationError(
+                    f"query '{other.uid}' writes exchange '{name}' already; an exchange has one producer",
+                    operator=self._who(spec.uid),
+                    kept=NOTHING_STARTED,
+                    do="write to two exchanges, and read both",
+                )
         refuse_repeated(self._who(spec.uid), tuple(operator for one in (*others, spec) for operator in one.operators))
 
     def _check_uid(self, uid: str) -> None:
@@ -124,7 +132,7 @@ class Composition:
         self.exchanges[name] = made
         return made
 
-    def build(self, gate: Gate, others: Iterable[QuerySpec]) -> QuerySpec:
+    def build(self, gate: Gate, others: Sequence[QuerySpec]) -> QuerySpec:
         """Build a query whose time has come: calls the user's function.
 
         Args:

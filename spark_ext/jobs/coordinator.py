@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint
-from spark_ext.checkpoints.unaligned import QueryLook
+from spark_ext.checkpoints.unaligned import QueryLook, Taken
 from spark_ext.control.events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
 from spark_ext.jobs.barriers import AlignedCheckpoints, Request
@@ -88,7 +88,7 @@ class Coordinator:
         self._look_by: float | None = None
         self._given_up = False
         self._periodic = PeriodicCheckpoints(context, self._take_id)
-        self._aligned = AlignedCheckpoints(context, self._take_id, lambda: self.graph, self._reads)
+        self._aligned = AlignedCheckpoints(context, self._take_id, lambda: self.graph, self._reads, self._newest_cut)
         self._lock = threading.Lock()
         self._stop_by: float | None = None
         self._watcher: threading.Thread | None = None
@@ -162,6 +162,9 @@ class Coordinator:
     def graph(self) -> JobGraph:
         """The job's graph, as far as its queries are built."""
         return self._graph if self._exchanges is None else self._exchanges.graph
+
+    def _newest_cut(self) -> Taken | None:
+        return None if self._exchanges is None else self._exchanges.newest
 
     def _reads(self, run: QueryRun) -> dict[str, str]:
         return {reader.uid: reader.exchange for reader in self.graph[run.spec.uid].reads}

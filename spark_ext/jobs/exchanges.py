@@ -172,7 +172,6 @@ class Exchanges:
         what = f"source '{uid}' of query '{query}' reads exchange '{link.name}' and is not in the job any more"
         action = f"its rows are kept; job.forget('{link.name}', '{uid}') releases them"
         self._context.write_behind.incident(f"job '{self._context.job}'", "exchange", what, action)
-        log.warning("job '%s': %s; %s", self._context.job, what, action)
 
     # -- release ------------------------------------------------------------------------------------------------------
 
@@ -246,6 +245,9 @@ class Exchanges:
         )
         reach(FailPoint.EXCHANGE_RELEASED)
         master.delete_released()
+        if over:
+            # No epoch comes any more: what attempts of this incarnation have left is garbage as well.
+            master.sweep(self._context.incarnation.number + 1)
         reach(FailPoint.EXCHANGE_DELETED)
 
     def _bound(self, name: str, state: LogState, bound: int | None) -> tuple[int, bool]:

@@ -45,11 +45,11 @@ class PeriodicCheckpoints:
         if now - self._at < self._context.settings.checkpoint_interval / 1000:
             return
         self._at = now
-        points = {run.spec.uid: _point(run, taken) for run in runs}
+        points = {run.spec.uid: point_of(run, taken) for run in runs}
         running = any(not run.state.ended for run in runs)
         if not running or points == self._last or all(point.epoch is None for point in points.values()):
             return
-        self._record({run.spec.uid: _part(run, points[run.spec.uid], taken) for run in runs}, taken)
+        self._record({run.spec.uid: part_of(run, points[run.spec.uid], taken) for run in runs}, taken)
         self._last = points
 
     def _record(self, queries: dict[str, QueryMetadata], taken: Taken | None) -> None:
@@ -74,13 +74,15 @@ class PeriodicCheckpoints:
         )
 
 
-def _point(run: QueryRun, taken: Taken | None) -> CutPoint:
+def point_of(run: QueryRun, taken: Taken | None) -> CutPoint:
+    """The place of a query in a cut of the job, or where it is now."""
     if taken is None or run.spec.uid not in taken.cut.points:
         return CutPoint(run.committed if run.committed >= 0 else None, run.input_done)
     return taken.cut.points[run.spec.uid]
 
 
-def _part(run: QueryRun, point: CutPoint, taken: Taken | None) -> QueryMetadata:
+def part_of(run: QueryRun, point: CutPoint, taken: Taken | None) -> QueryMetadata:
+    """A query's part of a checkpoint's metadata, at its place."""
     uid = run.spec.uid
     if taken is None or uid not in taken.cut.points:
         return run.metadata()

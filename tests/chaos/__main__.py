@@ -17,17 +17,18 @@ from rich.table import Table
 from tests.chaos import history
 from tests.chaos.harness import Reference, Report, Target, kills_at_steps, random_kills
 from tests.chaos.outlets import OUTLETS
-from tests.chaos.scenario import COMMIT_STEPS, FINAL_STEPS, START_STEPS, compact, flights
+from tests.chaos.scenario import COMMIT_STEPS, EXCHANGE_STEPS, FINAL_STEPS, START_STEPS, compact, diamond, flights
 from tests.chaos.sinks import chaos, summary
 from tests.support.cluster import Cluster
 
 KINDS = ("driver", "worker", "executor", "jvm", "all")
 
 
-def actions() -> dict[str, str]:
+def actions(job: str) -> dict[str, str]:
     """The action at each named step: the driver is killed, by itself or by a worker."""
     own: dict[str, str] = dict.fromkeys((*START_STEPS, *FINAL_STEPS), "kill")
-    return own | dict.fromkeys(COMMIT_STEPS, "kill-driver")
+    own |= dict.fromkeys(COMMIT_STEPS, "kill-driver")
+    return own | (EXCHANGE_STEPS if job == "diamond" else {})
 
 
 def main(
@@ -36,7 +37,7 @@ def main(
         str, typer.Option(help=f"what is killed, comma-separated; one or more of: {', '.join(KINDS)}")
     ] = ("driver,worker,executor"),
     seed: Annotated[int, typer.Option(help="random seed; determines the order of events")] = 1,
-    job: Annotated[str, typer.Option(help="flights, compact or history")] = "flights",
+    job: Annotated[str, typer.Option(help="flights, compact, diamond or history")] = "flights",
     sink: Annotated[
         str, typer.Option(help="run a small job into this sink instead; several, comma-separated, or 'all'")
     ] = "",
@@ -60,9 +61,9 @@ def main(
     unknown = [target for target in chosen if target not in KINDS]
     if unknown or not chosen:
         raise typer.BadParameter(f"{', '.join(unknown) or 'nothing'} cannot be killed; choose from {', '.join(KINDS)}")
-    if job not in ("flights", "compact"):
-        raise typer.BadParameter(f"there is no job '{job}'; choose flights, compact or history")
-    scenario = flights(data.resolve()) if job == "flights" else compact()
+    if job not in ("flights", "compact", "diamond"):
+        raise typer.BadParameter(f"there is no job '{job}'; choose flights, compact, diamond or history")
+    scenario = {"flights": lambda: flights(data.resolve()), "compact": compact, "diamond": diamond}[job]()
     console = Console()
     folder = (keep or Path(tempfile.mkdtemp(prefix="spark-ext-chaos-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +99,7 @@ def main(
                 )
             if steps:
                 reports.append(
-                    kills_at_steps(reference, folder / "named", steps=actions(), env=env, cluster=cluster, say=say)
+                    kills_at_steps(reference, folder / "named", steps=actions(job), env=env, cluster=cluster, say=say)
                 )
     finally:
         if keep is None:

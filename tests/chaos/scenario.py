@@ -35,6 +35,26 @@ COMMIT_STEPS = (
 """Fail points of an epoch, passed in Python workers of the driver's JVM or of an executor."""
 
 
+EXCHANGE_STEPS: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            FailPoint.EXCHANGE_BEFORE_CLAIM,
+            FailPoint.EXCHANGE_CLAIMED,
+            FailPoint.EXCHANGE_CLEANED,
+            FailPoint.EXCHANGE_BEFORE_RELEASE,
+            FailPoint.EXCHANGE_RELEASED,
+            FailPoint.EXCHANGE_BEFORE_DELETING,
+            FailPoint.EXCHANGE_DELETED,
+            FailPoint.EXCHANGE_BEFORE_SEAL,
+            FailPoint.EXCHANGE_SEALED,
+        ),
+        "kill",
+    ),
+    **dict.fromkeys((FailPoint.EXCHANGE_BEFORE_ENTRY, FailPoint.EXCHANGE_ENTRY), "kill-driver"),
+}
+"""Fail points of an exchange, and who is killed there: the first ones are passed in the driver's own process."""
+
+
 class Server(Protocol):
     """A server process to which a sink writes."""
 
@@ -58,6 +78,8 @@ class Scenario:
     queries: tuple[str, ...]
     server: Server | None = None
     """The server that is killed as target `server`."""
+    exchanges: tuple[str, ...] = ()
+    """Its exchanges; nothing of them is left at the end."""
 
     def command(self, out: Path) -> list[str]:
         """The command that starts it."""
@@ -83,7 +105,12 @@ class Scenario:
     def leftovers(self, out: Path, *, late_tasks: bool) -> list[str]:
         """Descriptions of what dead incarnations have left prepared or staged."""
         found = (leftovers(name, out / name, uid, late_tasks=late_tasks) for name, uid in self.tables.items())
-        return [problem for problems in found for problem in problems]
+        left = [problem for problems in found for problem in problems]
+        for name in self.exchanges:
+            folder = self.state(out) / "exchanges" / name
+            left += [f"exchange {name}: {file.name}" for file in (folder / "data").iterdir()]
+            left += [f"exchange {name}: {file.name}" for file in (folder / "log").iterdir() if file.name[0] == "."]
+        return left
 
 
 def compact() -> Scenario:
@@ -94,6 +121,18 @@ def compact() -> Scenario:
         None,
         {"windows": "windows-table", "copy": "copy-table"},
         ("windows", "copy"),
+    )
+
+
+def diamond() -> Scenario:
+    """Four queries over two exchanges; windows, a union of two ways, aligned checkpoints while it runs."""
+    return Scenario(
+        "diamond",
+        ROOT / "tests" / "chaos" / "diamond.py",
+        None,
+        {"diamond": "diamond-table", "copy": "copy-table"},
+        ("rows", "minutes", "both", "copy"),
+        exchanges=("x", "y"),
     )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs.barriers import Request, wait_for
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger.schema import CheckpointRow, IncidentRow
+from spark_ext.model.cut import Cut, CutPoint
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Running, SourceOffset
@@ -123,6 +127,29 @@ def test_u4_one_that_takes_too_long_is_aborted_once_and_the_next_one_may_complet
     asked = job.coordinator.checkpoint()
     assert wait_for(asked, END) == 8
     assert job.coordinator.state is State.RUNNING
+    job.stop()
+
+
+def test_one_that_waits_too_long_turns_unaligned(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    """With a cut that was taken after it was triggered; a barrier that was stamped does no harm."""
+    job = LinkedJob(tmp_path, aligned_timeout=0)
+    job.a.query.commit(at("in", 0, 5))
+    job.c.query.commit(at("c-in", 0, 2))
+    until(lambda: job.a.run.committed == job.c.run.committed == 0, "the epochs")
+    exchanges: Any = SimpleNamespace(newest=None, graph=GRAPH, links=(), tick=lambda *_: None, close=lambda: None)
+    job.coordinator._exchanges = exchanges
+    cut = Cut({"a": CutPoint(0), "c": CutPoint(None)}, ())
+    earlier = Taken(cut, {"a": job.a.run.offsets, "c": None}, 3, datetime.now(timezone.utc))
+    exchanges.newest = earlier
+    asked = job.ask()
+    job.a.query.commit(at("in", 7, 8))
+    until(lambda: job.a.run.committed == 1, "the epoch with the barrier")
+    assert not asked.done.is_set(), "that cut was taken before"
+    exchanges.newest = replace(earlier, at=datetime.now(timezone.utc))
+    assert wait_for(asked, END) == 7
+    (row,) = (row for row in job.a.rows(CheckpointRow) if row.status == "COMPLETED")
+    assert (row.checkpoint_id, row.mode, row.rows_in_flight) == (7, "unaligned", 3)
+    assert [row.metadata["queries"][uid]["epoch"] for uid in ("a", "c")] == [0, None]
     job.stop()
 
 

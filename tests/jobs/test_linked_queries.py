@@ -29,7 +29,7 @@ COUNTS = "40,25"
 class Diamond:
     """in -> (pass) -> x -> (double) -> y; x and y -> (join), into the folder `out`."""
 
-    def __init__(self, lab: JobHarness, **given: Any) -> None:
+    def __init__(self, lab: JobHarness, limit: int = 15, **given: Any) -> None:
         self.lab = lab
         self.job: Job = sx.Job(lab.spark, "diamond", state=lab.folder / "state")
         source = {"counts": COUNTS, "max_rows_per_epoch": 20, **given.pop("source", {})}
@@ -38,7 +38,7 @@ class Diamond:
         self.job.add("pass", x.write(lab.source("in", **source)))
         doubled = x.read("to-double").withColumn("n", F.col("n") + 1000)
         self.job.add("double", y.write(doubled))
-        both = x.read("x-in", max_rows_per_epoch=15).union(y.read("y-in"))
+        both = x.read("x-in", max_rows_per_epoch=limit).union(y.read("y-in"))
         lab.add(self.job, both, query="both", out="out")
 
 
@@ -268,11 +268,14 @@ def test_what_cannot_work_is_refused_before_anything_runs(lab: JobHarness) -> No
         four.exchange("x"), four.exchange("x")
     with pytest.raises(ConfigurationError, match="columns are not known yet"):
         four.exchange("z").read("in")
+    with pytest.raises(ConfigurationError, match="query 'a' writes exchange 'w' already"):
+        once = four.exchange("w")
+        four.add("a", once.write(rows)).add("b", once.write(rows))
     with pytest.raises(ConfigurationError, match="key column 'k' is not among"):
         four.exchange("k", key="k").write(rows)
     with pytest.raises(ConfigurationError, match=r"available_now.*ends when the query that feeds it has finished"):
         other = four.exchange("o", schema=rows.schema)
-        four.add("a", other.read("o-in").writeStream.format("folder").option("uid", "f"), available_now=True)
+        four.add("c", other.read("o-in").writeStream.format("folder").option("uid", "f"), available_now=True)
 
     outside = made()
     elsewhere = str(lab.folder / "another" / "exchanges" / "x")
@@ -317,7 +320,8 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
 @pytest.mark.slow(15, "takes five checkpoints of three linked queries")
 def test_f8_aligned_checkpoints_of_a_diamond_reflect_the_same_input(lab: JobHarness) -> None:
     """U1, F8: the output up to each is that of the input up to it; one that is under way at the end is completed."""
-    diamond = Diamond(lab, keep="1 hour", source={"live": "true", "rate": 100, "max_rows_per_epoch": 30})
+    # Its readers keep up with the source: an aligned checkpoint waits for what they have still to read.
+    diamond = Diamond(lab, 10_000, keep="1 hour", source={"live": "true", "rate": 100, "max_rows_per_epoch": 30})
     job = diamond.job
     job.start()
     until(lambda: len(lab.numbers()) > 0, "rows have passed both ways")

@@ -1,0 +1,95 @@
+"""Linked queries in which everything can fail: `python tests/chaos/diamond.py --out DIR`. Run it again until it ends.
+
+Generated rows -> `rows` -> exchange x -> `minutes` (windows) -> exchange y; x and y -> `both` -> the table `diamond`;
+x -> `copy` -> the table `copy`. While it runs, aligned checkpoints are taken at random moments. The exit code is 0 once
+all queries have finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import threading
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.errors import SparkExtError
+from spark_ext.sources.datagen import DataGen
+
+ROWS = 24_000
+"""Number of generated rows, over three channels."""
+GENERATED = {"rows": ROWS, "channels": 3, "keys": 5, "step_ms": 200}
+SCHEMA = pa.schema([("kind", pa.string()), ("key", pa.int64()), ("number", pa.int64())])
+
+
+def expected() -> dict[str, pa.Table]:
+    """Both output tables, without Spark."""
+    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in GENERATED.items()}})
+    batches = [batch for channel in whole.discover() for batch in whole.read(channel, 0, ROWS // 3)]
+    rows = pa.Table.from_batches(batches).to_pandas()
+    single = pd.DataFrame({"kind": "row", "key": rows["key"], "number": rows["id"]})
+    windows = rows.groupby([rows["ts"].dt.floor("min").rename("minute"), "key"])["id"].sum().reset_index()
+    summed = pd.DataFrame({"kind": "minute", "key": windows["key"], "number": windows["id"]})
+    return {
+        "copy": pa.Table.from_pandas(single, SCHEMA, preserve_index=False),
+        "diamond": pa.Table.from_pandas(pd.concat([single, summed]), SCHEMA, preserve_index=False),
+    }
+
+
+def job(out: Path) -> sx.Job:
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "768m", "spark.executor.memory": "512m"}
+    spark = sx.session("chaos", conf=conf)
+    reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=1_800, readers=3)
+    generated = reader.options(**GENERATED).load()
+    made = sx.Job(
+        spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
+    )
+    x = made.exchange("x", partitions=4, key="key", max_in_flight=8_000)
+    y = made.exchange("y", partitions=2)
+    made.add("rows", x.write(generated.select("id", "key", "ts")))
+    windows = (
+        sx.with_watermark(x.read("x-minutes", max_rows_per_epoch=2_500), "ts", "10 minutes")
+        .groupBy(F.window("ts", "1 minute"), "key")
+        .agg(F.sum("id").alias("number"))
+        .select(F.lit("minute").alias("kind"), "key", "number")
+    )
+    made.add("minutes", y.write(windows))
+    columns = (F.lit("row").alias("kind"), "key", F.col("id").alias("number"))
+    both = x.read("x-both", max_rows_per_epoch=1_000).select(*columns).union(y.read("y-both"))
+    made.add("both", both.writeStream.format("delta_2pc").options(uid="diamond-table", path=str(out / "diamond")))
+    copy = x.read("x-copy").select(*columns)
+    return made.add("copy", copy.writeStream.format("delta_2pc").options(uid="copy-table", path=str(out / "copy")))
+
+
+def take_checkpoints(made: sx.Job, ended: threading.Event) -> None:
+    """At random moments, until the job has ended; one that is refused or aborted is no failure."""
+    while not ended.wait(random.uniform(0.1, 1.5)):
+        try:
+            print("checkpoint", made.checkpoint(60))
+        except (SparkExtError, TimeoutError) as problem:
+            print("no checkpoint:", str(problem).partition("\n")[0])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    made = job(parser.parse_args().out.resolve())
+    made.start()
+    ended = threading.Event()
+    taking = threading.Thread(target=take_checkpoints, args=(made, ended), daemon=True)
+    taking.start()
+    result = made.await_termination()
+    ended.set()
+    print(result)
+    if result.finished and all(query.finished_before for query in result.queries):
+        print(f"finished: the job had ended before, {result.rows} rows read")
+    return 0 if result.finished else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
