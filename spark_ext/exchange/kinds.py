@@ -42,7 +42,7 @@ def parts(kind: str, place: str, who: str) -> Parts:
     folder = local_path(place)
     if folder is None:
         raise ConfigurationError(
-            f"an exchange of the kind 'arrow' needs a folder that driver and executors share, and '{place}' is none",
+            f"an exchange of the kind 'arrow' needs a folder that driver and executors share, and '{place}' is not one",
             operator=who,
             kept="nothing was started",
             do="use the kind 'delta', or keep the job's state on a shared file system",

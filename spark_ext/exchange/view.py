@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from spark_ext.errors import StateError
 from spark_ext.exchange.entries import EntryKind, LogState
 from spark_ext.exchange.positions import Front, rows_before
 
@@ -43,11 +44,20 @@ class ExchangeView:
         """Read what is new; returns whether the exchange exists.
 
         Raises:
-            StateError: it is damaged.
+            StateError: it is damaged, or was deleted or made anew since the last look.
             OSError: it cannot be read.
         """
-        self._about = self.master.describe()
-        if self._about is None:
+        about = self.master.describe()
+        if self._about is not None and (about is None or about.id != self._about.id):
+            raise StateError(
+                f"the exchange was deleted{' and made anew' if about is not None else ''} while the job runs",
+                operator=self._about.who,
+                kept="nothing was released",
+                do="stop the job, and restore the exchange's folder from a backup; if there is none, discard the "
+                "history of the query that writes it with job.reset(<query>, cascade=True)",
+            )
+        self._about = about
+        if about is None:
             return False
         log = self.master.log
         self._state = log.look()

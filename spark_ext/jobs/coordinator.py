@@ -141,6 +141,7 @@ class Coordinator:
                 attempt(f"giving query '{run.spec.uid}' up", run.give_up)
             attempt(f"the release of query '{run.spec.uid}'", run.release)
         self.state = job_state(run.state for run in self.runs)
+        attempt("the end of a checkpoint", lambda: self._aligned.end((), "the job's start was refused"))
         self._upkeep.close()
         self._close_links()
         self.done.set()
@@ -167,7 +168,9 @@ class Coordinator:
         return None if self._exchanges is None else self._exchanges.newest
 
     def _reads(self, run: QueryRun) -> dict[str, str]:
-        return {reader.uid: reader.exchange for reader in self.graph[run.spec.uid].reads}
+        named = {reader.uid: reader.exchange for reader in self.graph[run.spec.uid].reads}
+        # An exchange whose producer has finished, and has left the job, is not in the graph.
+        return dict.fromkeys(run.spec.fed, "") | named
 
     def checkpoint(self) -> Request:
         """Ask for an aligned checkpoint."""
@@ -387,5 +390,6 @@ class Coordinator:
             self._ending.attempt(f"giving query '{run.spec.uid}' up", partial(run.cancel, reason))
             self._ending.attempt(f"the release of query '{run.spec.uid}'", run.release)
         self._become(job_state(self._states()))
+        self._ending.attempt("the end of a checkpoint", lambda: self._aligned.end((), "the job has ended"))
         self._write_the_end(time.monotonic())
         self.done.set()

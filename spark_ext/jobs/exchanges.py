@@ -89,6 +89,8 @@ class Exchanges:
         self._worker = Worker(f"spark-ext-exchanges-{context.job}", context.wake.set)
         self._masters: dict[str, ExchangeMaster] = {}
         self._lock = threading.Lock()
+        self._releasing = threading.Lock()
+        """Held during a release: the last one, at the end of the job, is by another thread."""
         self._at = time.monotonic()
         self._outage = Outage("the exchanges of the job", f"job '{context.job}'", context)
 
@@ -97,16 +99,16 @@ class Exchanges:
         """All exchanges."""
         return tuple(self._links.values())
 
-    def add(self, links: Sequence[Link], graph: JobGraph) -> None:
+    def add(self, links: Sequence[Link]) -> None:
         """A query has been built, and with it more is known; for the thread of any query's start."""
-        self.graph = graph
-        found = dict(self._links)
-        for link in links:
-            known = found.get(link.name)
-            readers = {**(known.readers if known else {}), **link.readers}
-            found[link.name] = Link(link.name, link.kind, link.path, readers, link.about)
-        # Replaced as a whole: others may be looking at it.
-        self._links = found
+        with self._lock:
+            found = dict(self._links)
+            for link in links:
+                known = found.get(link.name)
+                readers = {**(known.readers if known else {}), **link.readers}
+                found[link.name] = Link(link.name, link.kind, link.path, readers, link.about)
+            # Replaced as a whole: others may be looking at it.
+            self._links = found
 
     def register(self) -> None:
         """Register all consumers, and say which registered ones are not in the job any more.
@@ -189,8 +191,9 @@ class Exchanges:
         self._worker.deliver()
         if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
             self._at = now
-            found = looks()
-            self._worker.do("a release of exchanges", lambda: self.release(found), self._released)
+            # Both as of this moment: a query that is built meanwhile is in neither.
+            found, graph = looks(), self.graph
+            self._worker.do("a release of exchanges", lambda: self.release(found, graph), self._released)
 
     def _released(self, outcome: Outcome[Taken | None]) -> None:
         if isinstance(outcome.error, (*UNREADABLE, CommitError)):
@@ -203,13 +206,14 @@ class Exchanges:
             self.newest = outcome.result() or self.newest
             self._outage.over()
 
-    def release(self, looks: Mapping[str, QueryLook]) -> Taken | None:
+    def release(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> Taken | None:
         """Release what no consumer needs: what lies before the newest consistent cut.
 
         A cut may be behind what consumers have committed, and a checkpoint may begin from there.
 
         Args:
             looks: at each query.
+            graph: the job's, with these queries.
 
         Returns:
             The cut; None when there is none now.
@@ -218,22 +222,27 @@ class Exchanges:
             FencedError: a newer incarnation has claimed an exchange.
             OSError: an exchange cannot be read or written.
         """
+        with self._releasing:
+            return self._release_all(looks, graph)
+
+    def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> Taken | None:
         views = {link.name: self._view(link) for link in self._links.values()}
         there = {name: view for name, view in views.items() if view.look()}
-        if not all(name in there for name in self.graph.exchanges):
+        if not all(name in there for name in graph.exchanges):
             return None
-        taken = self._unaligned.take(self.graph, looks, there)
+        taken = self._unaligned.take(graph, looks, there)
         if isinstance(taken, NotNow):
             log.debug("job '%s': no cut now, %s", self._context.job, taken)
             return None
-        bounds = release_bound(self.graph, taken.cut)
+        bounds = release_bound(graph, taken.cut)
         for name, view in there.items():
-            self._release(name, view, bounds.get(name))
+            known = {reader.uid for _, reader in graph.consumers(name)} if name in bounds else set()
+            self._release(view, bounds.get(name), known)
         return taken
 
-    def _release(self, name: str, view: ExchangeView, bound: int | None) -> None:
+    def _release(self, view: ExchangeView, bound: int | None, known: set[str]) -> None:
         state, about, master = view.state, view.about, view.master
-        below, over = self._bound(name, state, bound)
+        below, over = self._bound(state, bound, known)
         below = self._kept(master, state, about.keep, below)
         if below <= state.released or (below - state.released < AT_LEAST and not over):
             return
@@ -250,11 +259,10 @@ class Exchanges:
             master.sweep(self._context.incarnation.number + 1)
         reach(FailPoint.EXCHANGE_DELETED)
 
-    def _bound(self, name: str, state: LogState, bound: int | None) -> tuple[int, bool]:
+    def _bound(self, state: LogState, bound: int | None, known: set[str]) -> tuple[int, bool]:
         """The number below which nobody needs anything, and whether the exchange has been read to its end by all."""
         if not state.consumers:
             return 0, False  # nobody reads it yet; who comes later reads all of it
-        known = {reader.uid for _, reader in self.graph.consumers(name)} if bound is not None else set()
         left = {uid: query for uid, query in state.consumers.items() if uid not in known}
         if any(not self._finished(query) for query in left.values()):
             return 0, False  # it is not built yet, or has left the job without a word

@@ -162,10 +162,10 @@ class LateQueries:
 
     def _recording(self, run: QueryRun) -> Callable[[], None]:
         links = links_of(self._composition, [run.spec], waiting=False)
-        graph = self._exchanges.graph = self._graph
+        self._exchanges.graph = self._graph
 
         def record() -> None:
-            self._exchanges.add(links, graph)
+            self._exchanges.add(links)
             self._exchanges.register()
             self._writer.append([self._rows[run.spec.uid]])
 

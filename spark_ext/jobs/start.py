@@ -152,7 +152,7 @@ def start_job(
         added = listener
         supervisor = coordinator
         coordinator.at_end.append(lambda: spark.streams.removeListener(added))
-        coordinator.at_end.append(lambda: exchanges.release(supervisor.looks()))
+        coordinator.at_end.append(lambda: exchanges.release(supervisor.looks(), exchanges.graph))
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
         started = True

@@ -139,18 +139,21 @@ class SourceView:
         return Checkpoints(self._newest, frozenset(self._pending)), max(mine, default=NO_BARRIER)
 
     def _read_checkpoints(self, incarnation: int) -> None:
-        """Read from the oldest pending one on: those that are over stay so."""
+        """Read from the oldest pending one on: those that are over stay so.
+
+        Those of earlier incarnations are over as well, whether their last row says so or not: a barrier that an offset
+        still carries from then is waited for by nobody.
+        """
         begin = min(self._pending, default=self._newest + 1)
-        rows = self._cuts.table.rows(
-            [("incarnation", "=", incarnation), ("query", "=", ""), ("checkpoint_id", ">=", begin)]
-        )
-        triggered = sorted((row for row in rows if row.status == "TRIGGERED"), key=lambda row: row.at)
-        over = {row.checkpoint_id for row in rows if row.status != "TRIGGERED"}
+        later = [("query", "=", ""), ("checkpoint_id", ">=", begin)]
+        triggered = sorted(self._cuts.table.rows([*later, ("status", "=", "TRIGGERED")]), key=lambda row: row.at)
+        steps = self._cuts.table.read(["checkpoint_id", "status"], later)
+        over = set(steps.filter(pc.not_equal(steps["status"], "TRIGGERED"))["checkpoint_id"].to_pylist())
         # When queries finish meanwhile it is triggered again: the last row says who begins it.
         self._pending = {
             row.checkpoint_id: frozenset((row.metadata or {}).get("stamps", ()))
             for row in triggered
-            if row.checkpoint_id not in over
+            if row.incarnation == incarnation and row.checkpoint_id not in over
         }
         self._newest = max([self._newest, *(row.checkpoint_id for row in triggered)])
 

@@ -339,7 +339,7 @@ class SinkScenario(Scenario):
     def of(cls, outlet: Outlet) -> SinkScenario:
         """The scenario with this outlet."""
         script = ROOT / "tests" / "chaos" / "sink_job.py"
-        return cls(outlet.name, script, None, {"copy": UID}, ("copy",), outlet.server, outlet)
+        return cls(outlet.name, script, None, {"copy": UID}, ("copy",), outlet.server, outlet=outlet)
 
     def _outlet(self) -> Outlet:
         assert self.outlet is not None

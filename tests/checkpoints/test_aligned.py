@@ -93,6 +93,14 @@ def test_a_query_whose_sources_carry_no_barrier_is_where_it_is() -> None:
     assert empty.complete and empty.delivered == {"a": Place(None, None)}
 
 
+def test_a_source_on_the_exchange_of_a_query_that_has_left_the_job_stamps_nothing() -> None:
+    """It is sealed: what is left of it is read to the end."""
+    alone = JobGraph((QueryNode("c"),))
+    plan = plan_checkpoint(alone, {"c": Phase.RUNNING})
+    assert isinstance(plan, CheckpointPlan)
+    assert Aligned(5, plan).stamps((Member("c", fed={"x-c": ""}, roots=("side",)),)) == ("side",)
+
+
 def test_one_that_feeds_others_is_named() -> None:
     """The place of its consumers would have nothing to do with its own."""
     members = {one.uid: one for one in MEMBERS}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_ext.checkpoints.unaligned import Logged, QueryLook, Taken, Unaligned
+from spark_ext.errors import StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.entries import Run, Segment
@@ -137,3 +138,19 @@ def test_what_is_released_still_counts_as_written(tmp_path: Path, finished: bool
     assert isinstance(taken, Taken) and taken.rows_in_flight == 4
     (part,) = taken.cut.in_flight
     assert part.begin == Position.behind(first + 1) and part.end > second
+
+
+def test_an_exchange_that_is_made_anew_under_a_job_is_not_released_by_what_was_known(tmp_path: Path) -> None:
+    producer = Producer(tmp_path)
+    producer.write(0, 5, 3)
+    view = ExchangeView(producer.master)
+    assert view.look()
+    (tmp_path / "x").rename(tmp_path / "old")
+    with pytest.raises(StateError, match="was deleted while the job runs"):
+        view.look()
+    again = Producer(tmp_path)
+    about = descriptor("x", partitions=2, id="another")
+    (tmp_path / "x" / "exchange.json").write_text(about.to_json())
+    with pytest.raises(StateError, match="was deleted and made anew while the job runs"):
+        view.look()
+    assert ExchangeView(again.master).look()

@@ -163,7 +163,7 @@ def test_a_query_that_cannot_be_built_fails_the_job_by_name(lab: JobHarness) -> 
     validators.end_of_input_once_and_last, validators.hooks_in_order, reason="a reset begins anew"
 )
 def test_a_reset_takes_those_behind_with_it_or_is_refused(lab: JobHarness) -> None:
-    """A consumer that went on alone would lose the rows that it has read already, or read them twice."""
+    """A consumer that continued alone would lose the rows that it has read already, or read them twice."""
     Diamond(lab).job.run(progress=False)
     with pytest.raises(ConfigurationError, match="would read it again: double, both"):
         Diamond(lab).job.reset("pass")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import pytest
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView
-from tests.ledger.rows import event, flag
+from spark_ext.model.barriers import Checkpoints
+from tests.ledger.rows import START, checkpoint, event, flag
 from tests.support.waiting import until
 
 
@@ -225,3 +227,26 @@ def test_a_renamed_query_keeps_its_flags_and_the_next_one_of_that_name_has_none(
     assert writer.ledger.lineage_of("new") == 1
     assert writer.ledger.lineage_of("old") == 2
     assert view(writer, lineage=2, query="old").confirmed() == 0
+
+
+def test_a_checkpoint_is_pending_from_its_trigger_to_its_end_in_its_own_incarnation(writer: LedgerWriter) -> None:
+    """A barrier that an offset still carries from a driver that was killed must keep nobody waiting."""
+
+    def triggered(number: int, incarnation: int, *stamps: str, later: int = 0) -> CheckpointRow:
+        row = checkpoint(number, status="TRIGGERED", at=START + timedelta(seconds=number, milliseconds=later))
+        return replace(row, incarnation=incarnation, mode="aligned", metadata={"stamps": list(stamps)})
+
+    seen = view(writer)
+    assert seen.checkpoints(2) == (Checkpoints(), 0)
+    writer.append([triggered(5, 1, "s"), checkpoint(4), checkpoint(9, kind="final", query="q")])
+    assert seen.checkpoints(2) == (Checkpoints(5), 0)
+    assert view(writer).checkpoints(1) == (Checkpoints(5, frozenset({5})), 5)
+    assert not seen.checkpoints(2)[0].any_pending(0, 5)
+    writer.append(triggered(7, 2, "t"))
+    assert seen.checkpoints(2) == (Checkpoints(7, frozenset({7})), 0)
+    writer.append(triggered(7, 2, "t", "s", later=1))
+    assert seen.checkpoints(2) == (Checkpoints(7, frozenset({7})), 7), "triggered again: queries have finished"
+    writer.append([replace(checkpoint(7), incarnation=2, mode="aligned"), triggered(8, 2, "s")])
+    assert seen.checkpoints(2) == view(writer).checkpoints(2) == (Checkpoints(8, frozenset({8})), 8)
+    writer.append(replace(checkpoint(8, status="FAILED"), incarnation=2, mode="aligned"))
+    assert seen.checkpoints(2) == (Checkpoints(8), 0)
