@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 
 from spark_ext.errors import StateError
-from spark_ext.exchange.arrow.segments import SLICE, ArrowReader, ArrowWriter, incarnation_of
+from spark_ext.exchange.arrow.segments import ArrowReader, ArrowWriter, incarnation_of
+from spark_ext.exchange.distribution import SLICE
 from spark_ext.exchange.entries import Segment
 from spark_ext.exchange.positions import Piece
 from spark_ext.model.commits import Task
@@ -177,7 +178,7 @@ def test_many_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 100, -1, "other bytes"])
 def test_a_damaged_file_is_refused_by_name_and_a_missing_one_may_come_back(tmp_path: Path, left: int | str) -> None:
-    """As a power failure may leave it; a file system that is away is tried again."""
+    """A power failure may leave a damaged file. A missing one may be on storage that is unavailable: it is retried."""
     rows = pa.RecordBatch.from_pydict({"id": range(1000)})
     segment = ArrowWriter(tmp_path).write(iter([(rows, [0] * 1000)]), task(), 1)
     assert segment is not None

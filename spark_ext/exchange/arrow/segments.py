@@ -8,13 +8,13 @@ the log. A reader maps a file into memory and reads the batches of its runs alon
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import StateError
 from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
+from spark_ext.exchange.distribution import BUFFER, Collected, cut_out, segment_name
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.exchange.positions import Piece
 
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_ext.model.commits import Task
-
-BUFFER: Final = 64 * 1024**2
-"""Bytes that a task collects before it writes."""
-
-SLICE: Final = 1024
-"""Rows that go to one partition at a time where no key says to which."""
 
 _NAME: Final = re.compile(r"i(\d+)-e\d+-p\d+-a\d+-[0-9a-f]{8}\.arrow")
 
@@ -50,14 +44,9 @@ class ArrowWriter(ExchangeWriter):
         import pyarrow as pa
 
         file: pa.RecordBatchFileWriter | None = None
-        draw = secrets.token_hex(4)
-        name = f"i{task.incarnation}-e{task.epoch}-p{task.partition}-a{task.attempt}-{draw}.arrow"
+        name = segment_name(task, "arrow")
         runs: list[Run] = []
-        written = 0
-        # Small epochs would otherwise all begin with the same partition.
-        turn = (task.epoch + task.partition) % partitions
-        collected: list[tuple[int, pa.RecordBatch]] = []
-        size = 0
+        collected = Collected(task, partitions, self._buffer)
         try:
             for batch, targets in batches:
                 if not batch.num_rows:
@@ -65,16 +54,11 @@ class ArrowWriter(ExchangeWriter):
                 if file is None:
                     self._folder.mkdir(parents=True, exist_ok=True)
                     file = pa.ipc.new_file(str(self._folder / name), batch.schema)
-                parts = by_partition(batch, targets) if targets is not None else in_turn(batch, turn, partitions)
-                if targets is None:
-                    turn = (turn + -(-batch.num_rows // SLICE)) % partitions
-                collected += parts
-                size += batch.nbytes
-                if size >= self._buffer:
-                    written = _flush(file, collected, runs, written)
-                    collected, size = [], 0
+                collected.add(batch, targets)
+                if collected.full:
+                    _flush(file, collected, runs)
             if file is not None:
-                _flush(file, collected, runs, written)
+                _flush(file, collected, runs)
         finally:
             if file is not None:
                 file.close()
@@ -83,52 +67,14 @@ class ArrowWriter(ExchangeWriter):
         return Segment(name, (self._folder / name).stat().st_size, tuple(runs))
 
 
-def by_partition(batch: pa.RecordBatch, targets: Sequence[int]) -> list[tuple[int, pa.RecordBatch]]:
-    """The rows of a batch by partition, each in their order.
-
-    Args:
-        batch: the rows.
-        targets: the partition of each row.
-    """
-    import numpy as np
+def _flush(file: pa.RecordBatchFileWriter, collected: Collected, runs: list[Run]) -> None:
+    """Write what was collected, one batch per partition."""
     import pyarrow as pa
 
-    numbers = np.asarray(targets)
-    # A stable sort of 16-bit integers is a radix sort.
-    order = np.argsort(numbers.astype(np.int16), kind="stable")
-    ordered = numbers[order]
-    rows = batch.take(pa.array(order))
-    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
-    ends = [*starts[1:], len(ordered)]
-    return [
-        (int(ordered[start]), rows.slice(start, end - start)) for start, end in zip(starts.tolist(), ends, strict=True)
-    ]
-
-
-def in_turn(batch: pa.RecordBatch, turn: int, partitions: int) -> list[tuple[int, pa.RecordBatch]]:
-    """The rows of a batch in slices for one partition after the other, beginning with `turn`."""
-    return [
-        ((turn + number) % partitions, batch.slice(first, SLICE))
-        for number, first in enumerate(range(0, batch.num_rows, SLICE))
-    ]
-
-
-def _flush(
-    file: pa.RecordBatchFileWriter, collected: Sequence[tuple[int, pa.RecordBatch]], runs: list[Run], written: int
-) -> int:
-    """Write what was collected, one batch per partition; returns how many batches the file has then."""
-    import pyarrow as pa
-
-    parts: dict[int, list[pa.RecordBatch]] = {}
-    for partition, rows in collected:
-        parts.setdefault(partition, []).append(rows)
-    for partition in sorted(parts):
-        together = parts[partition]
+    for partition, together in collected.take():
         batch = together[0] if len(together) == 1 else pa.concat_batches(together)
         file.write_batch(batch)
-        runs.append(Run(partition, written, 1, batch.num_rows))
-        written += 1
-    return written
+        runs.append(Run(partition, len(runs), 1, batch.num_rows))
 
 
 class ArrowReader(ExchangeReader):
@@ -147,7 +93,9 @@ class ArrowReader(ExchangeReader):
 
         try:
             with pa.memory_map(str(self._folder / piece.segment)) as source:
-                yield from _batches(pa.ipc.open_file(source), piece)
+                file = pa.ipc.open_file(source)
+                numbers = range(piece.first, piece.first + piece.batches)
+                yield from cut_out(map(file.get_batch, numbers), piece.skip, piece.rows)
         except (pa.ArrowInvalid, pa.ArrowIndexError) as problem:
             raise StateError(
                 f"the file of rows {self._folder / piece.segment} is damaged, as a power failure may leave "
@@ -157,20 +105,6 @@ class ArrowReader(ExchangeReader):
                 do="restore the file from a backup; if there is none, reset the query that writes the exchange with "
                 "job.reset(<query>, cascade=True)",
             ) from None
-
-
-def _batches(file: pa.RecordBatchFileReader, piece: Piece) -> Iterator[pa.RecordBatch]:
-    skip, left = piece.skip, piece.rows
-    for number in range(piece.first, piece.first + piece.batches):
-        batch = file.get_batch(number)
-        if skip >= batch.num_rows:
-            skip -= batch.num_rows
-            continue
-        batch = batch.slice(skip, left)
-        skip, left = 0, left - batch.num_rows
-        yield batch
-        if not left:
-            return
 
 
 def incarnation_of(name: str) -> int | None:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import StateError
-from spark_ext.exchange.arrow.segments import BUFFER, SLICE, by_partition, in_turn
 from spark_ext.exchange.contract import ExchangeReader, ExchangeWriter
+from spark_ext.exchange.distribution import BUFFER, Collected, cut_out, segment_name
 from spark_ext.exchange.entries import Run, Segment
 from spark_ext.exchange.positions import Piece
 from spark_ext.schemas.arrow import arrow_schema
@@ -46,26 +46,18 @@ class DeltaWriter(ExchangeWriter):
         self, batches: Iterator[tuple[pa.RecordBatch, Sequence[int] | None]], task: Task, partitions: int
     ) -> Segment | None:
         """See `ExchangeWriter.write`."""
-        draw = secrets.token_hex(4)
-        name = f"i{task.incarnation}-e{task.epoch}-p{task.partition}-a{task.attempt}-{draw}.parquet"
+        name = segment_name(task, "parquet")
         file: _File | None = None
-        # Small epochs would otherwise all begin with the same partition.
-        turn = (task.epoch + task.partition) % partitions
-        collected: list[tuple[int, pa.RecordBatch]] = []
-        size = 0
+        collected = Collected(task, partitions, self._buffer)
         try:
             for batch, targets in batches:
                 if not batch.num_rows:
                     continue
                 if file is None:
                     file = _File(self._location, f"data/{name}", batch.schema)
-                collected += by_partition(batch, targets) if targets is not None else in_turn(batch, turn, partitions)
-                if targets is None:
-                    turn = (turn + -(-batch.num_rows // SLICE)) % partitions
-                size += batch.nbytes
-                if size >= self._buffer:
+                collected.add(batch, targets)
+                if collected.full:
                     file.write(collected)
-                    collected, size = [], 0
             if file is None:
                 return None
             file.write(collected)
@@ -84,15 +76,12 @@ class _File:
         self.runs: list[Run] = []
         self._stream, self._writer = _open(location, path, schema)
 
-    def write(self, collected: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+    def write(self, collected: Collected) -> None:
         """Write what was collected, one row group per partition."""
         import pyarrow as pa
 
-        parts: dict[int, list[pa.RecordBatch]] = {}
-        for partition, rows in collected:
-            parts.setdefault(partition, []).append(rows)
-        for partition in sorted(parts):
-            rows = pa.Table.from_batches(parts[partition])
+        for partition, together in collected.take():
+            rows = pa.Table.from_batches(together)
             self._writer.write_table(rows, row_group_size=rows.num_rows)
             self.runs.append(Run(partition, len(self.runs), 1, rows.num_rows))
 
@@ -175,7 +164,7 @@ class DeltaReader(ExchangeReader):
 
 
 def _batches(file: ParquetFile, piece: Piece) -> Iterator[pa.RecordBatch]:
-    skip, left = piece.skip, piece.rows
+    skip = piece.skip
     groups: list[int] = []
     for number in range(piece.first, piece.first + piece.batches):
         rows = file.metadata.row_group(number).num_rows
@@ -183,15 +172,7 @@ def _batches(file: ParquetFile, piece: Piece) -> Iterator[pa.RecordBatch]:
             skip -= rows
         else:
             groups.append(number)
-    for batch in file.iter_batches(row_groups=groups):
-        if skip >= batch.num_rows:
-            skip -= batch.num_rows
-            continue
-        batch = batch.slice(skip, left)
-        skip, left = 0, left - batch.num_rows
-        yield batch
-        if not left:
-            return
+    yield from cut_out(file.iter_batches(row_groups=groups), skip, piece.rows)
 
 
 def incarnation_of(path: str) -> int | None:
