@@ -20,7 +20,7 @@ from spark_ext.model.logged_offsets import LoggedOffsets
 
 
 class SparkLog:
-    """Read-only view of a checkpoint directory; every call reads the files as they are now.
+    """View of a checkpoint directory; every call reads the files as they are now. Only `replace` writes.
 
     Args:
         checkpoint: local path, `file:` URI, or any URI that pyarrow can open.
@@ -34,31 +34,35 @@ class SparkLog:
 
     def exists(self) -> bool:
         """Whether a query was ever started on this directory."""
-        return self._read("metadata") is not None
+        return self.read("metadata") is not None
 
     def query_id(self) -> str | None:
         """Spark's id of the query, generated when the directory was created; None if there is none."""
-        text = self._read("metadata")
+        text = self.read("metadata")
         return None if not text else str(json.loads(text)["id"])
 
     def newest_offsets(self) -> int | None:
         """The newest epoch that was planned."""
-        return max(self._epochs("offsets"), default=None)
+        return max(self.numbers("offsets"), default=None)
 
     def newest_commit(self) -> int | None:
         """The newest epoch that was committed."""
-        return max(self._epochs("commits"), default=None)
+        return max(self.numbers("commits"), default=None)
 
     def commits(self) -> list[int]:
         """The committed epochs that Spark still has, ascending."""
-        return sorted(self._epochs("commits"))
+        return sorted(self.numbers("commits"))
 
     def is_committed(self, epoch: int) -> bool:
         """Whether `commits/<epoch>` exists: a single lookup, no listing."""
-        if self._local is not None:
-            return (self._local / "commits" / str(epoch)).exists()
-        info = self._remote.get_file_info(f"{self._root}/commits/{epoch}")
-        return bool(info.type == pafs.FileType.File)
+        return self.has(f"commits/{epoch}")
+
+    def commit(self, epoch: int) -> dict[str, Any] | None:
+        """What `commits/<epoch>` says, such as `stateUniqueIds`; None if it does not exist."""
+        text = self.read(f"commits/{epoch}")
+        # Its first line is the version of the format; what is known of it is the same in all of them.
+        body = "" if text is None else text.partition("\n")[2]
+        return None if text is None else dict(json.loads(body or "{}"))
 
     def committed_at(self, epoch: int) -> float | None:
         """When `commits/<epoch>` was written, seconds since 1970; None if it does not exist."""
@@ -72,21 +76,31 @@ class SparkLog:
 
     def offsets(self, epoch: int) -> LoggedOffsets | None:
         """`offsets/<epoch>`; None if it does not exist (not planned yet, or already removed by Spark)."""
-        text = self._read(f"offsets/{epoch}")
+        text = self.read(f"offsets/{epoch}")
         return None if text is None else parse_offsets(epoch, text)
 
-    def _epochs(self, folder: str) -> list[int]:
+    def has(self, name: str) -> bool:
+        """Whether a file of the directory exists; `name` is relative to it."""
+        if self._local is not None:
+            return (self._local / name).is_file()
+        return bool(self._remote.get_file_info(f"{self._root}/{name}").type == pafs.FileType.File)
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, in no order; none if there is no such folder."""
         if self._local is not None:
             try:
-                names = [item.name for item in os.scandir(self._local / folder)]
+                return [item.name for item in os.scandir(self._local / folder)]
             except FileNotFoundError:
                 return []
-        else:
-            selector = pafs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-            names = [info.base_name for info in self._remote.get_file_info(selector)]
-        return [int(name) for name in names if name.isdigit()]
+        selector = pafs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        return [info.base_name for info in self._remote.get_file_info(selector)]
 
-    def _read(self, name: str) -> str | None:
+    def numbers(self, folder: str) -> list[int]:
+        """Those names in a folder that are numbers."""
+        return [int(name) for name in self.names(folder) if name.isdigit()]
+
+    def read(self, name: str) -> str | None:
+        """The text of a file of the directory; None if it does not exist."""
         try:
             if self._local is not None:
                 return (self._local / name).read_text()
@@ -94,6 +108,21 @@ class SparkLog:
                 return str(stream.read().decode())
         except FileNotFoundError:
             return None
+
+    def replace(self, name: str, text: str) -> None:
+        """Put a new file in the place of one of the directory, for a copy on which no query runs.
+
+        The old file keeps its content under its other names. Hadoop's checksum of it is removed.
+        """
+        folder, _, base = name.rpartition("/")
+        if self._local is None:
+            with self._remote.open_output_stream(f"{self._root}/{name}") as stream:
+                stream.write(text.encode())
+            return
+        draft = self._local / folder / f".{base}.{os.getpid()}"
+        draft.write_text(text)
+        (self._local / folder / f".{base}.crc").unlink(missing_ok=True)
+        draft.replace(self._local / name)
 
 
 def parse_offsets(epoch: int, text: str) -> LoggedOffsets | None:

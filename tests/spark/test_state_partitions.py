@@ -1,0 +1,51 @@
+"""State in another number of partitions gives the same results."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.spark.epoch_files import files_of_epoch, state_partitions
+from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.state_partitions import repartition
+from tests.support.stateful import KINDS, add_files, run, stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def copied(spark: SparkSession, checkpoint: Path, target: Path) -> int:
+    """Copy what the newest epoch needs, and put nothing at the place of the original."""
+    epoch = SparkLog(str(checkpoint)).newest_commit()
+    assert epoch is not None
+    for name in files_of_epoch(spark, str(checkpoint), epoch, "q"):
+        put_copy(f"{checkpoint}/{name}", f"{target}/{name}")
+    shutil.rmtree(checkpoint)
+    return epoch
+
+
+@pytest.mark.extended_but("window", "outer-join")
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_state_in_4_then_5_then_3_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    spark.conf.set(PARTITIONS, "4")
+    kind, files = KINDS[name], tmp_path / "in"
+    usual, current = tmp_path / "usual", tmp_path / "0"
+    for phase, partitions in enumerate((4, 5, 3)):
+        add_files(files, range(2 * phase, 2 * phase + 2))
+        if phase:
+            current = tmp_path / str(phase)
+            epoch = copied(spark, tmp_path / str(phase - 1), current)
+            assert repartition(spark, str(current), partitions, "q") == epoch + 1
+            assert state_partitions(str(current), epoch + 1) == partitions
+        expected = run(spark, kind.build(spark, files), kind.mode, usual)
+        found = run(spark, kind.build(spark, files), kind.mode, current)
+        assert list(found.values()) == list(expected.values())
+        assert min(found) == min(expected) + phase
+        assert any(found.values())
