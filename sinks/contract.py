@@ -79,6 +79,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from spark_ext.errors import ConfigurationError
 from spark_ext.model.commits import Claim as Claim
 from spark_ext.model.commits import CommitOutcome as CommitOutcome
 from spark_ext.model.commits import Epoch as Epoch
@@ -134,6 +135,9 @@ class TwoPhaseCommitSink(Connector):
     records_barriers: ClassVar[bool] = False
     """Whether `commit` is also called for an epoch without rows that carries the barrier of an aligned checkpoint
     (`Epoch.barrier`), because the target records it."""
+
+    rolls_back: ClassVar[bool] = False
+    """Whether `roll_back` can take later epochs away, so that a savepoint can be restored in place."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.given = dict(options)
@@ -219,6 +223,56 @@ class TwoPhaseCommitSink(Connector):
         While it returns False the query is given further, empty epochs, each committed with `epoch.final` set.
         """
         return True
+
+    def position(self, epoch: Epoch) -> Any:
+        """Where the target is after an epoch of this sink: what a savepoint keeps for `roll_back`.
+
+        The epoch has been committed, or had no rows; its number is -1 before the first one. Later epochs may have been
+        committed since, also in newer lineages, and do not count.
+
+        Returns:
+            A value that JSON can express; None when there is no target yet, or the sink does not roll back.
+
+        Raises:
+            StateError: the target does not remember it any more.
+        """
+        return None
+
+    def check_roll_back(self, claim: Claim, position: Any) -> None:
+        """Refuse a roll back that is not possible, before anything is claimed or changed.
+
+        Args:
+            claim: the one that the restore is going to make.
+            position: what `position` returned, perhaps in an older lineage.
+
+        Raises:
+            ConfigurationError: a sink of this kind cannot be rolled back; or another job owns the uid in the target.
+            StateError: the target cannot be put back to the position; says why.
+        """
+        raise ConfigurationError(
+            "a sink of this kind cannot be rolled back",
+            operator=f"sink '{self.options.uid}' ({self.name()})",
+            kept="the target is unchanged; nothing was started",
+            do="restore the savepoint with another target, or accept that later rows are written again",
+        )
+
+    def roll_back(self, claim: Claim, position: Any) -> None:
+        """Take away what this sink has committed after the position, in one atomic step that is fenced like a commit.
+
+        Called after `claim`, and before any epoch of the claim's lineage. That is a new one, so the epochs that are
+        taken away may go on counting as committed in their own. Repeated after a crash: when there is nothing to take
+        away, nothing is done. The position may also be one that an earlier roll back has taken away.
+
+        Args:
+            claim: made with `restoring`, in a new lineage, and without `planned`, `previous` and `starts`.
+            position: as for `check_roll_back`.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the target.
+            ConfigurationError, StateError: as `check_roll_back` raises them.
+            TransientError or OSError: attempted again like a commit.
+        """
+        self.check_roll_back(claim, position)
 
     def open(self) -> None:
         """The job is about to start this sink's query. Not called for a query that has finished."""

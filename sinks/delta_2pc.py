@@ -25,6 +25,7 @@ from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, T
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_ext.delta.rollback import RollBack
     from spark_ext.delta.sink_table import Target
 
 
@@ -73,6 +74,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
     options_type = DeltaOptions
     options: DeltaOptions
+    rolls_back = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -179,6 +181,25 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
 
         table = self._target.claim(claim, self._schema)
         reach(FailPoint.DELTA_FENCED)
-        if table is not None:
+        # Files of older versions that the log has forgotten look like orphans, and a roll back may need them.
+        if table is not None and not claim.restoring:
             clean(self.location, table, claim, self._target.who)
             reach(FailPoint.DELTA_CLEANED)
+
+    @property
+    def _roll_back(self) -> RollBack:
+        from spark_ext.delta.rollback import RollBack
+
+        return RollBack(self._target)
+
+    def position(self, epoch: Epoch) -> dict[str, Any] | None:
+        """`{"version": ..., "table": <id>}`: the newest version without later epochs; see `delta.rollback`."""
+        return self._roll_back.position(epoch)
+
+    def check_roll_back(self, claim: Claim, position: Any) -> None:
+        """Refuse a table that is another one, lacks files of the version, or was changed by others since."""
+        self._roll_back.check(claim, position)
+
+    def roll_back(self, claim: Claim, position: Any) -> None:
+        """One fenced commit, a RESTORE of the version; none when the sink has committed nothing since."""
+        self._roll_back.apply(claim, position)

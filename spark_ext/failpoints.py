@@ -85,6 +85,8 @@ class FailPoint(str, Enum):
     DELTA_BEFORE_COLUMNS = "delta.before_columns"
     DELTA_BEFORE_COMMIT = "delta.before_commit"
     DELTA_COMMITTED = "delta.committed"
+    DELTA_BEFORE_ROLLBACK = "delta.before_rollback"
+    DELTA_ROLLED_BACK = "delta.rolled_back"
 
     # exchanges
     EXCHANGE_BEFORE_CLAIM = "exchange.before_claim"

@@ -21,7 +21,7 @@ SINK: Final = "spark_ext.sink"
 """Under this name a commit's info holds the uid of the sink that made it."""
 
 CLAIM: Final = "spark_ext"
-"""Under this name the info of a claim says so: it is a commit of a sink that adds no rows."""
+"""Under this name the info of a claim or a roll back says so: it is a commit of a sink that adds no rows."""
 
 HISTORY: Final = 100
 """How many of the newest commits are examined."""
@@ -39,7 +39,9 @@ class Fault:
     lost: tuple[int, ...] = ()
     """Versions of the sink's commits that the table does not hold; none when the history does not show it."""
     whole: int | None = None
-    """The newest version that holds all of them; None when none is known."""
+    """The newest version that is right; None when none is known."""
+    returned: tuple[int, ...] = ()
+    """Versions of the sink's commits that it had rolled back itself, and that the table holds again."""
 
     def error(self, operator: str) -> StateError:
         """What the user reads.
@@ -51,6 +53,10 @@ class Fault:
         if self.lost:
             others = f" and {len(self.lost) - 1} later ones" if len(self.lost) > 1 else ""
             found += f", and the table lacks what this sink committed in version {self.lost[0]}{others}"
+        elif self.returned:
+            found += (
+                f", and the table holds again what this sink committed in version {self.returned[0]} and rolled back"
+            )
         else:
             found += ", and its history does not show whether that one has all commits of this sink"
         if self.whole is None:
@@ -70,9 +76,9 @@ def newest_restore(recent: Sequence[Entry], uid: str, seen: int | None) -> Entry
             comes before the sink's newest commit is not examined.
     """
     for entry in recent:
-        if seen is None and entry.get(SINK) == uid:
+        if entry.get(SINK) == uid and (seen is None or _is_restore(entry)):
             return None
-        if entry.get("operation") == "RESTORE":
+        if _is_restore(entry):
             return entry
     return None
 
@@ -89,13 +95,13 @@ def find_fault(history: Sequence[Entry], uid: str, seen: int | None) -> Fault | 
     if restore is None:
         return None
     past = _Past(history, uid)
-    base = past.newest_own if seen is None else seen
+    base = past.newest_own if seen is None else max(seen, past.newest_roll_back)
     newest, *earlier = sorted(past.entries, reverse=True)
-    lost = past.lost(newest, base)
-    if lost == ():
+    lost, returned = past.lost(newest, base), past.returned(newest, base)
+    if lost == () and not returned:
         return None
-    whole = next((version for version in earlier if past.lost(version, base) == ()), None)
-    return Fault(int(restore["version"]), lost or (), whole)
+    right = (version for version in earlier if past.lost(version, base) == () and not past.returned(version, base))
+    return Fault(int(restore["version"]), lost or (), next(right, None), returned)
 
 
 class _Past:
@@ -106,16 +112,16 @@ class _Past:
         own = [version for version, entry in self.entries.items() if entry.get(SINK) == uid]
         # With the whole history and no commit of the sink in it, there is nothing that could be lost.
         self.newest_own = max(own, default=0)
+        self._roll_backs = {version for version in own if _is_restore(self.entries[version])}
+        self.newest_roll_back = max(self._roll_backs, default=0)
         self._rows = {version for version in own if CLAIM not in self.entries[version]}
 
     def _content(self, version: int | None) -> Iterator[int]:
         """The versions whose changes make up a version, newest first, as far back as the history shows."""
         while version is not None and version in self.entries:
             yield version
-            version = restored_to(self.entries[version]) if self._is_restore(version) else version - 1
-
-    def _is_restore(self, version: int) -> bool:
-        return bool(self.entries[version].get("operation") == "RESTORE")
+            entry = self.entries[version]
+            version = restored_to(entry) if _is_restore(entry) else version - 1
 
     def lost(self, version: int, base: int) -> tuple[int, ...] | None:
         """The sink's commits that a version does not hold, oldest first: of those that `base` holds, and later ones.
@@ -132,6 +138,18 @@ class _Past:
             wanted.add(before)
         return None
 
+    def returned(self, version: int, base: int) -> tuple[int, ...]:
+        """The sink's commits that a version holds although they had been rolled back in `base`, oldest first."""
+        kept = set(self._content(base))
+        rolled_back: set[int] = set()
+        for roll_back in kept & self._roll_backs:
+            rolled_back.update(range((restored_to(self.entries[roll_back]) or 0) + 1, roll_back))
+        return tuple(sorted(rolled_back & self._rows & set(self._content(version)) - kept))
+
+
+def _is_restore(entry: Entry) -> bool:
+    return bool(entry.get("operation") == "RESTORE")
+
 
 def restored_to(entry: Entry) -> int | None:
     """The version that a RESTORE leads to; None when it names a time, or nothing that is known.
@@ -146,3 +164,20 @@ def restored_to(entry: Entry) -> int | None:
     except ValueError:
         return None
     return version if 0 <= version < int(entry["version"]) else None
+
+
+def taken_away(lineage: int, rolled_back: int, operator: str) -> StateError:
+    """The error for a start that would continue epochs of which a roll back has taken some away.
+
+    Args:
+        lineage: of the start.
+        rolled_back: the lineage that the roll back was made for.
+        operator: the sink, for messages.
+    """
+    return StateError(
+        f"the target was rolled back when a savepoint was restored, as lineage {rolled_back}, and this start continues "
+        f"lineage {lineage}, of which it may hold fewer epochs than were committed",
+        operator=operator,
+        kept="the target is unchanged; nothing was started",
+        do="start the job from the state that was restored; if the restore was interrupted, repeat it",
+    )

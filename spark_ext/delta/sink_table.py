@@ -17,12 +17,13 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from spark_ext.datafiles.writer import DataFile, commit_info
-from spark_ext.delta.features import TableFacts, demands, refuse
+from spark_ext.delta.columns import check_fit
+from spark_ext.delta.features import refuse
 from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties, write_files
-from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore
+from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
 from spark_ext.delta.target_errors import TargetErrors
-from spark_ext.delta.transactions import known_epochs, newest_epoch, owner_number
+from spark_ext.delta.transactions import known_epochs, lineage_name, newest_epoch, owner_number, rolled_back_name
 from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark, not_the_target
@@ -105,58 +106,16 @@ class Target:
             _kept.checked.pop(key, None)
         return log
 
-    def facts(self, table: DeltaTable) -> TableFacts:
-        """What the log says of the table."""
-        protocol = table.protocol()
-        return TableFacts(
-            protocol.min_writer_version,
-            frozenset(protocol.writer_features or ()),
-            table.metadata().configuration,
-            parquet_types.from_delta(table.schema().to_json()),
-        )
-
     def check(self, table: DeltaTable, schema: StructType) -> tuple[Any, ...]:
-        """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
-
-        Returns:
-            The columns to add.
-
-        Raises:
-            UnsupportedTableError: names the features.
-            ConfigurationError: names the column, the expected and the given type.
-        """
-        facts = self.facts(table)
-        refuse(demands(facts), self.who, self.location.uri)
-        found = list(table.metadata().partition_columns)
-        if found != self._partition_by:
-            raise ConfigurationError(
-                f"the table is partitioned by ({', '.join(found)}), the option 'partition_by' says "
-                f"({', '.join(self._partition_by)})",
-                operator=self.who,
-                kept="the table is unchanged",
-                do=f'set .option("partition_by", "{",".join(found)}"), or write to another table',
-            )
-        fit = parquet_types.fit(schema, facts.schema)
-        misfit = fit.misfit
-        if fit.new and not self._merge_schema:
-            first = fit.new[0]
-            misfit = f"column '{first.name}' ({first.dataType.simpleString()}) is not in the table"
-        if misfit:
-            raise ConfigurationError(
-                misfit,
-                operator=self.who,
-                kept="the table is unchanged",
-                do='add .option("merge_schema", "true") to add new columns, or drop them in the query'
-                if fit.new
-                else "change the query to match the table (cast, rename), or write to another table",
-            )
-        if any(field.dataType.typeName() == "timestamp_ntz" for field in fit.new):
-            refuse(
-                () if "timestampNtz" in facts.writer_features else ("timestampNtz for a new column",),
-                self.who,
-                self.location.uri,
-            )
-        return fit.new
+        """Refuse a table that the rows do not fit; returns the columns to add. See `columns.check_fit`."""
+        return check_fit(
+            table,
+            schema,
+            partition_by=self._partition_by,
+            merge_schema=self._merge_schema,
+            who=self.who,
+            uri=self.location.uri,
+        )
 
     def _create(self, log: FencedLog, schema: StructType, transactions: Sequence[Transaction]) -> None:
         """Create the table, fence included, unless another creator is faster."""
@@ -306,6 +265,7 @@ class Target:
         mine = (
             *(fence.transactions if fence else ()),
             Transaction(f"owner:{self.uid}", owner_number(claim.job_id)),
+            Transaction(lineage_name(self.uid), claim.lineage),
         )
 
         def attempt(table: DeltaTable | None) -> tuple[DeltaTable | None] | None:
@@ -317,10 +277,12 @@ class Target:
                 parquet_types.check_input(schema, self._partition_by, self.who)
                 self._create(log, schema, mine)
                 return None
-            self._refuse_other_owner(log, claim)
-            log.check(fence)
+            self._check_claimant(log, claim)
             claim.check_state(known, fence.held_mark(log.held) if fence else None, self.who)
-            if claim.previous is not None or known:
+            rolled_back = log.held(rolled_back_name(self.uid))
+            if known and rolled_back is not None and rolled_back > claim.lineage:
+                raise taken_away(claim.lineage, rolled_back, self.who)
+            if claim.previous is not None or known or rolled_back == claim.lineage:
                 self._refuse_restored(table, None)
             if fence and not fence.holds(log.held):
                 reach(FailPoint.DELTA_BEFORE_FENCE)
@@ -330,6 +292,30 @@ class Target:
             return (table,)
 
         return self._settle(log, attempt, f"the claim by incarnation {claim.incarnation}")[0]
+
+    def settle_claimed(
+        self, claim: Claim, attempt: Callable[[FencedLog, DeltaTable | None], T | None], doing: str
+    ) -> T:
+        """Look and write for the start of a job, until no other commit comes in between.
+
+        Args:
+            claim: whose start it is.
+            attempt: called with the owner and the fence checked. What it commits has to carry the fence.
+            doing: for messages.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the table.
+            ConfigurationError: the table's epochs of this uid belong to another job.
+            CommitError: other writers were faster, again and again.
+            StorageError: the log cannot be read or written.
+        """
+        log = self._log()
+
+        def checked(table: DeltaTable | None) -> T | None:
+            self._check_claimant(log, claim)
+            return attempt(log, table)
+
+        return self._settle(log, checked, doing)
 
     def fence(self, mark: FenceMark) -> Fence | None:
         """What the commits of a start assert; None outside a job, where nothing is fenced."""
@@ -383,7 +369,8 @@ class Target:
                 refuse((str(problem),), self.who, self.location.uri)
             raise
 
-    def _refuse_other_owner(self, log: FencedLog, claim: Claim) -> None:
+    def _check_claimant(self, log: FencedLog, claim: Claim) -> None:
+        """Refuse a start of another job, and one that a newer one has fenced off."""
         owner = log.held(f"owner:{self.uid}")
         if owner is not None and owner != owner_number(claim.job_id):
             raise ConfigurationError(
@@ -394,6 +381,7 @@ class Target:
                 do="give this sink another uid; or, if the state was deleted, restore it, "
                 f"or delete the output at {self.location.uri} to write it again from the beginning",
             )
+        log.check(self.fence(claim.mark))
 
     def _write(self, table: DeltaTable, files: Sequence[DataFile], commit: CommitProperties) -> None:
         """One commit through the handle that was looked at."""

@@ -19,6 +19,25 @@ def owner_number(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8], "big") >> 1
 
 
+def lineage_name(uid: str) -> str:
+    """The id under which a claim, and a roll back, keep the lineage that they were made for."""
+    return f"lineage:{uid}"
+
+
+def rolled_back_name(uid: str) -> str:
+    """The id under which a roll back keeps the lineage that it was made for: epochs of older ones may be gone."""
+    return f"rolled_back:{uid}"
+
+
+def is_of(uid: str, application: str) -> bool:
+    """Whether an application id is one of those that the commits of a sink carry."""
+    return application.startswith(f"spark_ext:{uid}:") or application in {
+        f"fence:{uid}",
+        f"owner:{uid}",
+        lineage_name(uid),
+    }
+
+
 def newest_epoch(epoch: Epoch) -> Transaction:
     """The newest epoch of a sink in a lineage, whatever its query."""
     return Transaction(_newest_name(epoch.sink, epoch.lineage), _query_number(epoch.query_id) << 32 | epoch.number)

@@ -110,6 +110,9 @@ class Claim:
     """The newest epoch of this query that is known to be in the target; None: none is known to be."""
     starts: frozenset[int] | None = None
     """Random numbers of the earlier starts that this state remembers; None: not known."""
+    restoring: bool = False
+    """Whether `roll_back` follows, which may need files that look like what older incarnations have left: none is
+    deleted yet."""
 
     def known(self, epochs: Mapping[str, int]) -> dict[str, int]:
         """Per query id, the newest epoch of this sink in this lineage.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,32 @@ class Driver:
 
     def run(self, epoch: int, values: Iterable[Mapping[str, Any]]) -> CommitOutcome:
         return self.commit(epoch, self.write(epoch, values))
+
+
+@dataclass
+class Start(Driver):
+    """A driver of a start that has a random number."""
+
+    lineage: int = 0
+
+    @property
+    def start(self) -> int:
+        return 70 + self.incarnation
+
+    def epoch(self, number: int, previous: int | None = None) -> Epoch:
+        mine = (self.uid, self.lineage, self.query_id, number, self.incarnation)
+        return Epoch(*mine, start=self.start, previous=previous)
+
+    def begin(self, previous: int | None = None) -> None:
+        sink = self.sink()
+        sink.validate(self.schema)
+        mine = Claim(self.uid, "job", self.job_id, self.incarnation, self.lineage, start=self.start)
+        sink.claim(replace(mine, query_id=self.query_id, planned=9, previous=previous))
+
+    def put(self, number: int, previous: int | None = None) -> CommitOutcome:
+        files = self.write(number, numbered(number, number + 1))
+        assert files is not None
+        return self.sink().commit(NUMBERS, self.epoch(number, previous), [files])
 
 
 def table(path: Path | str) -> pa.Table:

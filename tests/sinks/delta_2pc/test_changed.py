@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,34 +15,8 @@ from spark_ext.delta import sink_table
 from spark_ext.delta.restored import HISTORY
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint
-from spark_ext.model.commits import Claim, CommitOutcome, Epoch
-from tests.sinks.delta_2pc.delta_kit import NUMBERS, Driver, ids, numbered
-
-
-@dataclass
-class Start(Driver):
-    """A driver of a start that has a random number."""
-
-    lineage: int = 0
-
-    @property
-    def start(self) -> int:
-        return 70 + self.incarnation
-
-    def epoch(self, number: int, previous: int | None = None) -> Epoch:
-        mine = (self.uid, self.lineage, self.query_id, number, self.incarnation)
-        return Epoch(*mine, start=self.start, previous=previous)
-
-    def begin(self, previous: int | None = None) -> None:
-        sink = self.sink()
-        sink.validate(self.schema)
-        mine = Claim(self.uid, "job", self.job_id, self.incarnation, self.lineage, start=self.start)
-        sink.claim(replace(mine, query_id=self.query_id, planned=9, previous=previous))
-
-    def put(self, number: int, previous: int | None = None) -> CommitOutcome:
-        files = self.write(number, numbered(number, number + 1))
-        assert files is not None
-        return self.sink().commit(NUMBERS, self.epoch(number, previous), [files])
+from spark_ext.model.commits import CommitOutcome
+from tests.sinks.delta_2pc.delta_kit import Driver, Start, ids, numbered
 
 
 def begun(path: Path, *numbers: int) -> Start:

@@ -1,0 +1,75 @@
+"""Whether the rows of a sink fit a Delta table: its columns, its partitions and the features that it demands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.delta.features import TableFacts, demands, refuse
+from spark_ext.errors import ConfigurationError
+from spark_ext.schemas import parquet_types
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql.types import StructType
+
+
+def facts_of(table: DeltaTable) -> TableFacts:
+    """What the log says of the table."""
+    protocol = table.protocol()
+    return TableFacts(
+        protocol.min_writer_version,
+        frozenset(protocol.writer_features or ()),
+        table.metadata().configuration,
+        parquet_types.from_delta(table.schema().to_json()),
+    )
+
+
+def check_fit(
+    table: DeltaTable, schema: StructType, *, partition_by: Sequence[str], merge_schema: bool, who: str, uri: str
+) -> tuple[Any, ...]:
+    """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
+
+    Args:
+        table: as it is now.
+        schema: of the rows.
+        partition_by: the partition columns that the sink expects.
+        merge_schema: whether columns that the table lacks are added to it.
+        who: the sink, for messages.
+        uri: of the table, for messages.
+
+    Returns:
+        The columns to add.
+
+    Raises:
+        UnsupportedTableError: names the features.
+        ConfigurationError: names the column, the expected and the given type.
+    """
+    facts = facts_of(table)
+    refuse(demands(facts), who, uri)
+    found = list(table.metadata().partition_columns)
+    if found != list(partition_by):
+        raise ConfigurationError(
+            f"the table is partitioned by ({', '.join(found)}), the option 'partition_by' says "
+            f"({', '.join(partition_by)})",
+            operator=who,
+            kept="the table is unchanged",
+            do=f'set .option("partition_by", "{",".join(found)}"), or write to another table',
+        )
+    fit = parquet_types.fit(schema, facts.schema)
+    misfit = fit.misfit
+    if fit.new and not merge_schema:
+        first = fit.new[0]
+        misfit = f"column '{first.name}' ({first.dataType.simpleString()}) is not in the table"
+    if misfit:
+        raise ConfigurationError(
+            misfit,
+            operator=who,
+            kept="the table is unchanged",
+            do='add .option("merge_schema", "true") to add new columns, or drop them in the query'
+            if fit.new
+            else "change the query to match the table (cast, rename), or write to another table",
+        )
+    if any(field.dataType.typeName() == "timestamp_ntz" for field in fit.new):
+        refuse(() if "timestampNtz" in facts.writer_features else ("timestampNtz for a new column",), who, uri)
+    return fit.new

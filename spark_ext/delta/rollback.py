@@ -1,0 +1,212 @@
+"""Roll back of a sink's table to where it was after an epoch, in one fenced commit. Idempotent.
+
+The commit is a RESTORE of the version that the position names, by delta-rs. It is refused as soon as any commit has
+come in between, and it carries the fence and the lineage, so a newer incarnation's claim makes it fail. What comes back
+is the version as it was: its files (those that were compacted since, instead of the compacted ones), its columns and
+its table properties. Numbers under application ids stay, so the epochs that are taken away still count as committed in
+their own lineage; a restored job commits in a new one.
+
+Whether there is anything to take away is found in the log: what the newest version holds and that of the position does
+not, following earlier roll backs. So a repeated roll back finds nothing, and one may lead to a version that an earlier
+one had taken away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable, Transaction
+
+from spark_ext.delta.entries import Entries, Entry
+from spark_ext.delta.failures import FAILURES
+from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties
+from spark_ext.delta.positions import before_all, difference, position_after
+from spark_ext.delta.restored import CLAIM, SINK
+from spark_ext.delta.transactions import lineage_name, rolled_back_name
+from spark_ext.errors import StateError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.commits import Claim, Epoch, not_the_target
+
+if TYPE_CHECKING:
+    from spark_ext.delta.sink_table import Target
+
+_KEPT = "the table is unchanged"
+
+
+@dataclass(frozen=True)
+class RollBack:
+    """The positions of one sink in its table, and the way back to them."""
+
+    target: Target
+
+    def position(self, epoch: Epoch) -> dict[str, Any] | None:
+        """Where the table is, or was, after an epoch of the sink.
+
+        Returns:
+            The version and the table's id; None when there is no table.
+
+        Raises:
+            StateError: the log does not reach back far enough.
+            StorageError: it cannot be read.
+        """
+        table = self.target.load()
+        if table is None:
+            return None
+        last, version = table.transaction_version(epoch.application), table.version()
+        if last is not None or table.transaction_version(f"fence:{self.target.uid}") is not None:
+            version = position_after(self._entries(), version, epoch, last)
+        return {"version": version, "table": str(table.metadata().id)}
+
+    def check(self, claim: Claim, position: Any) -> None:
+        """Refuse what `apply` would refuse; nothing is changed.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the table.
+            ConfigurationError: the table's epochs of this uid belong to another job.
+            StateError: the table cannot be put back; says why.
+            StorageError: the log cannot be read.
+        """
+
+        def attempt(log: FencedLog, table: DeltaTable | None) -> bool:
+            self._version(table, position)
+            return True
+
+        self.target.settle_claimed(claim, attempt, "checking the roll back")
+
+    def apply(self, claim: Claim, position: Any) -> bool:
+        """Take away what the sink has committed after the position.
+
+        Returns:
+            Whether there was anything to take away; otherwise nothing was committed.
+
+        Raises:
+            FencedError: a newer incarnation has claimed the table; nothing was changed.
+            ConfigurationError: the table's epochs of this uid belong to another job.
+            StateError: the table cannot be put back, or is not the one that was claimed; nothing was changed.
+            StorageError: the log cannot be read or written.
+        """
+        fence = self.target.fence(claim.mark)
+
+        def attempt(log: FencedLog, table: DeltaTable | None) -> bool:
+            version = self._version(table, position)
+            if table is None or version is None:
+                return False
+            if fence and not fence.holds(log.held):
+                raise not_the_target(f"it does not hold the claim of incarnation {claim.incarnation}", self.target.who)
+            reach(FailPoint.DELTA_BEFORE_ROLLBACK)
+            carried = (
+                *(fence.transactions if fence else ()),
+                Transaction(lineage_name(claim.sink), claim.lineage),
+                Transaction(rolled_back_name(claim.sink), claim.lineage),
+            )
+            table.restore(
+                version,
+                commit_properties=properties(carried, passes=0, info=_info(claim, version)),
+                post_commithook_properties=NO_HOOKS,
+            )
+            reach(FailPoint.DELTA_ROLLED_BACK)
+            return True
+
+        return self.target.settle_claimed(claim, attempt, f"rolling back by incarnation {claim.incarnation}")
+
+    def _entries(self) -> Entries:
+        return Entries(self.target.location, self.target.uid, self.target.who)
+
+    def _version(self, table: DeltaTable | None, position: Any) -> int | None:
+        """The version to go back to; None when the sink has committed nothing that would have to go.
+
+        Raises:
+            StateError: the table cannot be put back.
+        """
+        entries = self._entries()
+        if table is None:
+            if position is None:
+                return None
+            raise self._refused("there is no table", "put it back from a backup, and restore the savepoint again")
+        wanted = before_all(entries, table.version()) if position is None else self._wanted(table, position)
+        if wanted is None:
+            return None
+        changes = difference(entries, table.version(), wanted)
+        if not changes.is_own:
+            return None
+        if changes.foreign is not None:
+            raise self._changed_by_others(changes.foreign, wanted)
+        if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+            raise self._refused(
+                "its property delta.appendOnly forbids that rows are taken away",
+                "set delta.appendOnly to false, and restore the savepoint again",
+            )
+        self._check_files(table, wanted)
+        return wanted
+
+    def _wanted(self, table: DeltaTable, position: Any) -> int:
+        version, name = position.get("version"), position.get("table")
+        found = str(table.metadata().id)
+        if name != found:
+            raise self._refused(
+                f"it is not the table of the savepoint: its id is {found}, and that one's was {name}",
+                "put the table of the savepoint back from a backup, and restore the savepoint again",
+            )
+        if version > table.version():
+            raise self._refused(
+                f"the savepoint knows version {version} of it, and the newest one is {table.version()}: it was put "
+                "back from a backup",
+                "restore a savepoint that is as old as the backup, or put a newer backup back",
+            )
+        return int(version)
+
+    def _check_files(self, table: DeltaTable, version: int) -> None:
+        """Refuse a version of which files are gone; those that the table still has are taken to be there."""
+        target = self.target
+        try:
+            past = DeltaTable(target.location.uri, version=version, storage_options=target.location.options)
+            missing = _paths(past) - _paths(table)
+            if missing:
+                # Names are drawn at random, and folders are spelled differently by each library.
+                there = {path.rpartition("/")[2] for path in target.location.files()}
+                missing = {name for name in missing if not {name, unquote(name)} & there}
+        except FAILURES as problem:
+            raise self._refused(
+                f"version {version} of it cannot be loaded: {problem}",
+                "if its log or files were cleaned up, restore a newer savepoint",
+            ) from problem
+        if missing:
+            raise self._refused(
+                f"{len(missing)} files of version {version} of it are missing: they were vacuumed",
+                "put them back from a backup, or restore a newer savepoint; for later ones, vacuum with a retention "
+                "that is longer than savepoints are kept",
+            )
+
+    def _changed_by_others(self, entry: Entry, version: int) -> StateError:
+        return self._refused(
+            f"another writer has changed its rows since version {version}, in version {entry.version} "
+            f"({entry.operation}), and a roll back would undo that, too",
+            f"if the other rows may go as well, RESTORE the table to version {version} yourself, and restore the "
+            "savepoint again; otherwise restore the savepoint with another table as the target",
+        )
+
+    def _refused(self, what: str, do: str) -> StateError:
+        return StateError(f"the table cannot be rolled back: {what}", operator=self.target.who, kept=_KEPT, do=do)
+
+
+def _paths(table: DeltaTable) -> set[str]:
+    """Names of the files that a version consists of."""
+    import pyarrow as pa
+
+    paths = pa.table(table.get_add_actions().select(["path"])).column("path").to_pylist()
+    return {path.rpartition("/")[2] for path in paths}
+
+
+def _info(claim: Claim, version: int) -> Mapping[str, Any]:
+    """What the table's history shows of it, beside the version."""
+    return {
+        SINK: claim.sink,
+        CLAIM: f"roll back of {claim.sink} to version {version}, incarnation {claim.incarnation}",
+        "userMetadata": json.dumps(
+            {"sink": claim.sink, "incarnation": claim.incarnation, "lineage": claim.lineage, "version": version}
+        ),
+    }
