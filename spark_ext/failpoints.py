@@ -100,6 +100,10 @@ class FailPoint(str, Enum):
     EXCHANGE_RELEASED = "exchange.released"
     EXCHANGE_BEFORE_DELETING = "exchange.before_deleting"
     EXCHANGE_DELETED = "exchange.deleted"
+    EXCHANGE_BEFORE_PIN = "exchange.before_pin"
+    EXCHANGE_PINNED = "exchange.pinned"
+    EXCHANGE_BEFORE_PUT_BACK = "exchange.before_put_back"
+    EXCHANGE_PUT_BACK = "exchange.put_back"
 
     # files_2pc
     FILES_BEFORE_CLAIM = "files.before_claim"

@@ -17,6 +17,8 @@ Required of a kind:
 - An entry is durable, whole and visible to every reader when `append` returns, or not there at all.
 - `append` writes an entry only directly after the state from which it was decided (compare-and-swap): what `decide`
   saw still holds at the moment of the write, however long the process was frozen in between.
+- This holds also where another exchange was put into the place of this one meanwhile (see `pinned.py`): what a process
+  writes from what it saw of the former is not an entry of the latter, and `append` decides again.
 - What `write` has stored is not read before an entry names it, and what no entry names may be deleted by `sweep` only
   after a claim.
 - `delete_released` passes `FailPoint.EXCHANGE_BEFORE_DELETING` before each of its steps.
@@ -114,6 +116,23 @@ class ExchangeLog(ABC):
         Raises:
             CommitError: other writers were faster in every attempt.
             OSError, StorageError: it cannot be written; whether the entry is there shows the next look.
+        """
+
+    @abstractmethod
+    def seed(self, state: LogState, entries: Mapping[int, Entry], writer: str) -> None:
+        """Write the log of an exchange that has no entries yet: it begins with these, and continues after the last.
+
+        Used to put an exchange back. Numbers below the last one that are not given do not exist; the state says that
+        they are released or abandoned. Repeated, also after a crash, it completes what is missing.
+
+        Args:
+            state: after the last of the entries.
+            entries: by number.
+            writer: as in `append`.
+
+        Raises:
+            StateError: the log has other entries.
+            OSError, StorageError: it cannot be written; the log has all of the entries, or cannot be looked at.
         """
 
 

@@ -296,6 +296,16 @@ class LogState:
         )
 
 
+def not_empty(number: int, who: str) -> StateError:
+    """The error for a log that was to begin with given entries, and has others."""
+    return StateError(
+        f"the exchange has entries of its own, such as entry {number}, and cannot begin with those of a savepoint",
+        operator=who,
+        kept="the exchange is unchanged; nothing was put back",
+        do="put it back into a folder that does not exist",
+    )
+
+
 def total_of(segments: Sequence[Segment], partitions: int) -> tuple[int, ...]:
     """Rows per partition in some segments."""
     rows = [0] * partitions

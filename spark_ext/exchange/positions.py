@@ -187,7 +187,7 @@ def pieces(at: At, partition: int, start: Sequence[int], end: Sequence[int], who
     """What a task reads of one partition, in order.
 
     A range that a planner has made ends beyond each cut whose abandoned entries it contains, so the entries of the
-    range alone say which of them are abandoned.
+    range alone say which of them are abandoned. Those need not exist: see `inflight.py`.
 
     Args:
         at: the entries.
@@ -200,15 +200,17 @@ def pieces(at: At, partition: int, start: Sequence[int], end: Sequence[int], who
         OffsetError: an entry in between is not there: it was released, or the log is damaged.
     """
     (first, row), (last, upto) = start, end
-    entries = {number: _entry(at, number, who) for number in range(first, last + (upto > 0))}
-    abandoned: set[int] = set()
-    for number, entry in entries.items():
-        if entry.after is not None:
-            abandoned.update(range(max(first, entry.after + 1), number))
-    for number, entry in entries.items():
-        if number not in abandoned and entry.rows:
-            begin = row if number == first else 0
-            yield from _of_entry(entry, partition, begin, upto if number == last else entry.rows[partition])
+    visible: list[tuple[int, Entry]] = []
+    # From the end, because a cut is behind what it abandons.
+    number = last if upto > 0 else last - 1
+    while number >= first:
+        entry = _entry(at, number, who)
+        if entry.rows:
+            visible.append((number, entry))
+        number = number - 1 if entry.after is None else entry.after
+    for number, entry in reversed(visible):
+        begin = row if number == first else 0
+        yield from _of_entry(entry, partition, begin, upto if number == last else entry.rows[partition])
 
 
 def _entry(at: At, number: int, who: str) -> Entry:

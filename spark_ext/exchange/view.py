@@ -26,6 +26,7 @@ class ExchangeView:
         self._about: Descriptor | None = None
         self._state = LogState()
         self._next = -1
+        self._begun = 0
         self._brought: dict[str, tuple[list[int], list[int]]] = {}
         """By application, epochs and the numbers of their entries, both ascending."""
 
@@ -61,16 +62,20 @@ class ExchangeView:
             return False
         log = self.master.log
         self._state = log.look()
-        for number in range(max(self._next, self._state.released), self._state.last + 1):
-            entry = log.entry(number)
-            if entry is None:
+        number = max(self._next, self._state.released)
+        while number <= self._state.last:
+            cut = self._state.cut_over(number)
+            if cut is not None:
+                # What it abandons need not exist.
+                self._abandon(cut.after)
+                self._begun, number = cut.number + 1, cut.number + 1
                 continue
-            if entry.after is not None:
-                self._abandon(entry.after)
-            if entry.kind is EntryKind.EPOCH:
+            entry = log.entry(number)
+            if entry is not None and entry.kind is EntryKind.EPOCH:
                 epochs, numbers = self._brought.setdefault(entry.application, ([], []))
                 epochs.append(entry.epoch)
                 numbers.append(number)
+            number += 1
         self._next = self._state.last + 1
         return True
 
@@ -83,9 +88,14 @@ class ExchangeView:
         """How many entries belong to the epochs of a producer up to this one; the seal is not among them."""
         epochs, numbers = self._brought.get(application, ([], []))
         place = bisect_right(epochs, epoch)
+        brought = numbers[place - 1] + 1 if place else 0
+        if epoch < 0:
+            return brought
         # What is released lies before a cut that was taken from looks as old as these at most, so it belongs to any
-        # epoch that a cut can still contain.
-        return max(numbers[place - 1] + 1 if place else 0, self._state.released if epoch >= 0 else 0)
+        # epoch that a cut can still contain. So does what was there when the producer's lineage began: after a restore,
+        # the rows of an older one that consumers have still to read.
+        begun = 0 if numbers and numbers[0] < self._begun else self._begun
+        return max(brought, begun, self._state.released)
 
     def rows_between(self, begin: Front, end: int) -> int | None:
         """Visible rows from a position to the entry before `end`; None when they are not known any more.

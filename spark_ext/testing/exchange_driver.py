@@ -64,12 +64,20 @@ class Producer:
         start: its random number.
         lineage: of its query.
         partitions: of the exchange, if this start makes it.
+        job_id: of the job.
     """
 
     def __init__(
-        self, place: Place, incarnation: int = 1, *, start: int = 0, lineage: int = 0, partitions: int = 3
+        self,
+        place: Place,
+        incarnation: int = 1,
+        *,
+        start: int = 0,
+        lineage: int = 0,
+        partitions: int = 3,
+        job_id: str = "job-1",
     ) -> None:
-        self.place, self.partitions = place, partitions
+        self.place, self.partitions, self.job_id = place, partitions, job_id
         self.parts = place.parts()
         self.mark = FenceMark(incarnation, start or incarnation * 1000)
         self.lineage = lineage
@@ -77,9 +85,9 @@ class Producer:
     def claim(self) -> Producer:
         """Take the exchange over, as the sink does at the start of a job."""
         mark, master = self.mark, self.parts.master
-        claim = Claim("flights", "job", "job-1", mark.incarnation, self.lineage, start=mark.start, query_id="q")
+        claim = Claim("flights", "job", self.job_id, mark.incarnation, self.lineage, start=mark.start, query_id="q")
         decisions.refuse_claim(master.log.look(), claim, WHO)
-        master.register(self.place.descriptor(self.partitions))
+        master.register(self.place.descriptor(self.partitions, job_id=self.job_id))
         master.log.append(lambda state: decisions.claim_entry(state, claim, WHO, 1), str(mark.incarnation))
         master.sweep(mark.incarnation)
         master.delete_released()

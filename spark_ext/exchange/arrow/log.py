@@ -15,6 +15,10 @@ at a process's place is there, no later entry has been deleted. Two things depen
 - A writer that was frozen between its look and its write may create a file under a number that was used and deleted.
   It finds the file at its place gone, sees by the log that the number is released, takes its file away, and decides
   again. A reader that has seen such a file finds its own place gone as well.
+
+The log of an exchange that was put back has numbers without files, up to its cut. Nobody reads there: all begin at the
+state that is stored at the cut. A writer that was frozen while the folder was replaced may create a file under such a
+number; it finds the number abandoned, leaves the file where nobody looks for it, and decides again.
 """
 
 from __future__ import annotations
@@ -23,13 +27,14 @@ import os
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from spark_ext.datafiles.exclusive import put_if_absent, replace, writer_of
 from spark_ext.errors import CommitError, StateError
 from spark_ext.exchange.contract import Decide, ExchangeLog
-from spark_ext.exchange.entries import Entry, LogState
+from spark_ext.exchange.entries import Entry, LogState, not_empty
 
 SPAN: Final = 100
 """A state is stored after each so many entries."""
@@ -102,9 +107,7 @@ class ArrowLog(ExchangeLog):
                 file = _which(self._file(number))
                 if self._in_place() and state.last >= 0:
                     self._advance(entry, file)
-                elif not self._counts(number):
-                    # The number was used before and what it stood for is deleted, or the folder is another one.
-                    self._file(number).unlink(missing_ok=True)
+                elif not self._counts(number, entry):
                     self._opened = False
                     continue
                 if (number + 1) % self._span == 0:
@@ -117,13 +120,47 @@ class ArrowLog(ExchangeLog):
             do="find out what else writes to this exchange: it has one producer",
         )
 
-    def _counts(self, number: int) -> bool:
-        """Whether the file that this writer has just created is an entry of the log."""
-        if number and not self._states() and self.numbers() == [number]:
-            return False  # of a log that was deleted in between
-        self._open()
-        state = self.look()
-        return state.released <= number <= state.last
+    def _counts(self, number: int, entry: Entry) -> bool:
+        """Whether the entry for which this writer has just created a file is in the log; else the file does not stay.
+
+        The folder may be another one by now, with an entry of its own under this number.
+        """
+        alone = number > 0 and not self._states() and self.numbers() == [number]  # the log was deleted in between
+        if not alone:
+            self._open()
+            state = self.look()
+            if state.released <= number <= state.last:
+                # Without this entry the number is another entry's. One that is abandoned may be an entry all the same,
+                # which was written in time; without its file nobody who stands before it would come any further.
+                found = self._read(number)
+                return state.passes_over(number) is None and found is not None and found[0] == entry
+        found = self._read(number)
+        if found is not None and found[0] == entry:
+            self._file(number).unlink(missing_ok=True)
+        return False
+
+    def seed(self, state: LogState, entries: Mapping[int, Entry], writer: str) -> None:
+        """See `ExchangeLog.seed`.
+
+        The state is there before the entries, so that those of an unfinished attempt are not taken for a log, and the
+        last entry comes last, because only with it the state is used.
+        """
+        with self._one:
+            last, there, states = max(entries), self.numbers(), self._states()
+            done = bool((there and there[-1] >= last) or (states and states[-1] > last))
+            for number in there if not done else [last] if last in there else []:
+                if number not in entries or self._entry_at(number) != entries[number]:
+                    raise not_empty(number, self._who)
+            self._opened = False
+            if done:
+                return
+            replace(self._folder / f"state-{last:020}.json", state.to_json(), writer)
+            for number in sorted(entries):
+                put_if_absent(self._file(number), entries[number].to_json(), writer)
+
+    def _entry_at(self, number: int) -> Entry | None:
+        found = self._read(number)
+        return None if found is None else found[0]
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
@@ -183,7 +220,12 @@ class ArrowLog(ExchangeLog):
         self._keep(self._state.last, entry)
 
     def _open(self) -> None:
-        """Begin at the newest stored state whose entry is there; without one, at the first entry."""
+        """Begin at the newest stored state whose entry is there; without one, at the first entry.
+
+        Raises:
+            StateError: the first entries are not there, or later ones are missing. Without a state the entries of a log
+                that was put back look so, because it has a gap, and those of one that is being put back.
+        """
         self._kept.clear()
         states, problem = self._states(), None
         while True:
@@ -200,17 +242,20 @@ class ArrowLog(ExchangeLog):
                 if file is not None:
                     self._state, self._at, self._opened = state, file, True
                     return
-            before, states = states, self._states()
+            found, before = self.numbers(), states
+            states = self._states()
             if states == before:
                 break
-        found = self.numbers()
-        if found[:1] > [0] or (states and not found):
+        newest = found[-1] if found else -1
+        # The folder may have been listed while entries were added.
+        missing = [number for number in set(range(newest)).difference(found) if not self._file(number).exists()]
+        if missing or (states and states[-1] > newest):
             raise problem or self._missing()
         self._state, self._at, self._opened = LogState(), None, True
 
     def _missing(self) -> StateError:
         return StateError(
-            "old entries were released, and no state of the log is there to begin from",
+            "the first entries are not there, and no state of the log is there to begin from",
             operator=self._who,
             kept="nothing was read or written",
             do="restore the exchange's folder from a backup; files in it must not be deleted by hand",

@@ -9,7 +9,8 @@ An entry is written only as the version after the one that was looked at (`passe
 between. Old log files are deleted, which leaves two things to care about. A process that has not looked for `STALE`
 seconds, or that does not find the last file it has read, opens the log anew. And a writer that was frozen during its
 write may create a file under a number that was used and deleted, which no reader looks at: after a write that took long
-it opens the log anew, and decides again unless its entry is there.
+it opens the log anew, and decides again unless its entry is there. So does one that finds another table in the place of
+the one it has looked at; `versions.py` says why that table is not damaged by what it has written.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ from spark_ext.exchange.delta.table import (
     read_commit,
     rows_schema,
 )
-from spark_ext.exchange.entries import Entry, EntryKind, LogState
+from spark_ext.exchange.delta.versions import begin_at, first_version
+from spark_ext.exchange.entries import Entry, EntryKind, LogState, not_empty
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from deltalake import DeltaTable
 
@@ -121,6 +123,10 @@ class DeltaLog(ExchangeLog):
         monotonic, wall = self._looked
         if max(time.monotonic() - monotonic, time.time() - wall) > self._stale:
             return True
+        return self._replaced()
+
+    def _replaced(self) -> bool:
+        """Whether the file of the version that was read last is gone, or another one."""
         return self.table.folder is not None and self.table.file_of(self._version) != self._file
 
     def _open(self) -> None:
@@ -165,8 +171,9 @@ class DeltaLog(ExchangeLog):
             if commit is None:
                 break
             files, described = read_commit(commit, self._who)
-            if described:
-                self._open()
+            bodies = [file.entry for file in files if file.body is not None]
+            if described or (bodies and bodies != [self._state.last + 1] and self._state.last < 0):
+                self._open()  # it was described anew, or put back
                 return
             for file in files:
                 if file.body is not None:
@@ -237,6 +244,19 @@ class DeltaLog(ExchangeLog):
         state = None
         if entry.kind is EntryKind.RELEASE or (number + 1) % SPAN == 0:
             state = self._state.after(entry).to_json()
+        actions, marker = self._actions(table, number, entry, state, writer)
+        try:
+            write_files(table, actions, properties(passes=0), partition_by=PARTITION_BY)
+        except CommitFailedError:
+            if marker is not None:
+                with contextlib.suppress(OSError):  # what stays is swept
+                    self._location.delete(marker)
+            raise
+
+    def _actions(
+        self, table: DeltaTable, number: int, entry: Entry, state: str | None, writer: str
+    ) -> tuple[list[AddAction], str | None]:
+        """What a commit adds for an entry, and the file that stands for one without rows."""
         files = [(f"data/{one.name}", one.bytes, sum(run.rows for run in one.runs)) for one in entry.segments]
         marker = None
         if not files:
@@ -252,23 +272,47 @@ class DeltaLog(ExchangeLog):
                 STATE: state if place == 0 else None,
             }
             actions.append(AddAction(path, size, values, now, True, json.dumps({"numRecords": rows})))
-        try:
-            write_files(table, actions, properties(passes=0), partition_by=PARTITION_BY)
-        except CommitFailedError:
-            if marker is not None:
-                with contextlib.suppress(OSError):  # what stays is swept
-                    self._location.delete(marker)
-            raise
+        return actions, marker
 
     def _written(self, table: DeltaTable, entry: Entry, began: tuple[float, float]) -> tuple[LogState] | None:
         number, body = self._state.last + 1, entry.to_json()
-        if max(time.monotonic() - began[0], time.time() - began[1]) > self._stale:
+        if max(time.monotonic() - began[0], time.time() - began[1]) > self._stale or self._replaced():
             self._open()
-            return (self._state,) if self._bodies.get(number) == body else None
+            own = self._bodies.get(number) == body and self._state.passes_over(number) is None
+            return (self._state,) if own else None
         self._take(number, body)
         self._version = table.version() + 1
         self._file = self.table.file_of(self._version)
         return (self._state,)
+
+    def seed(self, state: LogState, entries: Mapping[int, Entry], writer: str) -> None:
+        """See `ExchangeLog.seed`; one commit."""
+        last = max(entries)
+
+        def attempt(table: DeltaTable | None) -> bool:
+            if table is None:
+                raise TableNotFoundError(f"there is no exchange at {self._location.uri}")
+            self._forget()
+            self._load(table)
+            if self._state.last >= 0:
+                if self._state.last < last or self.entry(last) not in (None, entries[last]):
+                    raise not_empty(self._state.last, self._who)
+                return True
+            actions: list[AddAction] = []
+            for number in sorted(entries):
+                stored = state.to_json() if number == last else None
+                actions += self._actions(table, number, entries[number], stored, writer)[0]
+            write_files(table, actions, properties(passes=0), partition_by=PARTITION_BY)
+            return True
+
+        with self.table.lock:
+            self.table.settle(attempt, "writing the first entries")
+            self.table.reopen()
+            if self.table.folder is not None and self.table.handle is not None:
+                with guarded(self.table.errors, "numbering the versions"):
+                    begin_at(self.table.folder, self.table.handle, first_version(last))
+                self.table.reopen()
+            self._forget()
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 

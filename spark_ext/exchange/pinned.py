@@ -1,0 +1,242 @@
+"""What is in flight in an exchange at a savepoint, kept in a folder of it; and an exchange that is made from that.
+
+exchange.json   the description of the exchange
+log.json        the entries in flight, and the state of the log after them; see `inflight.py`
+data/           the segments that these entries name
+
+Segments are linked where that is possible, so a savepoint costs neither time nor space, and keeps its rows when the
+exchange releases them. An exchange that is put back has the id of the one that it was, because consumers' positions
+name it, in another job as well.
+
+Whoever puts an exchange back in the place of another one first appends a claim to the log of that one, which keeps
+older drivers out, then puts this one back into a folder beside it, and exchanges the folders. A driver that was frozen
+through all this writes nothing into the new log, provided that `number` is greater than any entry of the old one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.datafiles import exclusive
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.datafiles.location import Location
+from spark_ext.errors import StateError
+from spark_ext.exchange.descriptor import Descriptor
+from spark_ext.exchange.inflight import InFlightLog, in_flight, is_abandoned
+from spark_ext.exchange.kinds import parts
+from spark_ext.failpoints import FailPoint, reach
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spark_ext.exchange.contract import ExchangeMaster
+    from spark_ext.exchange.entries import Entry, LogState
+
+ABOUT: Final = "exchange.json"
+LOG: Final = "log.json"
+UNFINISHED: Final = ".being-put-back"
+"""A file in the folder of an exchange while it is put back there: until it is gone, the folder may be emptied."""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """The contents of such a folder."""
+
+    about: Descriptor
+    log: InFlightLog
+
+
+def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -> Pinned:
+    """Keep what is in flight at a cut of the job. The exchange may be written, read and released meanwhile.
+
+    Args:
+        master: of the exchange.
+        place: its folder, a path or URI.
+        first: the least entry that some consumer has not read in full at the cut.
+        end: the number after the last entry that belongs to the producer's part of the cut; not less than the entry of
+            any consumer's position.
+        folder: where it is kept, a path or URI; what an earlier attempt has left there is replaced.
+
+    Raises:
+        FileNotFoundError: an entry or its rows are not there any more, as when they were released meanwhile: the cut is
+            too old, and there is a newer one.
+        ValueError: there is no such entry.
+        StateError: the exchange is damaged.
+        OSError, StorageError: something cannot be read or written.
+    """
+    reach(FailPoint.EXCHANGE_BEFORE_PIN)
+    about = master.describe()
+    if about is None:
+        raise FileNotFoundError(f"there is no exchange at {place}")
+    state = master.log.look()
+    if not 0 <= first <= end <= state.last + 1:
+        raise ValueError(f"{about.who} has entries up to {state.last}, and those from {first} to {end - 1} are wanted")
+    if not state.released_rows:
+        # What is released was abandoned or had no rows, so nobody misses it.
+        first = min(max(first, state.released), end)
+    log = in_flight(about.id, state, _entries(master, state, first, end, about.who), first, end)
+    for segment in log.segments:
+        put_copy(_below(place, "data", segment.name), _below(folder, "data", segment.name))
+    _put(folder, ABOUT, about.to_json())
+    _put(folder, LOG, log.to_json())
+    reach(FailPoint.EXCHANGE_PINNED)
+    return Pinned(about, log)
+
+
+def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who: str) -> dict[int, Entry]:
+    if is_abandoned(state, end):
+        raise FileNotFoundError(f"entries of {who} before entry {end} were abandoned since the cut of the job")
+    found = {}
+    for number in range(max(first, state.released) if not state.released_rows else first, state.last + 1):
+        entry = master.log.entry(number) if number >= state.released else None
+        if entry is not None:
+            found[number] = entry
+        elif state.passes_over(number) is None or number < state.released:
+            raise FileNotFoundError(
+                f"entry {number} of {who} is not there any more: it was released since the cut of the job"
+            )
+    return found
+
+
+def read_pinned(folder: str, who: str) -> Pinned:
+    """What is kept in a folder.
+
+    Args:
+        folder: a path or URI.
+        who: the exchange, for messages.
+
+    Raises:
+        StateError: a file or a segment is missing, damaged, of another exchange or of a newer release.
+        OSError: it cannot be read.
+    """
+    named = f"{who}, savepoint at {folder}"
+    about = Descriptor.from_json(_text(folder, ABOUT, named), named)
+    log = InFlightLog.from_json(_text(folder, LOG, named), named)
+    if log.exchange != about.id:
+        raise _not_whole(f"{LOG} and {ABOUT} are of two exchanges", named)
+    for segment in log.segments:
+        size = _size(folder, f"data/{segment.name}")
+        if size != segment.bytes:
+            found = "is missing" if size is None else f"has {size} bytes instead of {segment.bytes}"
+            raise _not_whole(f"the file of rows {segment.name} {found}", named)
+    return Pinned(about, log)
+
+
+def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str, who: str) -> None:
+    """Make an exchange from what is in flight. Repeated, also after a crash, it is made once.
+
+    Args:
+        folder: what `pin` has written, a path or URI.
+        target: the folder of the exchange, a path or URI: it does not exist, or has what an earlier attempt has left.
+        number: of the entry with which the producer's new lineage begins: greater than the last one in the log of any
+            exchange in whose place this one comes.
+        lineage: the new one.
+        job_id: of the job that gets it.
+        who: the exchange, for messages.
+
+    Raises:
+        StateError: what is kept is not whole, see `read_pinned`; or something else is in the target.
+        ConfigurationError: the kind of exchange cannot be in such a place.
+        ValueError: the number belongs to what is in flight.
+        OSError, StorageError: something cannot be read or written; repeat it.
+    """
+    reach(FailPoint.EXCHANGE_BEFORE_PUT_BACK)
+    pinned = read_pinned(folder, who)
+    state, entries = pinned.log.continued(number, lineage, time.time_ns() // 1_000_000)
+    wanted = replace(pinned.about, job_id=job_id)
+    if _is_there(wanted, target, number, lineage, who):
+        return
+    local = Location.of(target, {}).local
+    if local is not None:
+        _empty(local)
+    master = parts(wanted.kind, target, who).master
+    master.register(wanted)
+    for segment in pinned.log.segments:
+        put_copy(_below(folder, "data", segment.name), _below(target, "data", segment.name))
+    master.log.seed(state, entries, "0")
+    if local is not None:
+        (local / UNFINISHED).unlink(missing_ok=True)
+    reach(FailPoint.EXCHANGE_PUT_BACK)
+
+
+def _is_there(wanted: Descriptor, target: str, number: int, lineage: int, who: str) -> bool:
+    """Whether an earlier attempt has put the exchange back; what it has not finished may be replaced.
+
+    Raises:
+        StateError: something else is there, or the exchange is in use.
+    """
+    local = Location.of(target, {}).local
+    if local is not None and (not local.exists() or (local / UNFINISHED).exists()):
+        return False
+    master = parts(wanted.kind, target, who).master
+    about = master.describe()
+    if about is None:
+        if local is not None and any(local.iterdir()):
+            raise _in_the_way(f"the folder {target} is not empty", who)
+        return False
+    state = master.log.look()
+    if (about.id, about.job_id) != (wanted.id, wanted.job_id) or state.incarnation:
+        which = "is in use" if state.incarnation else "is another one"
+        raise _in_the_way(f"there is an exchange at {target} already, which {which}", who)
+    return (state.last, state.lineage) == (number, lineage)
+
+
+def _empty(folder: Path) -> None:
+    """Begin in an empty folder, which is marked as unfinished from the first moment on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / UNFINISHED).touch()
+    for item in folder.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item)
+        elif item.name != UNFINISHED:
+            item.unlink()
+
+
+def _below(folder: str, *names: str) -> str:
+    return "/".join((folder.rstrip("/"), *names))
+
+
+def _put(folder: str, name: str, text: str) -> None:
+    location = Location.of(folder, {})
+    if location.local is not None:
+        exclusive.replace(location.local / name, text, "0")
+        return
+    with location.create(name) as out:
+        out.write(text.encode())
+
+
+def _text(folder: str, name: str, who: str) -> str:
+    try:
+        with Location.of(folder, {}).open(name) as file:
+            content: bytes = file.read()
+            return content.decode("utf-8", "replace")
+    except FileNotFoundError:
+        raise _not_whole(f"{name} is missing", who) from None
+
+
+def _size(folder: str, name: str) -> int | None:
+    with suppress(FileNotFoundError), Location.of(folder, {}).open(name) as file:
+        return int(file.size())
+    return None
+
+
+def _in_the_way(what: str, who: str) -> StateError:
+    return StateError(
+        what,
+        operator=who,
+        kept="it is unchanged; nothing was put back",
+        do="put the exchange back into a folder that does not exist",
+    )
+
+
+def _not_whole(what: str, who: str) -> StateError:
+    return StateError(
+        f"the savepoint of the exchange is not whole: {what}",
+        operator=who,
+        kept="the savepoint is unchanged; nothing was put back",
+        do="restore the savepoint from a backup, or use another one; its files must not be changed by hand",
+    )
