@@ -25,6 +25,8 @@ class Together:
     """Whether all of them end there."""
     barrier: int = 0
     """The barrier of an aligned checkpoint that is there; the epoch ends with it. 0: there is none."""
+    rows: int = 0
+    """How many rows lie between."""
 
 
 class AlignedSource(ChannelSource):

@@ -169,7 +169,7 @@ class ExchangeSource(AlignedSource):
         # The log that was looked at may be that of an exchange which was made anew under this process.
         self._refuse_other(about.id, self._parts.master.describe())
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
-        return Together(ends, step.sealed, step.barrier or 0)
+        return Together(ends, step.sealed, step.barrier or 0, step.rows)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ class FailPoint(str, Enum):
     LEDGER_CONTROL_EVENTS = "ledger.control_events.after"
     LEDGER_BEFORE_EXECUTION_STATES = "ledger.execution_states.before"
     LEDGER_EXECUTION_STATES = "ledger.execution_states.after"
+    LEDGER_BEFORE_EXCHANGES = "ledger.exchanges.before"
+    LEDGER_EXCHANGES = "ledger.exchanges.after"
     LEDGER_BEFORE_INCIDENTS = "ledger.incidents.before"
     LEDGER_INCIDENTS = "ledger.incidents.after"
 
@@ -104,6 +106,26 @@ class FailPoint(str, Enum):
     EXCHANGE_PINNED = "exchange.pinned"
     EXCHANGE_BEFORE_PUT_BACK = "exchange.before_put_back"
     EXCHANGE_PUT_BACK = "exchange.put_back"
+
+    # savepoints, restores and rescales
+    SAVEPOINT_BEFORE_QUERY = "savepoint.before_query"
+    SAVEPOINT_PINNED = "savepoint.pinned"
+    SAVEPOINT_BEFORE_MANIFEST = "savepoint.before_manifest"
+    SAVEPOINT_SEALED = "savepoint.sealed"
+    CHECKPOINT_TRIGGERED = "checkpoint.triggered"
+    CHECKPOINT_CUT = "checkpoint.cut"
+    RESTORE_BEGUN = "restore.begun"
+    RESTORE_CLAIMED = "restore.claimed"
+    RESTORE_ROLLED_BACK = "restore.rolled_back"
+    RESTORE_MOVED_ASIDE = "restore.moved_aside"
+    RESTORE_EXCHANGES = "restore.exchanges"
+    RESTORE_STATES = "restore.states"
+    RESTORE_FLAGS = "restore.flags"
+    RESTORE_COMPLETE = "restore.complete"
+    RESCALE_COPIED = "rescale.copied"
+    RESCALE_REPARTITIONED = "rescale.repartitioned"
+    RESCALE_MOVED_ASIDE = "rescale.moved_aside"
+    RESCALE_COMPLETE = "rescale.complete"
 
     # files_2pc
     FILES_BEFORE_CLAIM = "files.before_claim"

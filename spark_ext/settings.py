@@ -21,6 +21,8 @@ class JobSettings(BaseModel):
 
     interval: Milliseconds = 0
     """Minimum time between the starts of two data epochs of a query; 0: none. The end of input never waits."""
+    target_epoch: Milliseconds | None = None
+    """How long an epoch is to take: sources adapt how many rows they read in one. None: as their limits have it."""
     checkpoint_interval: Milliseconds = 10_000
     """How often a consistent checkpoint of the job is recorded in the ledger."""
     checkpoint_timeout: Milliseconds = 600_000
@@ -29,6 +31,8 @@ class JobSettings(BaseModel):
     """How long an aligned checkpoint may take before it is completed as an unaligned one; None: it stays aligned."""
     tolerable_failed_checkpoints: int | None = Field(default=None, ge=0)
     """How many aligned checkpoints in a row may fail before the job fails; None: any number."""
+    retained_checkpoints: int = Field(default=0, ge=0)
+    """How many of the newest checkpoints of the whole job are kept so that it can be restored from them."""
     restart_attempts: int = Field(default=3, ge=0)
     """Maximum consecutive restarts of a query without a committed epoch."""
     restart_backoff: Milliseconds = 100

@@ -17,6 +17,7 @@ from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.offsets import Finished, Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
+from spark_ext.sources.runtime.pace import Pace
 from spark_ext.sources.runtime.planned import planned_sources
 from spark_ext.sources.runtime.stages import OneStage, stages_of
 from spark_ext.sources.runtime.throttle import Throttle
@@ -76,14 +77,18 @@ class _Budget:
 
     rows: int | None
     bytes: int | None
+    planned: int = 0
+    """Rows of the epoch so far."""
 
     def share(self, among: int) -> Limit:
         return Limit(_share(self.rows, among), _share(self.bytes, among))
 
     def spend(self, limit: Limit, rows: int | None, size: int | None) -> None:
         # A source that cannot count is assumed to have used its whole share.
+        used = (limit.rows or 0) if rows is None else rows
+        self.planned += used
         if self.rows is not None:
-            self.rows -= (limit.rows or 0) if rows is None else rows
+            self.rows -= used
         if self.bytes is not None:
             self.bytes -= (limit.bytes or 0) if size is None else size
 
@@ -130,6 +135,7 @@ class Planner:
         self._epoch_at: float | None = None
         self._served = ""
         self._throttle = Throttle(registration.writes if registration else ())
+        self._pace = Pace(registration.target_ms if registration else 0, clock)
 
     @property
     def readers(self) -> int:
@@ -150,6 +156,7 @@ class Planner:
     def next(self, start: SourceOffset) -> SourceOffset:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
         self._open(start)
+        self._pace.asked()
         requests = self._view.requests()
         if start.ended:
             if requests.final > start.final:
@@ -262,7 +269,7 @@ class Planner:
 
     def _advance(self, start: SourceOffset) -> SourceOffset:
         options = self._source.options
-        budget = _Budget(options.max_rows_per_epoch, options.max_bytes_per_epoch)
+        budget = _Budget(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch)
         running = {name: Running(state.at, state.data) for name, state in start.running.items()}
         finished = list(start.finished)
         sequence = start.sequence
@@ -304,6 +311,7 @@ class Planner:
                 running[channel.id] = replace(state, at=step.end)
             if fresh:
                 self._taken.append((channel, sequence if step.finished else 0))
+        self._pace.planned(budget.planned)
         ended = self._source.bounded and self._stages.last and not running and not self._pending
         if not moved and not ended:
             return start
@@ -317,10 +325,11 @@ class Planner:
         }
         step = source.advance_together(
             {name: state.at for name, state in channels.items()},
-            Limit(options.max_rows_per_epoch, options.max_bytes_per_epoch),
+            Limit(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch),
         )
         if step is None:
             return start
+        self._pace.planned(step.rows)
         self._taken += [(channel, start.sequence + 1 if step.finished else 0) for channel in self._pending]
         self._pending.clear()
         moved = {name: replace(state, at=step.ends[name]) for name, state in channels.items()}

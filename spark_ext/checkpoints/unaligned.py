@@ -101,14 +101,19 @@ class Unaligned:
         sealed = {name: number + 1 for name in node.writes if (number := views[name].state.sealed) is not None}
         # Finished it has only when others can see that: the seal comes before the end of the final checkpoint.
         finished = look.finished and len(sealed) == len(node.writes)
-        return QueryLog(epochs, finished, sealed)
+        ended = {}
+        if finished and not epochs:
+            # It had finished before this start.
+            ends = {reader.uid: views[reader.exchange].state.sealed for reader in node.reads}
+            ended = {uid: Position.behind(number + 1) for uid, number in ends.items() if number is not None}
+        return QueryLog(epochs, finished, sealed, ended)
 
     def _epoch(
         self, node: QueryNode, look: QueryLook, epoch: int, logged: LoggedOffsets, views: Mapping[str, ExchangeView]
     ) -> CommittedEpoch:
         key = (node.uid, look.application, epoch)
         if key not in self._known:
-            reads = {reader.uid: _position(logged, reader.uid, views[reader.exchange]) for reader in node.reads}
+            reads = {reader.uid: position_in(logged, reader.uid, views[reader.exchange]) for reader in node.reads}
             writes = {name: views[name].entries_upto(look.application, epoch) for name in node.writes}
             self._known[key] = CommittedEpoch(epoch, reads, writes)
         return self._known[key]
@@ -122,7 +127,12 @@ class Unaligned:
         }
 
 
-def _position(logged: LoggedOffsets, uid: str, view: ExchangeView) -> Position:
+def position_in(logged: LoggedOffsets, uid: str, view: ExchangeView) -> Position:
+    """How far a source has read an exchange, by the offsets of its query.
+
+    Raises:
+        OffsetError: an offset is not that of a source which reads this exchange.
+    """
     front = front_of(logged, uid, view.about.partitions)
     if front is None:
         # It has read the seal, which therefore is there.

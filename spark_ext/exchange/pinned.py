@@ -49,6 +49,11 @@ class Pinned:
     about: Descriptor
     log: InFlightLog
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of its files, relative to the folder."""
+        return (ABOUT, LOG, *(f"data/{segment.name}" for segment in self.log.segments))
+
 
 def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -> Pinned:
     """Keep what is in flight at a cut of the job. The exchange may be written, read and released meanwhile.
@@ -95,6 +100,8 @@ def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who:
         entry = master.log.entry(number) if number >= state.released else None
         if entry is not None:
             found[number] = entry
+        elif number >= end and state.sealed is not None and state.sealed < end:
+            continue  # what follows a seal has no rows
         elif state.passes_over(number) is None or number < state.released:
             raise FileNotFoundError(
                 f"entry {number} of {who} is not there any more: it was released since the cut of the job"

@@ -10,7 +10,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
-from spark_ext.errors import CheckpointError
+from spark_ext.checkpoints.unaligned import QueryLook
+from spark_ext.errors import CheckpointError, FencedError, SparkExtError
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.periodic import part_of, point_of
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
@@ -21,19 +23,23 @@ from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
     from spark_ext.checkpoints.unaligned import Taken
+    from spark_ext.jobs.taking import Pinned, SavepointRequest, Savepoints
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
+    from spark_ext.queries.worker import Outcome
 
 
 @dataclass
 class Request:
     """A checkpoint that somebody waits for."""
 
+    folder: str | None = None
+    """Of the savepoint that it is to be."""
     done: threading.Event = field(default_factory=threading.Event)
     number: int | None = None
     """Of the checkpoint, once it is complete."""
-    failure: CheckpointError | None = None
+    failure: SparkExtError | None = None
 
 
 @dataclass
@@ -44,6 +50,13 @@ class _Pending:
     """Until when it stays aligned, s, monotonic."""
     by: float
     requests: list[Request]
+    pinning: bool = False
+    """Its cut is complete, and is being recorded."""
+
+    @property
+    def folder(self) -> str | None:
+        """Of the savepoint that it is to be; None: it is none."""
+        return next((request.folder for request in self.requests if request.folder is not None), None)
 
 
 class AlignedCheckpoints:
@@ -55,6 +68,7 @@ class AlignedCheckpoints:
         graph: the job's, as it is now.
         reads: the exchange of each source of a query that reads one.
         newest: the newest unaligned cut.
+        savepoints: record what has been delivered, and keep it where that is wanted.
     """
 
     def __init__(
@@ -64,6 +78,7 @@ class AlignedCheckpoints:
         graph: Callable[[], JobGraph],
         reads: Callable[[QueryRun], Mapping[str, str]],
         newest: Callable[[], Taken | None],
+        savepoints: Savepoints | None = None,
     ) -> None:
         self.failure: CheckpointError | None = None
         """Set when more checkpoints in a row have failed than the job tolerates."""
@@ -72,6 +87,7 @@ class AlignedCheckpoints:
         self._graph = graph
         self._reads = reads
         self._newest = newest
+        self._savepoints = savepoints
         self._pending: _Pending | None = None
         self._requests: list[Request] = []
         self._lock = threading.Lock()
@@ -86,9 +102,13 @@ class AlignedCheckpoints:
         """Whether one is pending: no query that waits for others may be built then."""
         return self._pending is not None
 
-    def request(self) -> Request:
-        """Ask for a checkpoint; for any thread. If one is under way, another one follows it."""
-        made = Request()
+    def request(self, folder: str | None = None) -> Request:
+        """Ask for a checkpoint; for any thread. If one is under way, another one follows it.
+
+        Args:
+            folder: of the savepoint that it is to be; None: it is none.
+        """
+        made = Request(folder)
         with self._lock:
             if not self._over:
                 self._requests.append(made)
@@ -109,7 +129,13 @@ class AlignedCheckpoints:
             self._watch(self._pending, now, runs)
             return
         with self._lock:
-            asked, self._requests = self._requests, []
+            asked: list[Request] = []
+            later: list[Request] = []
+            for request in self._requests:
+                # One checkpoint is one savepoint at most.
+                taken = request.folder is not None and any(other.folder is not None for other in asked)
+                (later if taken else asked).append(request)
+            self._requests = later
         if asked:
             self._trigger(asked, now, runs, waiting)
 
@@ -134,9 +160,14 @@ class AlignedCheckpoints:
         at = datetime.now(timezone.utc)
         self._pending = _Pending(Aligned(self._take_id(), plan), at, aligned_by, by, asked)
         self._write_trigger(self._pending, members)
+        reach(FailPoint.CHECKPOINT_TRIGGERED)
         self._watch(self._pending, now, runs)
 
     def _watch(self, pending: _Pending, now: float, runs: Sequence[QueryRun]) -> None:
+        if pending.pinning:
+            if now >= pending.by:
+                self._abort(pending, "it did not complete in time; its cut was being recorded", runs)
+            return
         before = pending.checkpoint
         members = self._members(runs)
         pending.checkpoint = after = before.seen(members)
@@ -152,6 +183,10 @@ class AlignedCheckpoints:
 
     def _complete(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
         checkpoint = pending.checkpoint
+        reach(FailPoint.CHECKPOINT_CUT)
+        if self._savepoints is not None:
+            self._pin(pending, CheckpointMode.ALIGNED, {run.spec.uid: _at(checkpoint, run) for run in runs}, runs)
+            return
         parts = {}
         for run in runs:
             place = checkpoint.delivered.get(run.spec.uid, Place(None, None))
@@ -165,9 +200,34 @@ class AlignedCheckpoints:
 
     def _turn_unaligned(self, pending: _Pending, runs: Sequence[QueryRun], taken: Taken) -> None:
         """It has waited long enough: what was stamped stays valid, and the cut is one that need not wait."""
+        if self._savepoints is not None:
+            looks = {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in runs}
+            self._pin(pending, CheckpointMode.UNALIGNED, looks, runs)
+            return
         parts = {run.spec.uid: part_of(run, point_of(run, taken), taken) for run in runs}
         self._row(pending, "COMPLETED", self._metadata(parts), taken=taken)
         self._completed(pending, runs)
+
+    def _pin(
+        self, pending: _Pending, mode: CheckpointMode, looks: Mapping[str, QueryLook], runs: Sequence[QueryRun]
+    ) -> None:
+        assert self._savepoints is not None
+        pending.pinning = True
+
+        def done(outcome: Outcome[Pinned]) -> None:
+            if isinstance(outcome.error, FencedError):
+                raise outcome.error
+            if pending is not self._pending:
+                return  # it was aborted meanwhile
+            if outcome.error is None:
+                self._completed(pending, runs)
+            else:
+                error = outcome.error
+                self._abort(pending, error.what if isinstance(error, SparkExtError) else repr(error), runs)
+
+        kind = "periodic" if pending.folder is None else "savepoint"
+        number, at = pending.checkpoint.number, pending.triggered_at
+        self._savepoints.pin(number, kind, mode, runs, looks, pending.folder, done, at)
 
     def _metadata(self, parts: dict[str, QueryMetadata]) -> Any:
         incarnation = self._context.incarnation
@@ -246,7 +306,7 @@ class AlignedCheckpoints:
         self._context.write_behind.put_soon(
             CheckpointRow(
                 checkpoint_id=pending.checkpoint.number,
-                kind="periodic",
+                kind="periodic" if pending.folder is None else "savepoint",
                 query="",
                 epoch=None,
                 status=status,
@@ -262,7 +322,16 @@ class AlignedCheckpoints:
         )
 
 
-def wait_for(request: Request, timeout: float | None) -> int:
+def _at(checkpoint: Aligned, run: QueryRun) -> QueryLook:
+    """A look at a query that ends with its cut: the newest cut that such looks allow is this checkpoint's."""
+    place = checkpoint.delivered.get(run.spec.uid)
+    if place is None:
+        return QueryLook(run.application, run.recent, run.state is State.FINISHED)
+    upto = -1 if place.epoch is None else place.epoch
+    return QueryLook(run.application, tuple(one for one in run.recent if one[0] <= upto))
+
+
+def wait_for(request: Request | SavepointRequest, timeout: float | None) -> int:
     """The number of a checkpoint that was asked for, once it is complete.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
@@ -12,6 +13,7 @@ from spark_ext.jobs.composition import Composition, node_of
 from spark_ext.jobs.identity import unknown
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import ExchangeRow
 from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.queries.reset import reset_queries
 
@@ -110,6 +112,20 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
     writer = LedgerWriter(ledger, start_incarnation(ledger, composition.job))
     try:
         at = time.time_ns() // 1_000_000
+        query = master.log.look().consumers.get(uid, "")
         master.log.append(lambda state: decisions.forget_entry(state, uid, who, at), str(writer.incarnation.number))
+        writer.append(
+            ExchangeRow(
+                exchange=exchange,
+                event="forgotten",
+                query=query,
+                lineage=writer.incarnation.lineage,
+                epoch=None,
+                position=None,
+                checkpoint_id=None,
+                incarnation=writer.incarnation.number,
+                at=datetime.now(timezone.utc),
+            )
+        )
     finally:
         writer.end("forget")

@@ -23,6 +23,7 @@ from spark_ext.jobs.barriers import AlignedCheckpoints, Request
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.periodic import PeriodicCheckpoints
+from spark_ext.jobs.taking import SavepointRequest, Savepoints
 from spark_ext.jobs.upkeep import Upkeep
 from spark_ext.masking import logger
 from spark_ext.model.dag import JobGraph, QueryNode
@@ -87,8 +88,11 @@ class Coordinator:
         """Called when the job has ended, before `done` is set; what they raise is logged."""
         self._look_by: float | None = None
         self._given_up = False
-        self._periodic = PeriodicCheckpoints(context, self._take_id)
-        self._aligned = AlignedCheckpoints(context, self._take_id, lambda: self.graph, self._reads, self._newest_cut)
+        self._savepoints = None if exchanges is None else Savepoints(context, ledger, self._take_id, exchanges)
+        self._periodic = PeriodicCheckpoints(context, self._take_id, self._savepoints)
+        self._aligned = AlignedCheckpoints(
+            context, self._take_id, lambda: self.graph, self._reads, self._newest_cut, self._savepoints
+        )
         self._lock = threading.Lock()
         self._stop_by: float | None = None
         self._watcher: threading.Thread | None = None
@@ -142,6 +146,7 @@ class Coordinator:
             attempt(f"the release of query '{run.spec.uid}'", run.release)
         self.state = job_state(run.state for run in self.runs)
         attempt("the end of a checkpoint", lambda: self._aligned.end((), "the job's start was refused"))
+        attempt("the end of a savepoint", lambda: self._end_savepoints("the job's start was refused"))
         self._upkeep.close()
         self._close_links()
         self.done.set()
@@ -172,9 +177,22 @@ class Coordinator:
         # An exchange whose producer has finished, and has left the job, is not in the graph.
         return dict.fromkeys(run.spec.fed, "") | named
 
-    def checkpoint(self) -> Request:
-        """Ask for an aligned checkpoint."""
-        return self._aligned.request()
+    def checkpoint(self, folder: str | None = None) -> Request:
+        """Ask for an aligned checkpoint.
+
+        Args:
+            folder: of the savepoint that it is to be; None: it is none.
+        """
+        return self._aligned.request(folder)
+
+    def savepoint(self, folder: str) -> SavepointRequest:
+        """Ask for a savepoint at the newest consistent cut.
+
+        Args:
+            folder: absolute path or URI; empty or missing.
+        """
+        assert self._savepoints is not None
+        return self._savepoints.request(folder)
 
     def hint(self, hint: Hint) -> None:
         """Take an event from Spark's listener thread."""
@@ -238,13 +256,15 @@ class Coordinator:
         if self._gates is not None and not self.stopping and not self._aligned.under_way:
             self.runs = (*self.runs, *self._gates.tick(self.runs))
         self._aligned.tick(now, self.runs, () if self._gates is None else self._gates.uids)
+        if self._savepoints is not None:
+            self._savepoints.tick(self.runs, self.looks)
         if self._exchanges is not None:
             self._exchanges.tick(now, self.looks)
         self._settle()
         if self._exchanges is None or not self._exchanges.links:
-            self._periodic.tick(now, self.runs, None)
+            self._periodic.tick(now, self.runs, None, self.looks)
         elif self._exchanges.newest is not None:
-            self._periodic.tick(now, self.runs, self._exchanges.newest)
+            self._periodic.tick(now, self.runs, self._exchanges.newest, self.looks)
 
     def _finish(self, run: QueryRun, now: float) -> None:
         uid = run.spec.uid
@@ -334,10 +354,14 @@ class Coordinator:
         A step that fails, or that hangs in the storage, keeps none of the others from being taken.
         """
         attempt = self._ending.attempt
-        attempt("the end of a checkpoint", lambda: self._aligned.end(self.runs, "the job is ending"))
         attempt("limiting the time of the end", self.stop)
         assert self._stop_by is not None
         by = max(self._stop_by, time.monotonic() + AT_LEAST)
+        if self.failure is None:
+            # What is being pinned is complete before the job reports its end.
+            self._ending.wait(self._pinned, by, self._deliver_links)
+        attempt("the end of a checkpoint", lambda: self._aligned.end(self.runs, "the job is ending"))
+        attempt("the end of a savepoint", lambda: self._end_savepoints("the job is ending"))
         for run in self.runs:
             attempt(f"a question to query '{run.spec.uid}'", run.ask_late)
         self._ending.wait(self._idle, by, self._deliver)
@@ -360,6 +384,20 @@ class Coordinator:
             self._gates.close()
         if self._exchanges is not None:
             self._exchanges.close()
+
+    def _end_savepoints(self, reason: str) -> None:
+        if self._savepoints is not None:
+            self._savepoints.end(reason)
+
+    def _pinned(self) -> bool:
+        return self._exchanges is None or not self._exchanges.busy
+
+    def _deliver_links(self) -> None:
+        if self._exchanges is not None:
+            try:
+                self._exchanges.deliver()
+            except Exception as problem:
+                log.warning("job '%s' has ended, and then: %s", self._context.job, problem)
 
     def _idle(self) -> bool:
         return not any(run.busy for run in self.runs)
@@ -391,5 +429,6 @@ class Coordinator:
             self._ending.attempt(f"the release of query '{run.spec.uid}'", run.release)
         self._become(job_state(self._states()))
         self._ending.attempt("the end of a checkpoint", lambda: self._aligned.end((), "the job has ended"))
+        self._ending.attempt("the end of a savepoint", lambda: self._end_savepoints("the job has ended"))
         self._write_the_end(time.monotonic())
         self.done.set()

@@ -6,19 +6,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from spark_ext.checkpoints.unaligned import Logged, QueryLook, Taken, Unaligned
-from spark_ext.errors import CommitError, FencedError, StateError
+from spark_ext.errors import CheckpointError, CommitError, FencedError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.exchange.view import ExchangeView
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.memory import checkpoint_of
+from spark_ext.ledger.kinds import ExchangeEvent
+from spark_ext.ledger.schema import ExchangeRow
 from spark_ext.masking import logger
-from spark_ext.model.checkpoint_plan import NotNow
+from spark_ext.model.checkpoint_plan import NotNow, Reason
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.cut import release_bound
 from spark_ext.queries.outage import UNREADABLE, Outage
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
 
 log = logger("spark_ext.job")
+
+T = TypeVar("T")
 
 RELEASE_EVERY: Final = 1.0
 """Pause between two looks at what can be released, s."""
@@ -92,6 +97,8 @@ class Exchanges:
         self._releasing = threading.Lock()
         """Held during a release: the last one, at the end of the job, is by another thread."""
         self._at = time.monotonic()
+        self._sealed: set[str] = set()
+        """Exchanges whose seal has been noted."""
         self._outage = Outage("the exchanges of the job", f"job '{context.job}'", context)
 
     @property
@@ -128,7 +135,8 @@ class Exchanges:
             for uid, query in link.readers.items():
                 self._refuse_late(link, state, uid, query)
                 registration = partial(decisions.register_entry, consumer=uid, query=query, at=at)
-                master.log.append(registration, self._writer)
+                if master.log.append(registration, self._writer) is not None:
+                    self._note(link.name, ExchangeEvent.REGISTERED, query=query)
             for uid, query in state.consumers.items():
                 if uid not in link.readers and not self._finished(query):
                     self._left(link, uid, query)
@@ -170,6 +178,22 @@ class Exchanges:
     def _begun(self, query: str) -> bool:
         return bool(query) and SparkLog(checkpoint_of(self._context.state, query)).newest_offsets() is not None
 
+    def _note(self, name: str, event: ExchangeEvent, *, query: str = "", position: int | None = None) -> None:
+        incarnation = self._context.incarnation
+        self._context.write_behind.put(
+            ExchangeRow(
+                exchange=name,
+                event=event.value,
+                query=query,
+                lineage=incarnation.lineage,
+                epoch=None,
+                position=position,
+                checkpoint_id=None,
+                incarnation=incarnation.number,
+                at=datetime.now(timezone.utc),
+            )
+        )
+
     def _left(self, link: Link, uid: str, query: str) -> None:
         what = f"source '{uid}' of query '{query}' reads exchange '{link.name}' and is not in the job any more"
         action = f"its rows are kept; job.forget('{link.name}', '{uid}') releases them"
@@ -206,6 +230,45 @@ class Exchanges:
             self.newest = outcome.result() or self.newest
             self._outage.over()
 
+    def with_cut(
+        self,
+        what: str,
+        looks: Mapping[str, QueryLook],
+        action: Callable[[Taken, Mapping[str, ExchangeView]], T],
+        then: Callable[[Outcome[T]], None],
+    ) -> None:
+        """Command: do something with the newest cut that looks allow, while nothing is released.
+
+        Args:
+            what: for messages.
+            looks: at each query.
+            action: gets the cut, and a view of each exchange that is there; on the worker's thread.
+            then: gets its outcome, on the coordinator's thread.
+        """
+        graph = self.graph
+
+        def work() -> T:
+            with self._releasing:
+                there, taken = self._cut(looks, graph)
+                if isinstance(taken, NotNow):
+                    raise CheckpointError(
+                        f"there is no consistent cut now: {taken}",
+                        operator=f"job '{self._context.job}'",
+                        kept="all committed epochs; the job continues",
+                        do="try again later",
+                    )
+                return action(taken, there)
+
+        self._worker.do(what, work, then)
+
+    def _cut(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> tuple[dict[str, ExchangeView], Taken | NotNow]:
+        views = {link.name: self._view(link) for link in self._links.values()}
+        there = {name: view for name, view in views.items() if view.look()}
+        missing = next((name for name in graph.exchanges if name not in there), None)
+        if missing is not None:
+            return there, NotNow(Reason.STARTING, graph.producer(missing))
+        return there, self._unaligned.take(graph, looks, there)
+
     def release(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> Taken | None:
         """Release what no consumer needs: what lies before the newest consistent cut.
 
@@ -226,11 +289,12 @@ class Exchanges:
             return self._release_all(looks, graph)
 
     def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> Taken | None:
-        views = {link.name: self._view(link) for link in self._links.values()}
-        there = {name: view for name, view in views.items() if view.look()}
-        if not all(name in there for name in graph.exchanges):
-            return None
-        taken = self._unaligned.take(graph, looks, there)
+        there, taken = self._cut(looks, graph)
+        for name, view in there.items():
+            if view.state.sealed is not None and name not in self._sealed:
+                self._sealed.add(name)
+                producer = graph.producer(name) if name in graph.exchanges else ""
+                self._note(name, ExchangeEvent.SEALED, query=producer, position=view.state.sealed)
         if isinstance(taken, NotNow):
             log.debug("job '%s': no cut now, %s", self._context.job, taken)
             return None
@@ -252,6 +316,7 @@ class Exchanges:
         master.log.append(
             lambda current: decisions.release_entry(current, below, rows, mark, about.who, at), self._writer
         )
+        self._note(about.name, ExchangeEvent.RELEASED, position=below)
         reach(FailPoint.EXCHANGE_RELEASED)
         master.delete_released()
         if over:
@@ -302,6 +367,20 @@ class Exchanges:
                 who = f"job '{self._context.job}', exchange '{link.name}'"
                 self._masters[link.name] = parts(link.kind, link.path, who).master
             return self._masters[link.name]
+
+    @property
+    def busy(self) -> str:
+        """What its worker is carrying out; "" when it has nothing to do."""
+        return self._worker.busy
+
+    def deliver(self) -> None:
+        """Take in what commands have brought.
+
+        Raises:
+            FencedError: a newer incarnation has claimed an exchange.
+            StorageError: the exchanges could not be read for too long.
+        """
+        self._worker.deliver()
 
     def close(self) -> None:
         """The job has ended."""

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.control.events import request
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
-from spark_ext.jobs.barriers import wait_for
-from spark_ext.jobs.changing import forget, reset
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.interrupt import stop_on_interrupt
+from spark_ext.jobs.restorable import Restorable
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
+from spark_ext.jobs.taking import check_folder
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Job:
+class Job(Restorable):
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
@@ -312,7 +312,7 @@ class Job:
                         )
             return self._result
 
-    def stop(self, timeout: float | None = None) -> JobResult:
+    def stop(self, timeout: float | None = None, *, savepoint: str | Path | None = None) -> JobResult:
         """Stop all queries where they are: nothing is emitted for the end of input, and a further run continues there.
 
         Whatever state the job is in, it has ended when this returns, and the result says each query's state. A query
@@ -322,15 +322,24 @@ class Job:
         Args:
             timeout: seconds to wait; None: the setting `stop_timeout`. The last rows of the ledger may take a few
                 seconds more.
+            savepoint: path of a folder, empty or missing, into which a savepoint is written once the job has ended.
+
+        Raises:
+            ConfigurationError: the folder of the savepoint is not empty; the job continues.
+            SparkExtError: the savepoint could not be taken; the job has ended, and `savepoint` may be called again.
         """
+        folder = None if savepoint is None else check_folder(str(savepoint), self.name)
         if self._starting:
             self._stopping.set()
         coordinator = self._coordinator_or_raise(starting=True)
         coordinator.stop(timeout)
         coordinator.join()
-        return self._conclude(coordinator)
+        result = self._conclude(coordinator)
+        if folder is not None:
+            self.savepoint(folder)
+        return result
 
-    def drain(self, timeout: float | None = None) -> JobResult:
+    def drain(self, timeout: float | None = None, *, savepoint: str | Path | None = None) -> JobResult:
         """End the job in order: sources stop where they are, windows are emitted, the final checkpoint is taken.
 
         It is the end: the watermark is at the end of time, and a further run finds the job finished. A query with one
@@ -340,66 +349,25 @@ class Job:
         Args:
             timeout: seconds to wait; None: as long as it takes. After that the job is stopped, and the result says
                 which queries are CANCELED; the drain stays in force for the next start.
+            savepoint: path of a folder, empty or missing, into which a savepoint is written once the job has ended. It
+                is terminal: what is restored from it has finished.
 
         Raises:
             JobFailedError: a query has failed for good.
+            ConfigurationError: the folder of the savepoint is not empty; the job continues.
         """
+        folder = None if savepoint is None else check_folder(str(savepoint), self.name)
         coordinator = self._coordinator_or_raise(starting=True)
         if not coordinator.done.is_set():
             assert self._context is not None
             request(self._context.write_behind, "", "drain")
             coordinator.drain()
         if not coordinator.join(timeout):
-            return self.stop()
-        return self.await_termination()
-
-    def checkpoint(self, timeout: float | None = None) -> int:
-        """Take an aligned checkpoint: a barrier passes all queries, and nothing is in flight between them there.
-
-        It waits for what the exchanges hold at this moment. The job continues meanwhile.
-
-        Args:
-            timeout: seconds to wait; None: as long as it takes, at most the setting `checkpoint_timeout`.
-
-        Returns:
-            Its number; its row in the ledger's `checkpoints` says how far each query had come.
-
-        Raises:
-            CheckpointError: it was refused, because a query does not run, or aborted.
-            TimeoutError: it is not complete yet, and stays under way.
-            StateError: the job has not been started.
-        """
-        return wait_for(self._coordinator_or_raise(starting=True).checkpoint(), timeout)
-
-    def reset(self, uid: str, reason: str = "", *, cascade: bool = False) -> None:
-        """Discard a query's history: the next start reads all of its input again. Earlier output stays where it is.
-
-        The job must not be running. The old checkpoint is kept beside the new one.
-
-        Args:
-            uid: the query.
-            reason: who requested it, and why; kept in the ledger.
-            cascade: reset all queries behind it as well: those that read, directly or not, the exchanges that it
-                writes, and those that were built after it. What the exchanges hold is discarded.
-
-        Raises:
-            StateError: the job runs, or a checkpoint cannot be moved aside.
-            ConfigurationError: the job never had such a query; or there are queries behind it, and no `cascade`.
-        """
-        self._refuse_running(f"query '{uid}'", "stop it, then reset")
-        reset(self._parts, self._ledger, uid, reason, cascade=cascade)
-
-    def forget(self, exchange: str, uid: str) -> None:
-        """A source that read an exchange is not part of the job any more: what it has not read is released.
-
-        The job must not be running.
-
-        Raises:
-            StateError: the job runs.
-            ConfigurationError: there is no such exchange, or the source never read it, or is in a query that is built.
-        """
-        self._refuse_running(f"exchange '{exchange}'", "stop it, then call forget")
-        forget(self._parts, self._ledger, exchange, uid)
+            return self.stop(savepoint=folder)
+        result = self.await_termination()
+        if folder is not None:
+            self.savepoint(folder)
+        return result
 
     def _refuse_running(self, what: str, do: str) -> None:
         if self._coordinator is not None and not self._coordinator.done.is_set():

@@ -16,10 +16,11 @@ from spark_ext.ledger.schema import DefinitionRow
 from spark_ext.queries import operators
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime import position
+from spark_ext.spark.rescaled import complete as complete_rescale
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
-    from spark_ext.ledger import Ledger, LedgerWriter
+    from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
     from spark_ext.model.definitions import QueryDefinition
     from spark_ext.queries.spec import QuerySpec
 
@@ -67,22 +68,8 @@ def recall(
         StateError, ConfigurationError: the job has changed in a way that would lose or repeat something.
         FencedError, StorageError: the ledger cannot be written.
     """
-    given = {spec.uid: definition_of(spec) for spec in specs}
-    refuse_unknown(job, memory, wishes)
-    to_do = renames(job, memory, given, wishes)
-    after = memory
-    for query, old in to_do.items():
-        after = after.with_renamed(query, old, writer.incarnation.number)
-    logs = {
-        query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
-    }
-    moving = frozenset(
-        f"{spec.sink.uid}.{name}"
-        for spec in specs
-        if spec.sink is not None
-        for name in operators.moving_fields(spec.sink.format)
-    )
-    start = Start(job, after, given, logs, wishes, moving, writer.incarnation.older, frozenset(waiting))
+    start, to_do = _compared(job, memory, ledger, specs, wishes, writer.incarnation, waiting)
+    after, given = start.memory, start.given
     notices = start.check()
 
     for query, old in to_do.items():
@@ -98,6 +85,61 @@ def recall(
         _definition(query, after.lineage(query), number, one) for query, one in given.items() if to_record(start, query)
     )
     return Recalled(after, notices, frozenset(start.exchanged()), rows)
+
+
+def check_past(
+    job: str,
+    memory: JobMemory,
+    ledger: Ledger,
+    specs: Sequence[QuerySpec],
+    wishes: Wishes,
+    incarnation: Incarnation,
+    waiting: Sequence[str] = (),
+) -> None:
+    """Refuse what `recall` refuses, and what it would have to write down; for what is done between two runs.
+
+    Raises:
+        StateError, ConfigurationError: the job has changed, or a query has been given another name.
+    """
+    start, to_do = _compared(job, memory, ledger, specs, wishes, incarnation, waiting)
+    start.check()
+    for query, old in to_do.items():
+        raise StateError(
+            f"query '{query}' was '{old}' in the last start",
+            operator=f"job '{job}', query '{query}'",
+            kept="nothing was changed",
+            do="start the job once under the new name, and stop it",
+        )
+
+
+def _compared(
+    job: str,
+    memory: JobMemory,
+    ledger: Ledger,
+    specs: Sequence[QuerySpec],
+    wishes: Wishes,
+    incarnation: Incarnation,
+    waiting: Sequence[str],
+) -> tuple[Start, dict[str, str]]:
+    """The job beside its past, and the renames that are still to be recorded."""
+    given = {spec.uid: definition_of(spec) for spec in specs}
+    refuse_unknown(job, memory, wishes)
+    to_do = renames(job, memory, given, wishes)
+    after = memory
+    for query, old in to_do.items():
+        after = after.with_renamed(query, old, incarnation.number)
+    for query in given:
+        complete_rescale(checkpoint_of(ledger.uri, query))
+    logs = {
+        query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
+    }
+    moving = frozenset(
+        f"{spec.sink.uid}.{name}"
+        for spec in specs
+        if spec.sink is not None
+        for name in operators.moving_fields(spec.sink.format)
+    )
+    return Start(job, after, given, logs, wishes, moving, incarnation.older, frozenset(waiting)), to_do
 
 
 def recall_late(

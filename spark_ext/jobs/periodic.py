@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from spark_ext.errors import FencedError
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
@@ -14,9 +15,11 @@ from spark_ext.model.cut import CutPoint
 from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
-    from spark_ext.checkpoints.unaligned import Taken
+    from spark_ext.checkpoints.unaligned import QueryLook, Taken
+    from spark_ext.jobs.taking import Pinned, Savepoints
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
+    from spark_ext.queries.worker import Outcome
 
 
 class PeriodicCheckpoints:
@@ -25,15 +28,24 @@ class PeriodicCheckpoints:
     Args:
         context: the job's.
         take_id: the next checkpoint's id.
+        savepoints: of the job, which keep a checkpoint that is to be retained.
     """
 
-    def __init__(self, context: JobContext, take_id: Callable[[], int]) -> None:
+    def __init__(self, context: JobContext, take_id: Callable[[], int], savepoints: Savepoints | None = None) -> None:
         self._context = context
         self._take_id = take_id
+        self._savepoints = savepoints
+        self._pinning = False
         self._last: dict[str, CutPoint] = {}
         self._at = time.monotonic()
 
-    def tick(self, now: float, runs: Sequence[QueryRun], taken: Taken | None) -> None:
+    def tick(
+        self,
+        now: float,
+        runs: Sequence[QueryRun],
+        taken: Taken | None,
+        looks: Callable[[], Mapping[str, QueryLook]] = dict,
+    ) -> None:
         """Record a checkpoint when one is due.
 
         Args:
@@ -41,6 +53,7 @@ class PeriodicCheckpoints:
             runs: the queries.
             taken: the newest cut of a job whose queries are linked; None: they are independent, so the last committed
                 epochs of all are a consistent cut.
+            looks: at each query, as it is now.
         """
         if now - self._at < self._context.settings.checkpoint_interval / 1000:
             return
@@ -49,8 +62,25 @@ class PeriodicCheckpoints:
         running = any(not run.state.ended for run in runs)
         if not running or points == self._last or all(point.epoch is None for point in points.values()):
             return
-        self._record({run.spec.uid: part_of(run, points[run.spec.uid], taken) for run in runs}, taken)
+        if self._savepoints is not None and self._context.settings.retained_checkpoints:
+            self._keep(self._savepoints, runs, looks)
+        else:
+            self._record({run.spec.uid: part_of(run, points[run.spec.uid], taken) for run in runs}, taken)
         self._last = points
+
+    def _keep(
+        self, savepoints: Savepoints, runs: Sequence[QueryRun], looks: Callable[[], Mapping[str, QueryLook]]
+    ) -> None:
+        if self._pinning:
+            return
+
+        def done(outcome: Outcome[Pinned]) -> None:
+            self._pinning = False
+            if isinstance(outcome.error, FencedError):
+                raise outcome.error
+
+        self._pinning = True
+        savepoints.pin(self._take_id(), "periodic", CheckpointMode.UNALIGNED, runs, looks(), None, done)
 
     def _record(self, queries: dict[str, QueryMetadata], taken: Taken | None) -> None:
         incarnation, at = self._context.incarnation, datetime.now(timezone.utc)

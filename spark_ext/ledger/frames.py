@@ -9,6 +9,7 @@ from spark_ext.ledger.schema import (
     ControlEventRow,
     DefinitionRow,
     EpochRow,
+    ExchangeRow,
     ExecutionStateRow,
     FinishedRow,
     IncidentRow,
@@ -64,6 +65,10 @@ class LedgerFrames:
     def execution_states(self) -> DataFrame:
         """States that the job and its queries have entered."""
         return self._frame(ExecutionStateRow)
+
+    def exchanges(self) -> DataFrame:
+        """What has happened to the exchanges between the queries."""
+        return self._frame(ExchangeRow)
 
     def incidents(self) -> DataFrame:
         """Failures and other notable events."""

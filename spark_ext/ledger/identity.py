@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -53,6 +53,9 @@ def job_row(
     jvm_pid: int | None = None,
     application_id: str = "",
     renamed_from: str | None = None,
+    parent: int | None = None,
+    cut: Mapping[str, int] | None = None,
+    savepoint: str | None = None,
 ) -> JobRow:
     """A row of `jobs`, written by this process."""
     return JobRow(
@@ -71,6 +74,9 @@ def job_row(
         application_id=application_id,
         reason=reason,
         renamed_from=renamed_from,
+        parent=parent,
+        cut=None if cut is None else dict(cut),
+        savepoint=savepoint,
     )
 
 
@@ -81,6 +87,15 @@ def lineages(rows: Iterable[JobRow]) -> Lineages:
         tuple(
             LineageEvent(row.query, row.lineage, row.incarnation, row.renamed_from, row.parent, dict(row.cut or {}))
             for row in in_order
-            if row.event in ("reset", "renamed")
+            if row.event in ("reset", "renamed", "restored")
         )
     )
+
+
+def restoring(rows: Iterable[JobRow]) -> JobRow | None:
+    """The newest step of a restore that has begun and is not complete; None when there is none."""
+    found = None
+    for row in sorted(rows, key=lambda row: (row.incarnation, row.at)):
+        if row.event in ("restoring", "restored"):
+            found = row if row.event == "restoring" else None
+    return found

@@ -22,7 +22,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row
+from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row, restoring
 from spark_ext.ledger.schema import JobRow
 from spark_ext.spark.spark_log import local_path
 
@@ -52,6 +52,7 @@ def start_incarnation(
     jvm_pid: int | None = None,
     application_id: str = "",
     now: datetime | None = None,
+    for_restore: bool = False,
 ) -> Incarnation:
     """Take the job's next incarnation, and fence all tables of the ledger against older ones.
 
@@ -64,15 +65,17 @@ def start_incarnation(
         jvm_pid: process id of this driver's JVM.
         application_id: Spark's.
         now: time of the start, UTC; None: the current time.
+        for_restore: whether it is that of a restore: nothing else may start while one is not complete.
 
     Raises:
-        StateError: the directory belongs to another job, is in use, was partly deleted, or cannot be written.
+        StateError: the directory belongs to another job, is in use, was partly deleted, or cannot be written; or a
+            restore of it is not complete.
         FencedError: a newer incarnation started meanwhile.
         StorageError: the storage failed.
     """
     who = f"job '{job}', state {ledger.uri}"
     with _starting:
-        incarnation = _take_number(ledger, job, who, takeover, jvm_pid, application_id, now)
+        incarnation = _take_number(ledger, job, who, takeover, jvm_pid, application_id, now, for_restore)
         _running.add((ledger.uri, incarnation.number))
     try:
         reach(FailPoint.INCARNATION_TAKEN)
@@ -97,12 +100,15 @@ def _take_number(
     jvm_pid: int | None,
     application_id: str,
     now: datetime | None,
+    for_restore: bool,
 ) -> Incarnation:
     jobs = ledger.table(JobRow)
     for _ in range(ATTEMPTS):
         past, version = jobs.rows(), jobs.version
         _refuse_other_job(past, job, ledger.uri)
         _refuse_damage(ledger, bool(past), who)
+        if not for_restore:
+            _refuse_half_restored(past, who)
         if not takeover:
             _refuse_running(past, job, who, ledger.uri, application_id)
         # All tables exist before the first number is taken: one that is missing later was deleted.
@@ -166,6 +172,18 @@ def _refuse_damage(ledger: Ledger, has_past: bool, who: str) -> None:
             operator=who,
             kept="nothing was started, nothing was changed",
             do=f"restore {ledger.folder} from a backup; to start over, delete the whole state directory and the output",
+        )
+
+
+def _refuse_half_restored(past: Sequence[JobRow], who: str) -> None:
+    step = restoring(past)
+    if step is not None:
+        raise StateError(
+            f"a restore from {step.savepoint} has begun and is not complete: its last step was '{step.reason}'. Some "
+            "targets may have been put back, and the state not yet",
+            operator=who,
+            kept="the savepoint is unchanged; nothing was started",
+            do=f"complete it with job.restore({step.savepoint!r}), or restore another savepoint",
         )
 
 

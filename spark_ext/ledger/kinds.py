@@ -24,6 +24,12 @@ class JobEvent(Kind):
     """A query has another name, and keeps its lineage and its history."""
     REMOVED = "removed"
     """A query that had not finished was abandoned on purpose."""
+    RESTORING = "restoring"
+    """A step of a restore has been taken: the job cannot be started before the last one."""
+    RESTORED = "restored"
+    """The last step: all queries have the new lineage."""
+    RESCALED = "rescaled"
+    """The state of a query has another number of partitions."""
 
 
 class CheckpointKind(Kind):
@@ -55,6 +61,25 @@ class CheckpointStatus(Kind):
     ACKNOWLEDGED = "ACKNOWLEDGED"
     CLOSED = "CLOSED"
     FAILED = "FAILED"
+    RELEASED = "RELEASED"
+    """It is not retained any more: a restore cannot begin from it."""
+
+
+class ExchangeEvent(Kind):
+    """An event in the life of an exchange."""
+
+    REGISTERED = "registered"
+    """A source reads it: what it has not read stays."""
+    SEALED = "sealed"
+    """The query that writes it has finished."""
+    RELEASED = "released"
+    """Entries below a number were deleted: nobody needs them."""
+    HELD = "held"
+    """A savepoint or retained checkpoint has what is in flight from a number on."""
+    CUT = "cut"
+    """A restore has abandoned the entries from a number on."""
+    FORGOTTEN = "forgotten"
+    """A source reads it no longer."""
 
 
 class FinishedKind(Kind):

@@ -75,7 +75,7 @@ class Ledger:
 
     def lineage_of(self, query: str) -> int:
         """The query's lineage: that of its last reset or of the whole job's, else the one in which it began."""
-        given = lineages(self.table(JobRow).rows([("event", "in", ["reset", "renamed"])])).of(query)
+        given = lineages(self.table(JobRow).rows([("event", "in", ["reset", "renamed", "restored"])])).of(query)
         if given is not None:
             return given
         begun = self.table(DefinitionRow).read(["lineage"], [("query", "=", query)])["lineage"]

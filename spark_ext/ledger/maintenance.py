@@ -29,6 +29,7 @@ from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
     EpochRow,
+    ExchangeRow,
     ExecutionStateRow,
     IncidentRow,
     Row,
@@ -62,7 +63,7 @@ class MaintenanceSettings:
     keep_control_events: timedelta = timedelta(days=30)
     """Age at which a settled control event expires."""
     keep_states: timedelta = timedelta(days=90)
-    """Age at which execution states and incidents expire."""
+    """Age at which execution states, events of exchanges and incidents expire."""
     keep_checkpoints: timedelta = timedelta(days=7)
     """Age at which a periodic checkpoint expires."""
     newest_checkpoints: int = 10
@@ -284,6 +285,7 @@ _EXPIRY: dict[type[Row], Callable[[LedgerTable[Any], datetime, MaintenanceSettin
     EpochRow: _old_epochs,
     ControlEventRow: _old_control_events,
     ExecutionStateRow: _old_states,
+    ExchangeRow: _old_incidents,
     IncidentRow: _old_incidents,
     CheckpointRow: _old_checkpoints,
 }

@@ -28,6 +28,7 @@ from spark_ext.ledger.kinds import (
     CheckpointMode,
     CheckpointStatus,
     ControlStatus,
+    ExchangeEvent,
     FinishedKind,
     JobEvent,
 )
@@ -48,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow(Row):
-    """One event in the life of the job: a start or an end, a new lineage, or a query renamed or removed."""
+    """One event in the life of the job: a start or an end, a step of a restore, a query that was reset or changed."""
 
     table: ClassVar[str] = "jobs"
 
@@ -59,12 +60,14 @@ class JobRow(Row):
     incarnation: int
     """Number of the start, from 1; older ones are fenced off."""
     lineage: int
-    """Newest lineage of the job, from 1; for a reset, the new one; for a renamed query, the one that it keeps."""
+    """Newest lineage of the job, from 1; for a reset or a restore, the new one; for a renamed query, the one that it
+    keeps."""
     query: str
     """For a reset, the query with a new lineage, "" for all; the new name of a query that was renamed; the query that
     was removed; "" otherwise."""
     event: Annotated[str, JobEvent]
-    """`started`, `ended` (in order, whatever its outcome), `reset`, `renamed` or `removed`."""
+    """`started`, `ended` (in order, whatever its outcome), `reset`, `renamed`, `removed` or `rescaled`; of a restore
+    each step is `restoring`, and the last one `restored`."""
     at: datetime
     """When."""
     host: str
@@ -78,7 +81,7 @@ class JobRow(Row):
     application_id: str
     """Spark's application id; "" if unknown."""
     reason: str
-    """For an end its outcome, for a new lineage who requested it; "" if none."""
+    """For an end its outcome, for a new lineage who requested it, for a restore the step; "" if none."""
     start_id: int | None = None
     """Drawn at random at the incarnation's start; null in rows of older releases. Two starts from two copies of the
     state have one number and two ids."""
@@ -88,6 +91,8 @@ class JobRow(Row):
     """For a new lineage that continues an older one, that lineage; null if it begins anew."""
     cut: Json = None
     """Where it continues the older one: per source, the last finish sequence that counts; null without a parent."""
+    savepoint: str | None = None
+    """For a restore, the folder of the savepoint; null otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +130,7 @@ class CheckpointRow(Row):
     """The query's last epoch in it; null for the whole job, whose metadata has one per query."""
     status: Annotated[str, CheckpointStatus]
     """`COMPLETED` (the fact), then for a final one `FLAGGED`, `ACKNOWLEDGED`, `CLOSED`; or `FAILED`. An aligned one is
-    `TRIGGERED` before, and again when queries have finished meanwhile."""
+    `TRIGGERED` before, and again when queries have finished meanwhile; a retained one that is deleted is `RELEASED`."""
     lineage: int
     """Of the query, or of the job."""
     incarnation: int
@@ -142,6 +147,8 @@ class CheckpointRow(Row):
     """When it was begun; null where `mode` is."""
     rows_in_flight: int | None = None
     """Rows between its queries, in the exchanges, over all that read them; null where `mode` is, or if unknown."""
+    path: str | None = None
+    """Where it is kept, if it is a savepoint or retained; null otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +258,32 @@ class ExecutionStateRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExchangeRow(Row):
+    """One event in the life of an exchange. History: what the exchange contains is in its own log."""
+
+    table: ClassVar[str] = "exchanges"
+
+    exchange: str
+    """Its name."""
+    event: Annotated[str, ExchangeEvent]
+    """`registered`, `sealed`, `released`, `held`, `cut` or `forgotten`."""
+    query: str
+    """The query that reads it, for `registered` and `forgotten`; the one that writes it, for `sealed`; "" otherwise."""
+    lineage: int
+    """Newest lineage of the job at that time; for `cut`, the new one."""
+    epoch: int | None
+    """For `held` and `cut`, the last epoch of the query that writes it; null otherwise, or if there was none."""
+    position: int | None
+    """Number of an entry: the seal; the first one that stays, is held, or is abandoned; null otherwise."""
+    checkpoint_id: int | None
+    """For `held` and `cut`, the checkpoint; null otherwise."""
+    incarnation: int
+    """The incarnation that wrote the row."""
+    at: datetime
+    """When."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class IncidentRow(Row):
     """One notable event: a failure, a stall, a failed checkpoint."""
 
@@ -286,6 +319,7 @@ ROWS: tuple[type[Row], ...] = (
     EpochRow,
     ControlEventRow,
     ExecutionStateRow,
+    ExchangeRow,
     IncidentRow,
 )
 """All tables of the ledger."""

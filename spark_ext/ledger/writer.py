@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -112,6 +112,30 @@ class LedgerWriter:
                 job_row(self.incarnation, "reset", at, lineage=newest + 1, query=old, reason=reason),
             ]
         )
+
+    def restored(self, lineage: int, parent: int, savepoint: str, renamed: Mapping[str, str]) -> None:
+        """Record that all queries have the lineage of a restore, and those names; one commit.
+
+        Args:
+            lineage: taken at the beginning of the restore.
+            parent: in which the savepoint was taken.
+            savepoint: its folder.
+            renamed: by query, the name that it has in the savepoint, if that is another one.
+
+        Raises:
+            FencedError, StorageError, StateError: as in `append`.
+        """
+        at = datetime.now(timezone.utc)
+        row = job_row(self.incarnation, "restored", at, lineage=lineage, parent=parent, savepoint=savepoint)
+        rows = [row]
+        for number, (query, old) in enumerate(sorted(renamed.items()), 1):
+            reason = f"query '{old}' is now '{query}'"
+            at = datetime.now(timezone.utc)
+            rows += [
+                job_row(self.incarnation, "renamed", at, lineage=lineage, query=query, reason=reason, renamed_from=old),
+                job_row(self.incarnation, "reset", at, lineage=lineage + number, query=old, reason=reason),
+            ]
+        self.append(rows)
 
     def removed(self, query: str, lineage: int) -> None:
         """Record that a query is abandoned on purpose.

@@ -6,7 +6,7 @@ Older versions stay readable; the tests keep a file of each version. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -14,12 +14,13 @@ from spark_ext.errors import StateError
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.offsets import SourceOffset
 
-VERSION = 3
+VERSION = 4
 """The version that is written.
 
 * 1: offsets have no kind.
 * 2: offsets have a kind, as in version 2 of an offset.
 * 3: offsets may carry a barrier, as in version 3 of an offset.
+* 4: sinks have positions, and the metadata says what is in flight in each exchange.
 """
 
 
@@ -56,6 +57,8 @@ class SinkMetadata:
     format: str
     options: Mapping[str, str]
     """Secrets masked."""
+    position: Any = None
+    """Where its target was at the cut, in the sink's own form; None: it keeps no such thing, or was not asked."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,19 @@ class QueryMetadata:
 
 
 @dataclass(frozen=True)
+class ExchangeMetadata:
+    """An exchange in a checkpoint: the entries from `first` up to, and without, `end` are in flight."""
+
+    kind: str
+    first: int
+    """The first entry that some query has not read in full at its cut."""
+    end: int
+    """Those below belong to the cut of the query that writes the exchange."""
+    sealed: bool = False
+    """Whether that query had finished: no row follows."""
+
+
+@dataclass(frozen=True)
 class CheckpointMetadata:
     """A consistent cut of a job."""
 
@@ -81,6 +97,7 @@ class CheckpointMetadata:
     lineage: int
     incarnation: int
     queries: Mapping[str, QueryMetadata]
+    exchanges: Mapping[str, ExchangeMetadata] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form of the version that is written."""
@@ -90,6 +107,7 @@ class CheckpointMetadata:
             "lineage": self.lineage,
             "incarnation": self.incarnation,
             "queries": {uid: _query_json(query) for uid, query in self.queries.items()},
+            "exchanges": {name: asdict(exchange) for name, exchange in self.exchanges.items()},
         }
 
     @classmethod
@@ -113,6 +131,7 @@ class CheckpointMetadata:
             raw["lineage"],
             raw["incarnation"],
             {uid: _query(part) for uid, part in raw["queries"].items()},
+            {name: ExchangeMetadata(**part) for name, part in raw.get("exchanges", {}).items()},
         )
 
 
@@ -145,7 +164,10 @@ def _query_json(query: QueryMetadata) -> dict[str, Any]:
             }
             for uid, source in query.sources.items()
         },
-        "sinks": {uid: {"format": sink.format, "options": dict(sink.options)} for uid, sink in query.sinks.items()},
+        "sinks": {
+            uid: {"format": sink.format, "options": dict(sink.options), "position": sink.position}
+            for uid, sink in query.sinks.items()
+        },
         "ends": {uid: end.to_json() for uid, end in query.ends.items()},
     }
 
@@ -156,9 +178,16 @@ def _query(raw: Mapping[str, Any]) -> QueryMetadata:
         raw["epoch"],
         raw["finished"],
         {uid: _source(part) for uid, part in raw["sources"].items()},
-        {uid: SinkMetadata(part["format"], part["options"]) for uid, part in raw["sinks"].items()},
+        {
+            uid: SinkMetadata(part["format"], part["options"], part.get("position"))
+            for uid, part in raw["sinks"].items()
+        },
         {uid: EndOffset.from_json(part) for uid, part in raw["ends"].items()},
     )
+
+
+def _sink(raw: Mapping[str, Any]) -> SinkMetadata:
+    return SinkMetadata(raw["format"], raw["options"], raw.get("position"))
 
 
 def _source(raw: Mapping[str, Any]) -> SourceMetadata:

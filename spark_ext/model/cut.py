@@ -88,6 +88,8 @@ class QueryLog:
     sealed: Mapping[str, int] = field(default_factory=dict)
     """Per exchange that it has sealed, the number of entries there with the seal; one more than those of its last
     epoch where that is missing."""
+    ended: Mapping[str, Position] = field(default_factory=dict)
+    """Of a query that has finished and whose epochs were not looked at, how far it has read: to the end."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,8 @@ def _newest_first(node: QueryNode, log: QueryLog) -> Iterator[_State]:
     last = log.epochs[-1] if log.epochs else CommittedEpoch(-1)
     if log.finished:
         sealed = {exchange: last.writes.get(exchange, 0) + 1 for exchange in node.writes} | dict(log.sealed)
-        yield _State(CutPoint(last.number if log.epochs else None, True), last.reads, sealed)
+        reads = last.reads if log.epochs else log.ended
+        yield _State(CutPoint(last.number if log.epochs else None, True), reads, sealed)
     for epoch in reversed(log.epochs):
         yield _State(CutPoint(epoch.number), epoch.reads, epoch.writes)
     if not log.epochs or log.epochs[0].number == 0:

@@ -126,6 +126,7 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
             lineage=lineage,
             start=context.incarnation.start,
             interval_ms=context.settings.interval,
+            target_ms=context.settings.target_epoch or 0,
             writes=writes if role == "source" else (),
         )
         for uid, role in roles

@@ -56,6 +56,8 @@ class Registration:
     """Random number of the job's start."""
     interval_ms: int = 0
     """Minimum time between the starts of two data epochs, ms; 0: as fast as possible."""
+    target_ms: int = 0
+    """Duration that an epoch is to take, ms; 0: as its read limits have it."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 

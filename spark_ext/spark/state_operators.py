@@ -62,7 +62,7 @@ def operators(log: SparkLog, epoch: int, numbers: Iterable[int] | None = None) -
     return [_operator(log, number, epoch) for number in sorted(log.numbers("state") if numbers is None else numbers)]
 
 
-def relocate(checkpoint: str) -> None:
+def relocate(checkpoint: str, place: str | None = None) -> None:
     """Let the descriptions in a copy of a checkpoint directory refer to the copy's own files.
 
     Without it transformWithState reads its schemas in the directory from which the copy was made, and a query on the
@@ -71,6 +71,7 @@ def relocate(checkpoint: str) -> None:
 
     Args:
         checkpoint: the copy: an absolute local path or a URI. No query runs on it.
+        place: where it is going to be, by a rename; None: it stays where it is.
     """
     log = SparkLog(checkpoint)
     for number in log.numbers("state"):
@@ -79,7 +80,9 @@ def relocate(checkpoint: str) -> None:
             head, content = _parsed(log, name)
             before = json.dumps(content)
             for store in content["stateStoreInfo"]:
-                store[_PATHS] = [_absolute(checkpoint, _relative(path, number)) for path in store.get(_PATHS, ())]
+                store[_PATHS] = [
+                    _absolute(place or checkpoint, _relative(path, number)) for path in store.get(_PATHS, ())
+                ]
             if json.dumps(content) != before:
                 log.replace(name, f"{head}\n{json.dumps(content, separators=(',', ':'))}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -13,6 +14,7 @@ from spark_ext.errors import StateError
 from spark_ext.model.checkpoint_metadata import (
     VERSION,
     CheckpointMetadata,
+    ExchangeMetadata,
     Finish,
     QueryMetadata,
     SinkMetadata,
@@ -60,17 +62,26 @@ CHECKPOINT = CheckpointMetadata(
     },
 )
 
+DAILY = CHECKPOINT.queries["daily"]
+SINK = replace(DAILY.sinks["daily"], position={"version": 12, "table": "t"})
+NEWEST = replace(
+    CHECKPOINT,
+    queries={**CHECKPOINT.queries, "daily": replace(DAILY, sinks={"daily": SINK})},
+    exchanges={"enriched": ExchangeMetadata("arrow", 5, 9, True)},
+)
+"""With what version 4 has added."""
+
 
 def test_the_newest_version_is_written_as_in_its_golden_file() -> None:
     """A change of the written form needs a new version, and a golden file of its own."""
-    assert VERSION == 3
-    assert CHECKPOINT.to_json() == json.loads((GOLDEN / "checkpoint-v3.json").read_text())
+    assert VERSION == 4
+    assert NEWEST.to_json() == json.loads((GOLDEN / "checkpoint-v4.json").read_text())
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
 def test_each_version_ever_written_is_read(version: int) -> None:
     raw = json.loads((GOLDEN / f"checkpoint-v{version}.json").read_text())
-    assert CheckpointMetadata.from_json(raw) == CHECKPOINT
+    assert CheckpointMetadata.from_json(raw) == (NEWEST if version == VERSION else CHECKPOINT)
 
 
 @pytest.mark.parametrize("version", [None, 0, VERSION + 1])

@@ -98,23 +98,27 @@ KINDS = {
     "inner-join": Kind(lambda spark, at: _joined(spark, at, "inner")),
     "outer-join": Kind(lambda spark, at: _joined(spark, at, "left_outer")),
     "two-operators": Kind(
-        lambda spark, at: stream(spark, at)
-        .dropDuplicatesWithinWatermark(["k", "v"])
-        .groupBy(F.window("t", "20 seconds"), "k")
-        .count()
+        lambda spark, at: (
+            stream(spark, at)
+            .dropDuplicatesWithinWatermark(["k", "v"])
+            .groupBy(F.window("t", "20 seconds"), "k")
+            .count()
+        )
     ),
     "flat-map-groups": Kind(
-        lambda spark, at: stream(spark, at)
-        .groupBy("k")
-        .applyInPandasWithState(
-            _counted, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout
+        lambda spark, at: (
+            stream(spark, at)
+            .groupBy("k")
+            .applyInPandasWithState(_counted, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
         ),
         "update",
     ),
     "transform-with-state": Kind(
-        lambda spark, at: stream(spark, at)
-        .groupBy("k")
-        .transformWithStateInPandas(Counting(), "k long, n long, different long", "update", "none"),
+        lambda spark, at: (
+            stream(spark, at)
+            .groupBy("k")
+            .transformWithStateInPandas(Counting(), "k long, n long, different long", "update", "none")
+        ),
         "update",
     ),
 }

@@ -1,0 +1,141 @@
+"""Writing a savepoint: the files of a cut are linked or copied into a folder before Spark and releases delete them.
+
+The caller ensures that no exchange releases anything meanwhile. Spark deletes files of an epoch when about
+a hundred later ones are committed; should that come in between, the savepoint is given up, and everything else is as it
+was.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_ext.checkpoints.savepoint import (
+    CHECKPOINT,
+    DEFINITIONS,
+    FLAGS,
+    About,
+    Savepoint,
+    child,
+    exchange_folder,
+    query_folder,
+    seal,
+    write_flags,
+    write_text,
+)
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.datafiles.location import Location
+from spark_ext.errors import CheckpointError, ConfigurationError
+from spark_ext.exchange.pinned import pin as pin_exchange
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.spark.epoch_files import files_of_epoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.exchange.contract import ExchangeMaster
+    from spark_ext.ledger.schema import FinishedRow
+    from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+    from spark_ext.model.definitions import QueryDefinition
+
+
+@dataclass(frozen=True)
+class ToPin:
+    """What a savepoint is made of."""
+
+    about: About
+    metadata: CheckpointMetadata
+    definitions: Mapping[str, QueryDefinition]
+    flags: Sequence[FinishedRow]
+    checkpoints: Mapping[str, str]
+    """Spark's checkpoint directory of each query of the cut."""
+    exchanges: Mapping[str, tuple[ExchangeMaster, str]]
+    """Master and folder of each exchange that the metadata name."""
+
+
+def refuse_used(folder: str, who: str) -> None:
+    """Refuse a folder that holds anything.
+
+    Raises:
+        ConfigurationError: names a file.
+        OSError: it cannot be listed.
+    """
+    found = next(iter(Location.of(folder, {}).files()), None)
+    if found is not None:
+        raise ConfigurationError(
+            f"the folder {folder} is not empty: it has '{found}'",
+            operator=who,
+            kept="the folder and the job are unchanged",
+            do="give each savepoint a folder of its own",
+        )
+
+
+def pin(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
+    """Write a savepoint.
+
+    Args:
+        spark: the job's session.
+        folder: an absolute path or URI; empty or missing.
+        what: it is made of.
+
+    Raises:
+        CheckpointError: a file was deleted before it was pinned; what was written is deleted again.
+        ConfigurationError: the folder is not empty.
+        StateError: the state of a query cannot be restored from, because of its provider or format.
+        OSError, StorageError: something cannot be read or written.
+    """
+    who = f"job '{what.about.job}'"
+    refuse_used(folder, who)
+    try:
+        return _written(spark, folder, what)
+    except FileNotFoundError as gone:
+        _delete(folder)
+        raise CheckpointError(
+            f"a file of the cut was deleted before it was pinned: {gone.filename or gone}",
+            operator=who,
+            kept="all committed epochs; the savepoint was given up",
+            do="take it again; if that happens again, raise spark.sql.streaming.minBatchesToRetain",
+        ) from gone
+    except BaseException:
+        _delete(folder)
+        raise
+
+
+def _written(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
+    names: list[str] = []
+    for query, part in what.metadata.queries.items():
+        if part.epoch is None or part.finished:
+            continue  # one that has finished is never started again, and needs nothing of Spark's
+        reach(FailPoint.SAVEPOINT_BEFORE_QUERY)
+        checkpoint, place = what.checkpoints[query], child(query_folder(query), "checkpoint")
+        for name in files_of_epoch(spark, checkpoint, part.epoch, f"job '{what.about.job}', query '{query}'"):
+            put_copy(child(checkpoint, name), child(folder, f"{place}/{name}"))
+            names.append(f"{place}/{name}")
+    for name, held in what.metadata.exchanges.items():
+        place = exchange_folder(name)
+        pinned = pin_exchange(*what.exchanges[name], held.first, held.end, child(folder, place))
+        names += [f"{place}/{one}" for one in pinned.files]
+    reach(FailPoint.SAVEPOINT_PINNED)
+    write_text(folder, CHECKPOINT, json.dumps(what.metadata.to_json()))
+    write_text(folder, DEFINITIONS, json.dumps({query: one.to_json() for query, one in what.definitions.items()}))
+    write_flags(folder, list(what.flags))
+    names += [CHECKPOINT, DEFINITIONS, FLAGS]
+    reach(FailPoint.SAVEPOINT_BEFORE_MANIFEST)
+    files = seal(folder, what.about, names)
+    reach(FailPoint.SAVEPOINT_SEALED)
+    return Savepoint(folder, what.about, what.metadata, what.definitions, tuple(what.flags), files)
+
+
+def _delete(folder: str) -> None:
+    """Take away what was written; what cannot be deleted has no manifest, and is no savepoint."""
+    location = Location.of(folder, {})
+    with suppress(OSError):
+        if location.local is not None:
+            shutil.rmtree(location.local)
+            return
+        for name in list(location.files()):
+            location.delete(name)

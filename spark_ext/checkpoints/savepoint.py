@@ -1,0 +1,244 @@
+"""A savepoint: a folder of its own, from which a job is restored whatever has become of the job since.
+
+manifest.json            what it is, and size and checksum of every file; written last
+checkpoint.json          the cut: each query's epoch and offsets, what exchanges hold, where the sinks' targets were
+definitions.json         what each query was made of
+flags.arrow              the finished flags that belong to the cut
+queries/<uid>/           the files of Spark's checkpoint without which the query cannot continue after its epoch
+exchanges/<name>/        the rows in flight, and the entries that name them
+
+Nothing outside the folder is needed, except the outputs and the inputs themselves. A retained checkpoint is one too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_ext.datafiles.copies import checksum
+from spark_ext.datafiles.location import Location
+from spark_ext.errors import StateError
+from spark_ext.ledger.schema import FinishedRow, from_arrow, to_arrow
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.definitions import QueryDefinition
+
+VERSION: Final = 1
+"""The version that is written."""
+
+MANIFEST: Final = "manifest.json"
+CHECKPOINT: Final = "checkpoint.json"
+DEFINITIONS: Final = "definitions.json"
+FLAGS: Final = "flags.arrow"
+
+UNCHANGED: Final = "the savepoint is unchanged; the job's state and all output are too"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a savepoint is."""
+
+    job: str
+    job_id: str
+    """Of the job's state: tells two jobs of one name apart."""
+    checkpoint_id: int
+    """Its number in the job."""
+    lineage: int
+    """The job's newest lineage when it was taken."""
+    incarnation: int
+    kind: str
+    """`savepoint`, or `periodic` for a retained checkpoint."""
+    mode: str
+    """`aligned` or `unaligned`."""
+    at: str
+    """When the cut was taken, UTC, ISO 8601."""
+    rows_in_flight: int | None
+    """Rows between its queries; None: unknown."""
+
+    @property
+    def taken_at(self) -> datetime:
+        """When the cut was taken, UTC."""
+        return datetime.fromisoformat(self.at)
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint as it was read."""
+
+    folder: str
+    """Absolute path or URI."""
+    about: About
+    metadata: CheckpointMetadata
+    definitions: Mapping[str, QueryDefinition]
+    """By query; of those that had been started."""
+    flags: tuple[FinishedRow, ...]
+    """Channels first, in the order of their finishes."""
+    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Size and checksum of every file, by its name in the folder."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of all its files; those that are hard links take no space of their own."""
+        return sum(size for size, _ in self.files.values())
+
+    @property
+    def who(self) -> str:
+        """The savepoint, for messages."""
+        return f"savepoint {self.folder}"
+
+    def below(self, prefix: str) -> tuple[str, ...]:
+        """The names of the files in one of its folders, relative to that one."""
+        start = prefix.rstrip("/") + "/"
+        return tuple(sorted(name.removeprefix(start) for name in self.files if name.startswith(start)))
+
+
+def query_folder(query: str) -> str:
+    """Where a savepoint has a query's files."""
+    return f"queries/{query}"
+
+
+def exchange_folder(name: str) -> str:
+    """Where a savepoint has what an exchange holds."""
+    return f"exchanges/{name}"
+
+
+def child(folder: str, name: str) -> str:
+    """The place of a file of a savepoint."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def write_text(folder: str, name: str, text: str) -> None:
+    """Write a small file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with Location.of(folder, {}).create(name) as out:
+        out.write(text.encode())
+
+
+def write_flags(folder: str, flags: list[FinishedRow]) -> None:
+    """Write the flags.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    table = to_arrow(FinishedRow, flags)
+    with Location.of(folder, {}).create(FLAGS) as out, pa.ipc.new_file(out, table.schema) as file:
+        file.write_table(table)
+
+
+def seal(folder: str, about: About, names: list[str]) -> Mapping[str, tuple[int, str]]:
+    """Write the manifest, by which a savepoint is complete.
+
+    Args:
+        folder: of the savepoint.
+        about: what it is.
+        names: of all its files.
+
+    Returns:
+        Size and checksum of each.
+
+    Raises:
+        OSError: a file cannot be read, or the manifest not be written.
+    """
+    files = {name: checksum(child(folder, name)) for name in sorted(names)}
+    out = {"version": VERSION, **asdict(about), "files": {name: list(one) for name, one in files.items()}}
+    write_text(folder, MANIFEST, json.dumps(out, indent=1))
+    return files
+
+
+def read_savepoint(path: str) -> Savepoint:
+    """Read a savepoint, and check all of it: every file is read once.
+
+    Args:
+        path: of its folder, or a URI.
+
+    Raises:
+        StateError: there is none, it was never completed, it is damaged, or a newer release has written it.
+        OSError: it cannot be read.
+    """
+    location = Location.of(path, {})
+    folder, who = location.uri, f"savepoint {location.uri}"
+    raw = _manifest(location, who)
+    files = {name: (int(size), str(crc)) for name, (size, crc) in raw.pop("files").items()}
+    for name, expected in files.items():
+        _check_file(folder, name, expected, who)
+    try:
+        metadata = CheckpointMetadata.from_json(json.loads(_read(location, CHECKPOINT)))
+        definitions = {
+            query: QueryDefinition.from_json(one) for query, one in json.loads(_read(location, DEFINITIONS)).items()
+        }
+        with pa.ipc.open_file(pa.BufferReader(_read(location, FLAGS))) as file:
+            flags = from_arrow(FinishedRow, file.read_all())
+        return Savepoint(folder, About(**raw), metadata, definitions, tuple(flags), files)
+    except (TypeError, KeyError, ValueError) as problem:
+        raise _damaged(f"its contents cannot be understood: {problem}", who) from problem
+
+
+def is_savepoint(path: str) -> bool:
+    """Whether a folder holds a complete savepoint, by its manifest alone."""
+    return Location.of(path, {}).read(MANIFEST) is not None
+
+
+def _manifest(location: Location, who: str) -> dict[str, Any]:
+    text = location.read(MANIFEST)
+    if text is None:
+        found = next(iter(location.files()), None)
+        raise StateError(
+            "there is no savepoint here: the folder is empty or missing"
+            if found is None
+            else f"the savepoint is not complete: it has no {MANIFEST}, which is written last",
+            operator=who,
+            kept=UNCHANGED,
+            do="correct the path" if found is None else "use another savepoint; this one was given up half-way",
+        )
+    try:
+        raw = json.loads(text)
+        version = raw.pop("version")
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise _damaged(f"{MANIFEST} cannot be understood", who) from None
+    if version != VERSION:
+        raise StateError(
+            f"the savepoint has version {version!r}; this release reads version {VERSION}",
+            operator=who,
+            kept=UNCHANGED,
+            do="use the release of spark-ext that wrote it, or a newer one",
+        )
+    if not isinstance(raw.get("files"), dict):
+        raise _damaged(f"{MANIFEST} names no files", who)
+    found_raw: dict[str, Any] = raw
+    return found_raw
+
+
+def _check_file(folder: str, name: str, expected: tuple[int, str], who: str) -> None:
+    try:
+        found = checksum(child(folder, name))
+    except FileNotFoundError:
+        raise _damaged(f"the file {name} is missing", who) from None
+    if found != expected:
+        raise _damaged(
+            f"the file {name} has {found[0]} bytes and the checksum {found[1]}, and was written with {expected[0]} "
+            f"bytes and {expected[1]}",
+            who,
+        )
+
+
+def _read(location: Location, name: str) -> bytes:
+    content = location.read(name)
+    if content is None:
+        raise KeyError(name)
+    return content
+
+
+def _damaged(what: str, who: str) -> StateError:
+    return StateError(
+        f"the savepoint is damaged: {what}",
+        operator=who,
+        kept=UNCHANGED,
+        do="copy it again from where it is whole, or use another savepoint",
+    )

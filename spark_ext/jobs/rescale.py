@@ -1,0 +1,119 @@
+"""Another number of state partitions for one query of a job that does not run.
+
+Spark repartitions a copy of the checkpoint, which adds an epoch without rows to it. The copy then takes the place of
+the checkpoint, which is moved aside. A start between these two renames finds the copy, and completes the exchange.
+"""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.identity import unknown
+from spark_ext.jobs.memory import check_past, checkpoint_of
+from spark_ext.ledger import LedgerWriter, start_incarnation
+from spark_ext.ledger.identity import job_row
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.spark import jvm
+from spark_ext.spark.epoch_files import files_of_epoch
+from spark_ext.spark.rescaled import NEW, OLD, complete
+from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.state_operators import relocate
+from spark_ext.spark.state_partitions import repartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.jobs.composition import Composition
+    from spark_ext.ledger import Ledger
+
+KEPT: Final = "the state and all output are unchanged"
+
+
+def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query: str, partitions: int) -> None:
+    """Give the state of a query another number of partitions.
+
+    Args:
+        spark: the session.
+        composition: the job's queries.
+        ledger: the job's.
+        query: its uid.
+        partitions: of its state.
+
+    Raises:
+        ConfigurationError: there is no such query, or the number is not positive.
+        StateError: the job runs, has changed, or the query has no state, an epoch in doubt, or an operator that Spark
+            cannot repartition.
+    """
+    who = f"job '{composition.job}', query '{query}'"
+    memory = JobMemory.read(ledger)
+    if query not in memory.names:
+        raise unknown(query, memory, f"job '{composition.job}'", "rescale")
+    if partitions < 1:
+        raise ConfigurationError(
+            f"state cannot have {partitions} partitions", operator=who, kept=KEPT, do="use a number from 1"
+        )
+    if memory.of(query).finished:
+        raise StateError("the query has finished", operator=who, kept=KEPT, do="nothing: it is never started again")
+    place = checkpoint_of(composition.state, query)
+    local = local_path(place)
+    if local is None:
+        raise StateError(
+            "the checkpoint directory is on an object store, where it cannot be replaced in one step",
+            operator=who,
+            kept=KEPT,
+            do="take a savepoint, and restore it into another state directory with state_partitions",
+        )
+    incarnation = start_incarnation(
+        ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
+    )
+    writer = LedgerWriter(ledger, incarnation)
+    try:
+        complete(place)
+        check_past(composition.job, memory, ledger, composition.specs, composition.wishes, incarnation)
+        epoch = _settled(SparkLog(place), who)
+        draft = local.with_name(NEW)
+        shutil.rmtree(draft, ignore_errors=True)
+        building = local.with_name(f".{NEW}")
+        shutil.rmtree(building, ignore_errors=True)
+        for name in files_of_epoch(spark, place, epoch, who):
+            put_copy(f"{place}/{name}", f"{building}/{name}")
+        reach(FailPoint.RESCALE_COPIED)
+        added = repartition(spark, str(building), partitions, who)
+        relocate(str(building), place)
+        reach(FailPoint.RESCALE_REPARTITIONED)
+        at = datetime.now(timezone.utc)
+        reason = f"{partitions} partitions of state, by epoch {added}"
+        lineage = memory.lineage(query)
+        writer.append(job_row(incarnation, "rescaled", at, lineage=lineage, query=query, reason=reason))
+        _replace(local, building, draft, at)
+        reach(FailPoint.RESCALE_COMPLETE)
+    finally:
+        writer.end("rescale")
+
+
+def _settled(log: SparkLog, who: str) -> int:
+    planned, committed = log.newest_offsets(), log.newest_commit()
+    if committed is None:
+        raise StateError("the query has committed no epoch", operator=who, kept=KEPT, do="start the job first")
+    if planned is not None and planned > committed:
+        raise StateError(
+            f"epoch {planned} is planned and not committed: its rows would be written again under another number",
+            operator=who,
+            kept=KEPT,
+            do="start the job until that epoch is committed, stop it, and rescale then",
+        )
+    return committed
+
+
+def _replace(local: Path, building: Path, draft: Path, at: datetime) -> None:
+    """From here on the copy is complete, and a start that finds no checkpoint takes it."""
+    building.rename(draft)
+    local.rename(local.with_name(f"{OLD}{at:%Y%m%dT%H%M%S%f}"))
+    reach(FailPoint.RESCALE_MOVED_ASIDE)
+    complete(str(local))

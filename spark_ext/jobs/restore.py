@@ -1,0 +1,413 @@
+"""Restoring a job from a savepoint, in place or as another job: steps, each of which is a row of the ledger.
+
+1. BEGUN: the number of the new lineage is taken, and never used again. From here on the job cannot be started.
+2. CLAIMED: targets and exchanges refuse what drivers of earlier starts may still commit.
+3. ROLLED BACK: each target holds what it held at the cut. Its records of epochs stay: only the new lineage makes the
+   numbers of epochs new.
+4. EXCHANGES: each holds what was in flight; what came later is abandoned.
+5. STATES: Spark's checkpoints are those of the savepoint; what was there is moved aside, into `replaced`.
+6. FLAGS: what had finished by the cut has finished in the new lineage too.
+7. `restored`: the new lineage is that of the job.
+
+After a crash the restore is carried out again from the beginning, under a further number: every step may come twice.
+A model in TLA+, `docs/spec/checkpoint.tla`, shows that the order of the first and the last step is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, query_folder, read_savepoint
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.exchange import decisions
+from spark_ext.exchange.kinds import kind_at, parts
+from spark_ext.exchange.pinned import put_back
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.composition import SINK, Composition
+from spark_ext.jobs.memory import checkpoint_of
+from spark_ext.jobs.restore_checks import Comparison
+from spark_ext.jobs.restored_rows import restored_rows
+from spark_ext.ledger import LedgerWriter, start_incarnation
+from spark_ext.ledger.identity import job_row
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.model.commits import Claim, Epoch, FenceMark
+from spark_ext.queries import operators
+from spark_ext.queries.definition import definition_of
+from spark_ext.sinks.runtime.retry import attempts
+from spark_ext.spark import jvm
+from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.state_operators import relocate
+from spark_ext.spark.state_partitions import repartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.ledger import Ledger
+    from spark_ext.queries.spec import QuerySpec
+    from spark_ext.sinks.contract import TwoPhaseCommitSink
+
+REPLACED: Final = "replaced"
+"""The folder of a state directory into which a restore moves what it replaces."""
+
+
+class Step(str, Enum):
+    """A step that has been taken; its value is the `reason` of its row in `jobs`."""
+
+    __str__ = str.__str__
+
+    BEGUN = "begun"
+    CLAIMED = "claimed"
+    ROLLED_BACK = "rolled back"
+    EXCHANGES = "exchanges"
+    STATES = "states"
+    FLAGS = "flags"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target of a query of the job, which a restore in place puts back."""
+
+    spec: QuerySpec
+    position: Any
+    """Where it was at the cut."""
+    untouched: bool
+    """Whether nothing can have been committed to it since."""
+
+    @property
+    def name(self) -> str:
+        """Under which a user accepts that it cannot be put back: the sink's uid, or the query's for one of Spark's."""
+        return self.spec.sink.uid if self.spec.sink is not None else self.spec.uid
+
+
+class Restore:
+    """One restore of a job. For one thread.
+
+    Args:
+        spark: the session.
+        composition: the job's queries and exchanges.
+        ledger: the job's.
+        path: of the savepoint.
+        accept_duplicates: uids of sinks whose targets keep what they received after the savepoint, and get it again.
+        state_partitions: by query, the number of partitions that its state is to have.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        composition: Composition,
+        ledger: Ledger,
+        path: str,
+        *,
+        accept_duplicates: Collection[str] = (),
+        state_partitions: Mapping[str, int] | None = None,
+    ) -> None:
+        self._spark, self._composition, self._ledger, self._path = spark, composition, ledger, path
+        self._accepted = frozenset(accept_duplicates)
+        self._partitions = dict(state_partitions or {})
+        self._job, self._state = composition.job, composition.state
+
+    def run(self) -> Savepoint:
+        """Restore the job; it is started afterwards, as always.
+
+        Returns:
+            The savepoint.
+
+        Raises:
+            StateError: the savepoint is missing, not complete, damaged or another job's; or the job runs, has changed,
+                or has a target that is not what it was.
+            ConfigurationError: a target cannot be put back, or the job was changed in another way.
+            FencedError, StorageError, OSError: a step failed. The restore is then repeated with the same call.
+        """
+        saved = read_savepoint(self._path)
+        memory = JobMemory.read(self._ledger)
+        jobs = self._ledger.jobs()
+        in_place = bool(memory.ever)
+        if in_place and jobs and jobs[0].job_id != saved.about.job_id:
+            raise self._foreign(saved)
+        comparison = self._compared(saved, memory, in_place=in_place)
+        comparison.check()
+        self._check_options(comparison)
+        targets = self._targets(comparison, memory) if in_place else ()
+        self._check_targets(targets, saved)
+        if in_place and local_path(self._state) is None:
+            raise StateError(
+                "the state directory is on an object store, where nothing can be moved aside",
+                operator=self._who,
+                kept="the savepoint, the state and all output are unchanged",
+                do="restore into another state directory, with outputs of its own",
+            )
+        incarnation = start_incarnation(
+            self._ledger,
+            self._job,
+            jvm_pid=jvm.jvm_pid(self._spark),
+            application_id=self._spark.sparkContext.applicationId,
+            for_restore=True,
+        )
+        writer = LedgerWriter(self._ledger, incarnation)
+        try:
+            lineage = max(row.lineage for row in self._ledger.jobs())
+            lineage = max(lineage, saved.about.lineage) + 1
+            self._carry_out(comparison, targets, writer, lineage)
+        finally:
+            writer.end("restore")
+        return saved
+
+    @property
+    def _who(self) -> str:
+        return f"job '{self._job}'"
+
+    def _foreign(self, saved: Savepoint) -> StateError:
+        return StateError(
+            f"the savepoint is of job '{saved.about.job}' with another state directory, and this one has a history of "
+            "its own",
+            operator=f"{self._who}, {saved.who}",
+            kept="the savepoint, the state and all output are unchanged",
+            do="restore into an empty state directory",
+        )
+
+    # -- before anything is changed -----------------------------------------------------------------------------------
+
+    def _compared(self, saved: Savepoint, memory: JobMemory, *, in_place: bool) -> Comparison:
+        composition = self._composition
+        specs, waiting = list(composition.specs), []
+        finished = {name for name, part in saved.metadata.queries.items() if part.finished}
+        for gate in composition.gates:
+            if set(gate.after) <= finished and gate.uid in saved.definitions:
+                specs.append(composition.build(gate, specs))
+            else:
+                waiting.append(gate)
+        given = {spec.uid: definition_of(spec) for spec in specs}
+        self._specs = tuple(specs)
+        here = set(composition.uids)
+        left = finished - here
+        sealed = frozenset(name for name, part in saved.metadata.exchanges.items() if part.sealed)
+        graph = composition.graph(specs, waiting, left, sealed)
+        names = frozenset(gate.uid for gate in waiting)
+        return Comparison(self._job, saved, given, names, graph, composition.wishes, in_place)
+
+    def _check_options(self, comparison: Comparison) -> None:
+        for query, number in self._partitions.items():
+            part = comparison.saved_query(query)
+            if part is None or part.finished or part.epoch is None or number < 1:
+                what = f"state_partitions asks for {number} partitions of query '{query}', which "
+                what += "is not in the savepoint, or has no state there" if number >= 1 else "is not a number of them"
+                raise ConfigurationError(
+                    what,
+                    operator=f"{self._who}, {comparison.saved.who}",
+                    kept="the savepoint, the state and all output are unchanged",
+                    do="name a query that was running, and a number from 1",
+                )
+        known = {spec.sink.uid if spec.sink is not None else spec.uid for spec in self._specs}
+        for uid in sorted(self._accepted - known):
+            raise ConfigurationError(
+                f"accept_duplicates names '{uid}', which is no sink of this job; its sinks are: "
+                f"{', '.join(sorted(known))}",
+                operator=f"{self._who}, {comparison.saved.who}",
+                kept="the savepoint, the state and all output are unchanged",
+                do="correct the uid",
+            )
+
+    def _targets(self, comparison: Comparison, memory: JobMemory) -> tuple[Target, ...]:
+        found = []
+        for spec in self._specs:
+            sink = spec.sink
+            if sink is not None and sink.format.lower() == SINK:
+                continue
+            part, known = comparison.saved_query(spec.uid), memory.of(spec.uid)
+            log = SparkLog(self._former(spec.uid))
+            query_id, planned = log.query_id(), log.newest_offsets()
+            begun = part is not None and part.epoch is not None
+            if begun and query_id is not None:
+                assert part is not None and part.epoch is not None
+                same = query_id == part.query_id and known.lineage <= comparison.saved.about.lineage
+                untouched = same and (planned is None or planned <= part.epoch)
+            else:
+                untouched = not begun and query_id is None
+            if part is not None and sink is not None and sink.uid in part.sinks:
+                position = part.sinks[sink.uid].position
+            elif sink is not None and not untouched:
+                # The query came after the savepoint: all that it has written goes.
+                number = self._ledger.newest_incarnation() or 0
+                whole = Epoch(sink.uid, known.lineage, query_id or "", -1, number)
+                position = operators.sink(sink.format, sink.options).position(whole)
+            else:
+                position = None
+            found.append(Target(spec, position, untouched))
+        return tuple(found)
+
+    def _former(self, query: str) -> str:
+        """The query's checkpoint as it was before any restore that is not complete."""
+        jobs = sorted(self._ledger.jobs(), key=lambda row: (row.incarnation, row.at))
+        attempted: list[int] = []
+        for row in jobs:
+            if row.event == "restored":
+                attempted = []
+            elif row.event == "restoring":
+                attempted.append(row.lineage)
+        for lineage in sorted(set(attempted)):
+            place = checkpoint_of(f"{self._state}/{REPLACED}/{lineage}", query)
+            if SparkLog(place).exists():
+                return place
+        return checkpoint_of(self._state, query)
+
+    def _check_targets(self, targets: tuple[Target, ...], saved: Savepoint) -> None:
+        for target in targets:
+            if target.untouched or target.name in self._accepted:
+                continue
+            sink = self._sink(target.spec)
+            if sink is None or not sink.rolls_back:
+                raise ConfigurationError(
+                    f"what {_kind(target)} has received since the savepoint cannot be taken away, and would be written "
+                    "again",
+                    operator=f"{self._who}, query '{target.spec.uid}', {saved.who}",
+                    kept="the savepoint, the state and all output are unchanged",
+                    do="restore into another state directory, with outputs of its own; or accept duplicates there: "
+                    f"accept_duplicates=('{target.name}',)",
+                )
+            sink.check_roll_back(self._claim(target, FenceMark(0), 0, ""), target.position)
+
+    def _sink(self, spec: QuerySpec) -> TwoPhaseCommitSink | None:
+        return None if spec.sink is None else operators.sink(spec.sink.format, spec.sink.options)
+
+    def _claim(self, target: Target, mark: FenceMark, lineage: int, job_id: str) -> Claim:
+        assert target.spec.sink is not None
+        return Claim(
+            sink=target.spec.sink.uid,
+            job=self._job,
+            job_id=job_id or self._ledger.jobs()[0].job_id,
+            incarnation=mark.incarnation,
+            lineage=lineage,
+            state=self._state,
+            start=mark.start,
+            restoring=True,
+        )
+
+    # -- the steps ----------------------------------------------------------------------------------------------------
+
+    def _carry_out(
+        self, comparison: Comparison, targets: tuple[Target, ...], writer: LedgerWriter, lineage: int
+    ) -> None:
+        saved, incarnation = comparison.saved, writer.incarnation
+        self._taken(Step.BEGUN, writer, lineage, saved)
+        reach(FailPoint.RESTORE_BEGUN)
+        mark = FenceMark(incarnation.number, incarnation.start)
+        claims = []
+        for target in targets:
+            sink = self._sink(target.spec)
+            if sink is not None:
+                claim = self._claim(target, mark, lineage, incarnation.job_id)
+                attempts(sink.options, f"the claim of sink '{claim.sink}'", reraise=True)(sink.claim, claim)
+                claims.append((target, sink, claim))
+        last = self._fence_exchanges(mark, incarnation.job_id)
+        self._taken(Step.CLAIMED, writer, lineage, saved)
+        reach(FailPoint.RESTORE_CLAIMED)
+        for target, sink, claim in claims:
+            if target.untouched or target.name in self._accepted:
+                continue
+            sink.check_roll_back(claim, target.position)
+            what = f"the roll back of sink '{claim.sink}'"
+            attempts(sink.options, what, reraise=True)(sink.roll_back, claim, target.position)
+        self._taken(Step.ROLLED_BACK, writer, lineage, saved)
+        reach(FailPoint.RESTORE_ROLLED_BACK)
+        self._move_aside(lineage)
+        reach(FailPoint.RESTORE_MOVED_ASIDE)
+        self._put_exchanges(comparison, last, lineage, incarnation.job_id)
+        self._taken(Step.EXCHANGES, writer, lineage, saved)
+        reach(FailPoint.RESTORE_EXCHANGES)
+        self._put_states(comparison)
+        self._taken(Step.STATES, writer, lineage, saved)
+        reach(FailPoint.RESTORE_STATES)
+        writer.append(restored_rows(comparison, self._ledger, incarnation, lineage))
+        self._taken(Step.FLAGS, writer, lineage, saved)
+        reach(FailPoint.RESTORE_FLAGS)
+        writer.restored(lineage, saved.about.lineage, saved.folder, self._renamed(comparison))
+        reach(FailPoint.RESTORE_COMPLETE)
+
+    def _taken(self, step: Step, writer: LedgerWriter, lineage: int, saved: Savepoint) -> None:
+        at = datetime.now(timezone.utc)
+        writer.append(
+            job_row(
+                writer.incarnation,
+                "restoring",
+                at,
+                lineage=lineage,
+                reason=step.value,
+                parent=saved.about.lineage,
+                savepoint=saved.folder,
+            )
+        )
+
+    def _renamed(self, comparison: Comparison) -> dict[str, str]:
+        return {query: name for query, name in comparison.names.items() if query != name}
+
+    def _fence_exchanges(self, mark: FenceMark, job_id: str) -> dict[str, int]:
+        """Claim all exchanges of the state directory; the number of the last entry of each."""
+        root = local_path(f"{self._state}/exchanges")
+        last: dict[str, int] = {}
+        for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
+            who = f"{self._who}, exchange '{folder.name}'"
+            master = parts(kind_at(str(folder)), str(folder), who).master
+            if master.describe() is None:
+                continue
+            at = time.time_ns() // 1_000_000
+            adopted = partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at)
+            master.log.append(adopted, str(mark.incarnation))
+            last[folder.name] = master.log.look().last
+        return last
+
+    def _move_aside(self, lineage: int) -> None:
+        for name in ("exchanges", "queries"):
+            place = local_path(f"{self._state}/{name}")
+            if place is not None and place.exists():
+                aside = place.parent / REPLACED / str(lineage) / name
+                aside.parent.mkdir(parents=True, exist_ok=True)
+                place.rename(aside)
+
+    def _put_exchanges(self, comparison: Comparison, last: Mapping[str, int], lineage: int, job_id: str) -> None:
+        graph = comparison.graph
+        read = (reader.exchange for spec in self._specs for reader in self._composition.reads(spec))
+        used = {*graph.exchanges, *read}
+        for name, part in comparison.saved.metadata.exchanges.items():
+            if name not in used:
+                continue  # nobody in this job writes or reads it
+            folder, target = child(comparison.saved.folder, exchange_folder(name)), f"{self._state}/exchanges/{name}"
+            put_back(
+                folder,
+                target,
+                number=max(last.get(name, -1) + 1, part.end),
+                lineage=lineage,
+                job_id=job_id,
+                who=f"{self._who}, exchange '{name}'",
+            )
+
+    def _put_states(self, comparison: Comparison) -> None:
+        for query, name in comparison.names.items():
+            part = comparison.saved.metadata.queries[name]
+            if part.epoch is None or part.finished:
+                continue
+            place = child(query_folder(name), "checkpoint")
+            target = checkpoint_of(self._state, query)
+            local = local_path(target)
+            draft = target if local is None else f"{target}.restore"
+            for file in comparison.saved.below(place):
+                put_copy(child(comparison.saved.folder, f"{place}/{file}"), child(draft, file))
+            if query in self._partitions:
+                repartition(self._spark, draft, self._partitions[query], f"{self._who}, query '{query}'")
+            relocate(draft, target)
+            if local is not None:
+                Path(draft).rename(local)
+
+
+def _kind(target: Target) -> str:
+    sink = target.spec.sink
+    if sink is None:
+        return f"the sink of query '{target.spec.uid}' ({target.spec.sink_format}, one of Spark's own)"
+    return f"sink '{sink.uid}' ({sink.format})"

@@ -1,0 +1,143 @@
+"""What a restore refuses before it changes anything: a savepoint that this job cannot continue from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from spark_ext.checkpoints.savepoint import UNCHANGED, Savepoint
+from spark_ext.errors import ConfigurationError, SparkExtError, StateError
+from spark_ext.jobs.wishes import Wishes
+from spark_ext.model.changes import Change, compare
+from spark_ext.model.checkpoint_metadata import QueryMetadata
+from spark_ext.model.dag import JobGraph
+from spark_ext.model.definitions import QueryDefinition, Role
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A savepoint, and the job that is to continue from it."""
+
+    job: str
+    saved: Savepoint
+    given: Mapping[str, QueryDefinition]
+    """The queries of the job that can be built now."""
+    waiting: frozenset[str]
+    """Those that wait for the end of others."""
+    graph: JobGraph
+    wishes: Wishes
+    in_place: bool
+    """Whether the job is the one that the savepoint was taken of; another one writes elsewhere."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The name in the savepoint of each query of the job that is in it."""
+        found = {}
+        for query in (*self.given, *self.waiting):
+            old = self.wishes.renamed.get(query)
+            name = old if old is not None and query not in self.saved.metadata.queries else query
+            if name in self.saved.metadata.queries:
+                found[query] = name
+        return found
+
+    def saved_query(self, query: str) -> QueryMetadata | None:
+        """A query of the job, as the savepoint has it."""
+        name = self.names.get(query)
+        return None if name is None else self.saved.metadata.queries[name]
+
+    def definition(self, query: str) -> QueryDefinition | None:
+        """What a query of the job was made of when the savepoint was taken."""
+        name = self.names.get(query)
+        return None if name is None else self.saved.definitions.get(name)
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """The queries of the job that had finished."""
+        return frozenset(query for query, name in self.names.items() if self.saved.metadata.queries[name].finished)
+
+    def check(self) -> None:
+        """Refuse what cannot continue.
+
+        Raises:
+            StateError, ConfigurationError: says what differs, and the ways out.
+        """
+        for problem in self._problems():
+            raise problem
+
+    def _problems(self) -> Iterator[SparkExtError]:
+        yield from self._gone()
+        for query in self.given:
+            yield from self._moved(query)
+            yield from self._changed(query)
+        yield from self._unfinished_upstream()
+
+    def _who(self, query: str) -> str:
+        return f"job '{self.job}', query '{query}', {self.saved.who}"
+
+    def _gone(self) -> Iterator[SparkExtError]:
+        there = set(self.names.values())
+        for name, part in self.saved.metadata.queries.items():
+            begun = part.finished or part.epoch is not None
+            if begun and name not in there and name not in self.wishes.removed:
+                state = "had finished" if part.finished else f"had committed epoch {part.epoch}"
+                yield StateError(
+                    f"query '{name}' is in the savepoint, where it {state}, and is not in the job",
+                    operator=self._who(name),
+                    kept=UNCHANGED,
+                    do=f"add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "
+                    f"renamed_from='{name}'); to restore without it, say job.remove('{name}') before",
+                )
+
+    def _moved(self, query: str) -> Iterator[SparkExtError]:
+        own = self.names.get(query)
+        for other, one in self.saved.definitions.items():
+            part = self.saved.metadata.queries.get(other)
+            if other == own or part is None or (part.epoch is None and not part.finished):
+                continue
+            for uid in sorted(one.uids & self.given[query].uids):
+                yield StateError(
+                    f"operator '{uid}' belonged to query '{other}' when the savepoint was taken, and is in query "
+                    f"'{query}' now, which must not take over what it has read or written there",
+                    operator=self._who(query),
+                    kept=UNCHANGED,
+                    do=f"move it back to '{other}', or give it another uid in '{query}'",
+                )
+
+    def _changed(self, query: str) -> Iterator[SparkExtError]:
+        part, before = self.saved_query(query), self.definition(query)
+        if part is None or before is None or part.finished or part.epoch is None:
+            return
+        for change in compare(query, before, self.given[query]):
+            elsewhere = change.role is Role.SINK and change.acceptable and not self.in_place
+            if not change.breaking or elsewhere:
+                continue
+            if not change.acceptable:
+                yield self._refused(query, change)
+            elif change.role is Role.SINK or change.key not in self.wishes.accepted.get(query, ()):
+                yield self._unaccepted(query, change)
+
+    def _refused(self, query: str, change: Change) -> SparkExtError:
+        return ConfigurationError(
+            f"{change}, and the query had not finished when the savepoint was taken: Spark knows its sources by their "
+            "places in the plan, and an offset belongs to one source",
+            operator=self._who(query),
+            kept=UNCHANGED,
+            do="put the sources back as they were; read further input in a query of its own",
+        )
+
+    def _unaccepted(self, query: str, change: Change) -> SparkExtError:
+        if change.role is Role.SINK:
+            do = "put it back as it was, and change it after the restore; or restore into another state directory"
+        else:
+            do = f"put it back as it was; if it is the same data in another place, say accept=('{change.key}',)"
+        return ConfigurationError(f"{change}", operator=self._who(query), kept=UNCHANGED, do=do)
+
+    def _unfinished_upstream(self) -> Iterator[SparkExtError]:
+        for upstream, query in self.graph.unfinished_upstreams(self.finished):
+            yield StateError(
+                f"query '{query}' had finished when the savepoint was taken, and query '{upstream}', which is upstream "
+                "of it, had not: its rows would never be read",
+                operator=self._who(query),
+                kept=UNCHANGED,
+                do=f"leave '{upstream}' out, let it write another exchange, or give '{query}' another uid",
+            )

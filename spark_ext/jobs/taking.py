@@ -1,0 +1,335 @@
+"""Savepoints and retained checkpoints of a running job: asked for, pinned by a worker, recorded, and released again.
+
+The cut is taken, and its files are pinned, by the worker that also releases exchanges: so nothing of it is released in
+between, and needs no other hold.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.checkpoints.pinning import pin, refuse_used
+from spark_ext.checkpoints.savepoint import MANIFEST, Savepoint
+from spark_ext.datafiles.location import Location
+from spark_ext.errors import CheckpointError, FencedError, SparkExtError
+from spark_ext.jobs.savepoints import Cutting, Member, describe
+from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.schema import CheckpointRow, ExchangeRow, Row
+from spark_ext.masking import logger
+from spark_ext.spark import jvm
+
+if TYPE_CHECKING:
+    from spark_ext.checkpoints.unaligned import QueryLook, Taken
+    from spark_ext.exchange.view import ExchangeView
+    from spark_ext.jobs.exchanges import Exchanges
+    from spark_ext.ledger import Incarnation, Ledger
+    from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+    from spark_ext.queries.worker import Outcome
+
+log = logger("spark_ext.job")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A checkpoint of which everything is recorded."""
+
+    metadata: CheckpointMetadata
+    taken: Taken
+    savepoint: Savepoint | None
+    """None: nothing was asked to be kept."""
+
+
+@dataclass
+class SavepointRequest:
+    """A savepoint that somebody waits for."""
+
+    folder: str
+    done: threading.Event = field(default_factory=threading.Event)
+    number: int | None = None
+    failure: SparkExtError | None = None
+
+
+Then = Callable[["Outcome[Pinned]"], None]
+
+
+def retained_folder(state: str) -> str:
+    """Where a job has its retained checkpoints."""
+    return f"{state.rstrip('/')}/checkpoints"
+
+
+class Savepoints:
+    """For the coordinator's thread, but for `request`.
+
+    Args:
+        context: the job's.
+        ledger: the job's, for reading.
+        take_id: the next checkpoint's id.
+        exchanges: of the job.
+    """
+
+    def __init__(self, context: JobContext, ledger: Ledger, take_id: Callable[[], int], exchanges: Exchanges) -> None:
+        self._context, self._ledger, self._take_id, self._exchanges = context, ledger, take_id, exchanges
+        self._lock = threading.Lock()
+        self._requests: list[SavepointRequest] = []
+        self._under_way: SavepointRequest | None = None
+        self._over = ""
+        """Why there are no further ones; "" as long as there may be."""
+
+    def request(self, folder: str) -> SavepointRequest:
+        """Ask for a savepoint at the newest consistent cut; for any thread."""
+        made = SavepointRequest(folder)
+        with self._lock:
+            if not self._over:
+                self._requests.append(made)
+        if self._over:
+            self._fail(made, self._over)
+        self._context.wake.set()
+        return made
+
+    def tick(self, runs: Sequence[QueryRun], looks: Callable[[], Mapping[str, QueryLook]]) -> None:
+        """Begin the next one that was asked for.
+
+        Args:
+            runs: the queries.
+            looks: at each query, as it is now.
+        """
+        if self._under_way is not None:
+            return
+        with self._lock:
+            asked = self._requests.pop(0) if self._requests else None
+        if asked is None:
+            return
+        self._under_way, number = asked, self._take_id()
+
+        def done(outcome: Outcome[Pinned]) -> None:
+            self._under_way = None
+            if outcome.error is None:
+                asked.number = number
+            elif isinstance(outcome.error, FencedError):
+                self._fail(asked, str(outcome.error.what))
+                raise outcome.error
+            else:
+                self._fail(asked, outcome.error)
+            asked.done.set()
+
+        self.pin(number, "savepoint", CheckpointMode.UNALIGNED, runs, looks(), asked.folder, done)
+
+    def pin(
+        self,
+        number: int,
+        kind: str,
+        mode: CheckpointMode,
+        runs: Sequence[QueryRun],
+        looks: Mapping[str, QueryLook],
+        folder: str | None,
+        then: Then,
+        triggered_at: datetime | None = None,
+    ) -> None:
+        """Take the newest cut that looks allow, keep what belongs to it, and record it.
+
+        Args:
+            number: of the checkpoint.
+            kind: `savepoint` or `periodic`.
+            mode: how its looks came about.
+            runs: the queries.
+            looks: at each of them.
+            folder: of the savepoint; None: it is kept only if the setting `retained_checkpoints` says so.
+            then: gets the outcome, on the coordinator's thread.
+            triggered_at: when it was begun; None: when the cut is taken.
+        """
+        members = [Member.of_run(run) for run in runs]
+        retained = self._context.settings.retained_checkpoints
+        place = folder
+        if folder is None and retained:
+            place = f"{retained_folder(self._context.state)}/{number}"
+
+        def work(taken: Taken, views: Mapping[str, ExchangeView]) -> Pinned:
+            cutting = self._cutting(number, kind, mode, taken, members, views)
+            try:
+                what = describe(cutting, self._ledger)
+                spark = jvm.writer_frame(members[0].spec.writer).sparkSession
+                kept = None if place is None else pin(spark, place, what)
+                self._record(cutting, what.metadata, triggered_at or taken.at, place)
+            except Exception as problem:
+                with suppress(Exception):  # what has gone wrong first is what the caller has to know
+                    self._record_failure(cutting, problem, triggered_at or taken.at)
+                raise
+            if folder is None and retained:
+                self._release_old(retained)
+            return Pinned(what.metadata, taken, kept)
+
+        what = f"checkpoint {number}" if place is None else f"savepoint {place}"
+        self._exchanges.with_cut(what, looks, work, then)
+
+    def _cutting(
+        self,
+        number: int,
+        kind: str,
+        mode: CheckpointMode,
+        taken: Taken,
+        members: Sequence[Member],
+        views: Mapping[str, ExchangeView],
+    ) -> Cutting:
+        context, links = self._context, self._exchanges.links
+        return Cutting(
+            context.job,
+            context.job_id,
+            context.state,
+            context.incarnation,
+            number,
+            kind,
+            mode,
+            taken,
+            self._exchanges.graph,
+            members,
+            links,
+            views,
+        )
+
+    def _record(self, one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> None:
+        self._context.write_behind.write_now(completed(one, metadata, at, place))
+
+    def _record_failure(self, one: Cutting, problem: Exception, at: datetime) -> None:
+        if isinstance(problem, FencedError):
+            return
+        reason = problem.what if isinstance(problem, SparkExtError) else f"{type(problem).__name__}: {problem}"
+        self._context.write_behind.write_now([_row(one, "FAILED", None, at, None, reason)])
+        who = f"job '{one.job}', checkpoint {one.number}"
+        self._context.write_behind.incident(who, "checkpoint", reason, "given up")
+
+    def _release_old(self, keep: int) -> None:
+        """Delete the retained checkpoints beyond the newest ones."""
+        root = Location.of(retained_folder(self._context.state), {})
+        numbers = {name.partition("/")[0] for name in root.files()}
+        kept = sorted((int(name) for name in numbers if name.isdigit()), reverse=True)
+        for number in kept[keep:]:
+            incarnation = self._context.incarnation
+            self._context.write_behind.write_now([released(number, incarnation)])
+            # First what makes it one: a restore never begins from a folder that is being deleted.
+            root.delete(f"{number}/{MANIFEST}")
+            delete_folder(f"{root.uri}/{number}")
+
+    def end(self, reason: str) -> None:
+        """The job is ending: nobody waits any longer for what has not begun.
+
+        Args:
+            reason: why.
+        """
+        with self._lock:
+            asked, self._requests, self._over = self._requests, [], reason
+        under_way, self._under_way = self._under_way, None
+        for request in (*asked, *((under_way,) if under_way is not None else ())):
+            if not request.done.is_set():
+                self._fail(request, reason)
+
+    def _fail(self, request: SavepointRequest, why: str | Exception) -> None:
+        if isinstance(why, SparkExtError):
+            request.failure = why
+        else:
+            request.failure = CheckpointError(
+                f"there is no savepoint: {why}",
+                operator=f"job '{self._context.job}'",
+                kept="all committed epochs",
+                do="try again; a job that has ended can take one too, with job.savepoint(path)",
+            )
+        request.done.set()
+
+
+def completed(one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> list[Row]:
+    """The rows of a checkpoint that is complete: last the fact, before it what it holds in exchanges.
+
+    Args:
+        one: its cut.
+        metadata: its metadata.
+        at: when it was begun.
+        place: where it is kept; None: nowhere.
+    """
+    rows: list[Row] = []
+    if place is not None:
+        writes = {name: node.uid for node in one.graph for name in node.writes}
+        epochs = {name: metadata.queries[query].epoch for name, query in writes.items() if query in metadata.queries}
+        rows += [
+            ExchangeRow(
+                exchange=name,
+                event="held",
+                query="",
+                lineage=one.incarnation.lineage,
+                epoch=epochs.get(name),
+                position=part.first,
+                checkpoint_id=one.number,
+                incarnation=one.incarnation.number,
+                at=datetime.now(timezone.utc),
+            )
+            for name, part in metadata.exchanges.items()
+        ]
+    return [*rows, _row(one, "COMPLETED", metadata.to_json(), at, place)]
+
+
+def _row(
+    one: Cutting, status: str, metadata: Any, triggered: datetime, place: str | None, reason: str = ""
+) -> CheckpointRow:
+    return CheckpointRow(
+        checkpoint_id=one.number,
+        kind=one.kind,
+        query="",
+        epoch=None,
+        status=status,
+        lineage=one.incarnation.lineage,
+        incarnation=one.incarnation.number,
+        metadata=metadata,
+        at=datetime.now(timezone.utc),
+        reason=reason,
+        mode=one.mode.value,
+        triggered_at=triggered,
+        rows_in_flight=one.taken.rows_in_flight,
+        path=place,
+    )
+
+
+def released(number: int, incarnation: Incarnation) -> CheckpointRow:
+    """The row of a retained checkpoint that is deleted."""
+    return CheckpointRow(
+        checkpoint_id=number,
+        kind="periodic",
+        query="",
+        epoch=None,
+        status="RELEASED",
+        lineage=incarnation.lineage,
+        incarnation=incarnation.number,
+        metadata=None,
+        at=datetime.now(timezone.utc),
+        reason="newer ones are retained",
+    )
+
+
+def delete_folder(folder: str) -> None:
+    """Delete a folder; what cannot be deleted stays, and is logged."""
+    location = Location.of(folder, {})
+    try:
+        if location.local is not None:
+            shutil.rmtree(location.local)
+            return
+        for name in list(location.files()):
+            location.delete(name)
+    except OSError as problem:
+        log.warning("%s could not be deleted: %s", folder, problem)
+
+
+def check_folder(path: str, job: str) -> str:
+    """The folder of a savepoint, absolute; refuses one that is in use.
+
+    Raises:
+        ConfigurationError: it is not empty.
+        OSError: it cannot be listed.
+    """
+    folder = Location.of(str(path), {}).uri
+    refuse_used(folder, f"job '{job}'")
+    return folder
