@@ -359,7 +359,7 @@ class Coordinator:
         by = max(self._stop_by, time.monotonic() + AT_LEAST)
         if self.failure is None:
             # What is being pinned is complete before the job reports its end.
-            self._ending.wait(self._pinned, by, self._deliver_links)
+            attempt("waiting for a savepoint", lambda: self._ending.wait(self._pinned, by, self._deliver_links))
         attempt("the end of a checkpoint", lambda: self._aligned.end(self.runs, "the job is ending"))
         attempt("the end of a savepoint", lambda: self._end_savepoints("the job is ending"))
         for run in self.runs:

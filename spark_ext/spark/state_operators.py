@@ -80,9 +80,8 @@ def relocate(checkpoint: str, place: str | None = None) -> None:
             head, content = _parsed(log, name)
             before = json.dumps(content)
             for store in content["stateStoreInfo"]:
-                store[_PATHS] = [
-                    _absolute(place or checkpoint, _relative(path, number)) for path in store.get(_PATHS, ())
-                ]
+                relative = [_relative(path, number) for path in store.get(_PATHS, ())]
+                store[_PATHS] = [_absolute(place or checkpoint, path) for path in relative]
             if json.dumps(content) != before:
                 log.replace(name, f"{head}\n{json.dumps(content, separators=(',', ':'))}")
 

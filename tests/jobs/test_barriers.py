@@ -136,7 +136,9 @@ def test_one_that_waits_too_long_turns_unaligned(tmp_path: Path, notices: list[t
     job.a.query.commit(at("in", 0, 5))
     job.c.query.commit(at("c-in", 0, 2))
     until(lambda: job.a.run.committed == job.c.run.committed == 0, "the epochs")
-    exchanges: Any = SimpleNamespace(newest=None, graph=GRAPH, links=(), tick=lambda *_: None, close=lambda: None)
+    exchanges: Any = SimpleNamespace(
+        newest=None, graph=GRAPH, links=(), tick=lambda *_: None, close=lambda: None, busy=""
+    )
     job.coordinator._exchanges = exchanges
     cut = Cut({"a": CutPoint(0), "c": CutPoint(None)}, ())
     earlier = Taken(cut, {"a": job.a.run.offsets, "c": None}, 3, datetime.now(timezone.utc))
