@@ -56,7 +56,7 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
     found = dict.fromkeys(_existing(log, *logs, commit))
     found.pop(commit)
     found.update(dict.fromkeys(_source_logs(log, epoch)))
-    ids = _unique_ids(log, epoch, who)
+    ids = unique_ids(log, epoch, who)
     stores = StateFiles(spark, _conf(log, epoch).get(_CODEC, "lz4"))
     for operator in operators(log, epoch, sorted(ids)):
         found.update(dict.fromkeys(_existing(log, *operator.files(log))))
@@ -118,8 +118,18 @@ def _source_logs(log: SparkLog, epoch: int) -> Iterator[str]:
         yield from (f"{folder}/{name}" for name in sorted(names, key=names.__getitem__))
 
 
-def _unique_ids(log: SparkLog, epoch: int, who: str) -> dict[int, list[list[str]]]:
-    """For each stateful operator and partition the unique ids of its stores, in the order of the description."""
+def unique_ids(log: SparkLog, epoch: int, who: str) -> dict[int, list[list[str]]]:
+    """For each stateful operator and partition the unique ids of its stores, in the order of the description.
+
+    Args:
+        log: reader of the checkpoint directory.
+        epoch: a committed epoch.
+        who: job and query, for messages.
+
+    Raises:
+        FileNotFoundError: Spark has removed the epoch.
+        StateError: the state is not in RocksDB, or its files have no unique ids.
+    """
     ids = (log.commit(epoch) or {}).get("stateUniqueIds") or {}
     if not ids and not log.numbers("state"):
         return {}

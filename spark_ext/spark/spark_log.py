@@ -101,11 +101,16 @@ class SparkLog:
 
     def read(self, name: str) -> str | None:
         """The text of a file of the directory; None if it does not exist."""
+        content = self.read_bytes(name)
+        return None if content is None else content.decode()
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """The content of a file of the directory; None if it does not exist."""
         try:
             if self._local is not None:
-                return (self._local / name).read_text()
+                return (self._local / name).read_bytes()
             with self._remote.open_input_stream(f"{self._root}/{name}") as stream:
-                return str(stream.read().decode())
+                return bytes(stream.read())
         except FileNotFoundError:
             return None
 

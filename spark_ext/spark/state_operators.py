@@ -19,6 +19,8 @@ from spark_ext.spark.spark_log import SparkLog, local_path
 _ONLY: Final = "default"
 """The name of the store of an operator that has one. It has no folder of its own within the partition's."""
 
+_SESSIONS: Final = "sessionWindowStateStoreSaveExec"
+
 _PATHS: Final = "stateSchemaFilePaths"
 
 
@@ -36,6 +38,8 @@ class StateOperator:
     """The file that describes it, relative to the checkpoint directory."""
     schemas: tuple[str, ...]
     """The files of its schemas to which the description refers, likewise."""
+    prefix: int
+    """How many columns of its keys Spark can look up alone; for session windows those beside the session."""
 
     def folder(self, partition: int, store: str) -> str:
         """The folder of a store, relative to the checkpoint directory."""
@@ -46,6 +50,13 @@ class StateOperator:
         """The files that describe the operator and its state, relative to the checkpoint directory."""
         own = (f"{self.folder(0, store)}/_metadata/schema" for store in self.stores)
         return (self.description, *self.schemas, *(name for name in own if log.has(name)))
+
+    def has_keys(self, log: SparkLog) -> bool:
+        """Whether its rows are distributed by keys: without any they are all in the first partition, always."""
+        if self.name == _SESSIONS:
+            return self.prefix > 0
+        schema = log.read_bytes(f"{self.folder(0, self.stores[0])}/_metadata/schema")
+        return schema is None or b'"fields":[]' not in schema
 
 
 def operators(log: SparkLog, epoch: int, numbers: Iterable[int] | None = None) -> list[StateOperator]:
@@ -98,6 +109,7 @@ def _operator(log: SparkLog, number: int, epoch: int) -> StateOperator:
         stores=tuple(str(store["storeName"]) for store in stores),
         description=name,
         schemas=tuple(dict.fromkeys(schemas)),
+        prefix=sum(int(store["numColsPrefixKey"]) for store in stores),
     )
 
 

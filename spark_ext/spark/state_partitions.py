@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError, refused
 from spark_ext.spark import state_files
-from spark_ext.spark.epoch_files import is_stateful, state_partitions
+from spark_ext.spark.epoch_files import is_stateful, state_partitions, unique_ids
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.state_operators import operators, relocate
 
@@ -42,8 +42,9 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
 
     Raises:
         ConfigurationError: the number is not positive.
-        StateError: the query has no state, its last epoch is not committed, or Spark cannot do it for one of its
-            operators.
+        StateError: the query has no state, its last epoch is not committed, its state is not in RocksDB with
+            checkpoint format 2, or one of its operators has its state in one partition always, or is one for which
+            Spark cannot do it.
     """
     if partitions < 1:
         raise refused(f"a state cannot have {partitions} partitions", who, "choose a number of at least 1")
@@ -59,6 +60,7 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
         raise _refused("the query has no state that could be repartitioned", who, "leave out the new number")
     if state_partitions(checkpoint, newest) == partitions:
         return newest
+    _require_keys(log, newest, who)
     relocate(checkpoint)
     try:
         state_files.repartition(spark, checkpoint, partitions)
@@ -72,6 +74,23 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
             do=f"keep the number of partitions, {state_partitions(checkpoint, newest)}",
         ) from problem
     return newest + 1
+
+
+def _require_keys(log: SparkLog, epoch: int, who: str) -> None:
+    """Refuse an operator whose rows are all in one partition, such as an aggregation without keys.
+
+    Spark would distribute its state by the hash of nothing, and the query would look for it in the first partition
+    only: it would continue with an empty state, and say nothing.
+    """
+    ids, expected = unique_ids(log, epoch, who), state_partitions(log.checkpoint, epoch)
+    for operator in operators(log, epoch, ids):
+        if len(ids[operator.number]) != expected or not operator.has_keys(log):
+            raise _refused(
+                f"the stateful operator {operator.name} ({operator.number}) has all its rows in one partition, "
+                "and Spark would lose its state",
+                who,
+                f"keep the number of partitions, {expected}",
+            )
 
 
 def _refused(what: str, who: str, do: str) -> StateError:

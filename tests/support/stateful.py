@@ -74,7 +74,7 @@ class Counting(StatefulProcessor):
         for value in values:
             before = self._seen.getValue((value,))
             self._seen.updateValue((value,), ((before[0] if before else 0) + 1,))
-        seen = sum(1 for _ in self._seen.keys())
+        seen = sum(1 for _ in self._seen.keys())  # noqa: SIM118
         yield pd.DataFrame({"k": [key[0]], "n": [self._count.get()[0]], "different": [seen]})
 
     def close(self) -> None:
@@ -91,6 +91,8 @@ class Kind:
 
 KINDS = {
     "aggregation": Kind(lambda spark, at: stream(spark, at).groupBy("k").agg(F.sum("v"), F.count("*")), "update"),
+    "aggregation-without-keys": Kind(lambda spark, at: stream(spark, at).groupBy().agg(F.sum("v")), "update"),
+    "limit": Kind(lambda spark, at: stream(spark, at).limit(27)),
     "window": Kind(lambda spark, at: stream(spark, at).groupBy(F.window("t", "20 seconds"), "k").count()),
     "session": Kind(lambda spark, at: stream(spark, at).groupBy(F.session_window("t", "8 seconds"), "k").count()),
     "duplicates": Kind(lambda spark, at: stream(spark, at).dropDuplicates(["k"])),

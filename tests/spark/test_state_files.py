@@ -1,0 +1,44 @@
+"""Facts about Spark's state stores that `spark_ext.spark.state_files` relies on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from spark_ext.spark import state_files
+from spark_ext.spark.spark_log import SparkLog
+from spark_ext.spark.state_files import StateFiles, StateVersion
+from tests.support.stateful import KINDS, add_files, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_changelog_has_its_lineage_and_a_snapshot_its_files(spark: SparkSession, tmp_path: Path) -> None:
+    add_files(tmp_path / "in", range(2))
+    kind, checkpoint = KINDS["aggregation"], tmp_path / "checkpoint"
+    run(spark, kind.build(spark, tmp_path / "in"), kind.mode, checkpoint)
+    epoch = state_files.repartition(spark, str(checkpoint), 3) or SparkLog(str(checkpoint)).newest_commit()
+    assert epoch is not None
+    files, log, folder = StateFiles(spark, "lz4"), SparkLog(str(checkpoint)), str(checkpoint / "state/0/0")
+    first, second, repartitioned = (
+        StateVersion(number + 1, (log.commit(number) or {})["stateUniqueIds"]["0"][0][0]) for number in (0, 1, epoch)
+    )
+    assert files.lineage(folder, first) == ()
+    assert files.lineage(f"file:{folder}", second) == (first,)
+    # Spark writes repartitioned state as snapshots.
+    assert not (Path(folder) / repartitioned.changelog).exists()
+    for name in files.referred(folder, repartitioned):
+        assert (Path(folder) / name).exists()
+    assert all(name.startswith("SSTs/") for name in files.referred(folder, repartitioned))
+    with pytest.raises(FileNotFoundError, match=r"9_x\.changelog"):
+        files.lineage(folder, StateVersion(9, "x"))
+    with pytest.raises(FileNotFoundError, match=r"9_x\.zip"):
+        files.referred(folder, StateVersion(9, "x"))
+    with pytest.raises(Py4JJavaError) as refusal:
+        state_files.repartition(spark, str(checkpoint), 3)
+    assert "SHUFFLE_PARTITIONS_ALREADY_MATCH" in state_files.message(refusal.value)
+    assert "\n" not in state_files.message(refusal.value)
