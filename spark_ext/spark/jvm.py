@@ -1,4 +1,4 @@
-"""All access to Spark's JVM through py4j; no other module may use it.
+"""All access to Spark's JVM through py4j; only `state_files`, for the files of state stores, uses it too.
 
 Spark's Python API does not expose a plan's sources, a writer's target or a query's resolved checkpoint. The classes
 used here are Spark internals. `tests/spark/test_jvm.py` pins everything that this module relies on, so that a new Spark

@@ -51,6 +51,7 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow(12, "starts three queries, and waits until Spark has removed state")
 def test_a_query_continues_after_epochs_that_spark_has_removed(
     spark: SparkSession, tmp_path: Path, quick_maintenance: None
 ) -> None:

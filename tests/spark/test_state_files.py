@@ -21,7 +21,8 @@ def test_a_changelog_has_its_lineage_and_a_snapshot_its_files(spark: SparkSessio
     add_files(tmp_path / "in", range(2))
     kind, checkpoint = KINDS["aggregation"], tmp_path / "checkpoint"
     run(spark, kind.build(spark, tmp_path / "in"), kind.mode, checkpoint)
-    epoch = state_files.repartition(spark, str(checkpoint), 3) or SparkLog(str(checkpoint)).newest_commit()
+    state_files.repartition(spark, str(checkpoint), 3)
+    epoch = SparkLog(str(checkpoint)).newest_commit()
     assert epoch is not None
     files, log, folder = StateFiles(spark, "lz4"), SparkLog(str(checkpoint)), str(checkpoint / "state/0/0")
     first, second, repartitioned = (

@@ -67,15 +67,16 @@ class Counting(StatefulProcessor):
         self._count = handle.getValueState("count", "n long")
         self._seen = handle.getMapState("seen", "v long", "n long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
         values = [int(value) for frame in rows for value in frame["v"]]
         state = self._count.get()
-        self._count.update(((state[0] if state else 0) + len(values),))
+        count = (state[0] if state else 0) + len(values)
+        self._count.update((count,))
         for value in values:
             before = self._seen.getValue((value,))
             self._seen.updateValue((value,), ((before[0] if before else 0) + 1,))
         seen = sum(1 for _ in self._seen.keys())  # noqa: SIM118
-        yield pd.DataFrame({"k": [key[0]], "n": [self._count.get()[0]], "different": [seen]})
+        yield pd.DataFrame({"k": [key[0]], "n": [count], "different": [seen]})
 
     def close(self) -> None:
         pass
