@@ -39,9 +39,10 @@ from spark_ext.testing.exchange_driver import (
     run_unclaimed,
 )
 from spark_ext.testing.exchange_rows import ExchangeRowsContract
+from spark_ext.testing.exchange_savepoints import ExchangeSavepointContract
 
 
-class ExchangeContract(ExchangeRowsContract):
+class ExchangeContract(ExchangeRowsContract, ExchangeSavepointContract):
     """Define the fixture `place` in a subclass named `Test...`."""
 
     @pytest.fixture(autouse=True)

@@ -72,7 +72,8 @@ class ArrowLog(ExchangeLog):
     def look(self) -> LogState:
         """See `ExchangeLog.look`."""
         with self._one:
-            if not self._opened or not self._in_place():
+            # Who has seen no entry has no place by which to notice that the log begins with a later one by now.
+            if not self._opened or self._state.last < 0 or not self._in_place():
                 self._open()
             while (found := self._read(self._state.last + 1)) is not None:
                 entry, file = found

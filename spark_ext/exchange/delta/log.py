@@ -24,7 +24,7 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_ext.delta.failures import guarded
+from spark_ext.delta.failures import FAILURES, guarded
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.delta.log_checkpoints import checkpoint_if_due
 from spark_ext.errors import StateError
@@ -222,7 +222,14 @@ class DeltaLog(ExchangeLog):
             if table is None:
                 raise TableNotFoundError(f"there is no exchange at {self._location.uri}")
             began = (time.monotonic(), time.time())
-            self._write(table, entry, writer)
+            try:
+                self._write(table, entry, writer)
+            except CommitFailedError:
+                raise
+            except FAILURES:
+                if not self._replaced():
+                    raise
+                return None  # what it may have written is not in the table that is there now
             return self._written(table, entry, began)
 
         with self.table.lock:
