@@ -25,10 +25,10 @@ class ExchangeSavepointContract:
         raise NotImplementedError
 
     @pytest.mark.parametrize("most", [None, 7])
-    def test_x5_readers_continue_in_the_middle_of_an_entry_as_if_nothing_had_happened(
+    def test_x6_readers_continue_in_the_middle_of_an_entry_as_if_nothing_had_happened(
         self, place: Place, most: int | None
     ) -> None:
-        """Those that keep their place, those that are new, in one that begins with a released and an abandoned entry."""
+        """Those that keep their place and those that are new; the first entries are abandoned, others released."""
         Producer(place).claim().run(0, 500, 510)
         producer = Producer(place, 2, lineage=1).claim()
         for epoch in range(6):
@@ -64,7 +64,7 @@ class ExchangeSavepointContract:
         assert rows_before(entry, state, Front(4, (0, 0, 0))) == 10
         assert rows_before(entry, state, Front(8, (0, 0, 0))) == rows_before(entry, state, Front(10, (0, 0, 0))) == 50
 
-    def test_x5_what_was_put_back_is_released_and_swept_like_anything_else(self, place: Place) -> None:
+    def test_x6_what_was_put_back_is_released_and_swept_like_anything_else(self, place: Place) -> None:
         """The savepoint keeps its rows, and can be put back again."""
         producer = Producer(place).claim()
         for epoch in range(4):
@@ -83,7 +83,7 @@ class ExchangeSavepointContract:
         assert Reader(place).all().ids == list(range(10, 30))
         assert place.parts().master.log.look().released_rows == 10, "whoever begins now has missed them"
 
-    def test_x5_a_sealed_exchange_stays_sealed(self, place: Place) -> None:
+    def test_x6_a_sealed_exchange_stays_sealed(self, place: Place) -> None:
         """Whether the seal is in flight, or everybody has read it; and one that is sealed later is open again."""
         producer = Producer(place).claim()
         producer.run(0, 0, 10)
@@ -104,8 +104,8 @@ class ExchangeSavepointContract:
                 with pytest.raises(StateError, match="sealed"):
                     restored.run(0, 20, 30)
 
-    def test_x5_an_exchange_is_put_back_again_and_again(self, place: Place) -> None:
-        """What is in flight includes entries that were put back before, and the numbers that do not exist after them."""
+    def test_x6_an_exchange_is_put_back_again_and_again(self, place: Place) -> None:
+        """In flight are entries that were put back before, and the numbers behind them that do not exist."""
         producer = Producer(place).claim()
         producer.run(0, 0, 10, barrier=3)
         producer.run(1, 10, 20)
@@ -124,7 +124,7 @@ class ExchangeSavepointContract:
         assert sorted(late.ids + list(range(4))) == list(range(expected))
         assert late.barriers == [], "the checkpoint of this barrier is over"
 
-    def test_x5_an_exchange_without_anything_in_flight_is_put_back(self, place: Place) -> None:
+    def test_x6_an_exchange_without_anything_in_flight_is_put_back(self, place: Place) -> None:
         """One without entries, and one that was read to its end."""
         place.parts().master.register(place.descriptor())
         _replaced(place, _pinned(place, 0, 0), 5, 1)
@@ -135,7 +135,7 @@ class ExchangeSavepointContract:
         Producer(place, 3, lineage=2).claim().run(0, 10, 20)
         assert reader.all().ids == list(range(20))
 
-    def test_x5_a_new_job_gets_an_exchange_of_its_own(self, place: Place) -> None:
+    def test_x6_a_new_job_gets_an_exchange_of_its_own(self, place: Place) -> None:
         """With the same id, as positions name it; the first one continues, and releases what it likes."""
         producer = Producer(place).claim()
         producer.run(0, 0, 10)
@@ -159,7 +159,7 @@ class ExchangeSavepointContract:
             put_back(folder, other.path, number=3, lineage=1, job_id="job-2", who=WHO)
 
     @pytest.mark.parametrize("claimed", [False, True])
-    def test_x5_a_producer_that_was_frozen_while_the_exchange_was_replaced_adds_nothing(
+    def test_x6_a_producer_that_was_frozen_while_the_exchange_was_replaced_adds_nothing(
         self, place: Place, tmp_path: Path, claimed: bool
     ) -> None:
         """It has decided on its entry; the number of that is in the old log, or does not exist in the new one."""
@@ -182,7 +182,7 @@ class ExchangeSavepointContract:
             restored.run(epoch, 100 + epoch * 10, 110 + epoch * 10)
         assert Reader(place).all().ids == [*range(10, 30), *range(100, 130)]
 
-    def test_x5_whatever_a_log_has_seen_of_the_former_exchange_it_continues_in_the_new_one(self, place: Place) -> None:
+    def test_x6_whatever_a_log_has_seen_of_the_former_exchange_it_continues_in_the_new_one(self, place: Place) -> None:
         """As a reader, and as a writer whose exchange is replaced between its look and its write."""
         producer = Producer(place).claim()
         readers, writers = [], []
@@ -211,7 +211,7 @@ class ExchangeSavepointContract:
                 assert reader.look() == seen[1]
             assert Reader(place).all().ids == list(range(20, 40))
 
-    def test_x5_the_first_entries_are_written_once(self, place: Place) -> None:
+    def test_x6_the_first_entries_are_written_once(self, place: Place) -> None:
         """Repeated it changes nothing, also later; a log with other entries is refused."""
         master = place.parts().master
         master.register(place.descriptor())
@@ -230,7 +230,7 @@ class ExchangeSavepointContract:
         with pytest.raises(StateError, match="has entries of its own"):
             place.parts().master.log.seed(state, {9: Entry(EntryKind.CUT, 2, after=3)}, "0")
 
-    def test_x5_what_is_released_or_gone_cannot_be_pinned(self, place: Place) -> None:
+    def test_x6_what_is_released_or_gone_cannot_be_pinned(self, place: Place) -> None:
         """The cut is too old; of an exchange whose released entries had no rows, nothing is missing."""
         producer = Producer(place).claim()
         for epoch in range(3):

@@ -17,7 +17,7 @@ from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
 from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_contract import SourceContract, SourceWorld
 from spark_ext.testing.source_queries import SourceQueryContract
-from tests.exchange.exchange_kit import ExchangeWorld
+from tests.exchange.exchange_kit import ExchangeWorld, PutBackWorld
 from tests.sources.files import files_kit
 
 SIZES = (3, 11, 1, 0, 24)
@@ -128,6 +128,13 @@ class TestExchangeOfDelta(SourceContract):
     @pytest.fixture
     def world(self, tmp_path: Path) -> SourceWorld:
         return ExchangeWorld(tmp_path / "in", kind="delta")
+
+
+@pytest.mark.extended
+class TestExchangePutBack(SourceContract):
+    @pytest.fixture(params=["arrow", "delta"])
+    def world(self, tmp_path: Path, request: pytest.FixtureRequest) -> SourceWorld:
+        return PutBackWorld(tmp_path / "in", kind=request.param)
 
 
 @pytest.mark.extended

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 
 from spark_ext.exchange.contract import Parts
 from spark_ext.exchange.kinds import parts
+from spark_ext.exchange.pinned import pin, put_back
 from spark_ext.exchange.positions import pieces
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.contract import Claim, Epoch, Task, TwoPhaseCommitSink
@@ -208,3 +209,21 @@ class ExchangeWorld(SourceWorld):
 
     def misfits(self) -> list[T.StructType]:
         return [columns("id bigint, word bigint"), columns("id bigint, nowhere string")]
+
+
+class PutBackWorld(ExchangeWorld):
+    """The same rows, all in flight in a savepoint, from which the exchange was made anew in its place.
+
+    Args:
+        path: of the exchange.
+        kind: how it is stored.
+    """
+
+    def __init__(self, path: Path, *, kind: str = "arrow") -> None:
+        super().__init__(path, kind=kind)
+        master = parts(kind, str(path), "test").master
+        last = master.log.look().last
+        pin(master, str(path), 0, last + 1, f"{path}-pinned")
+        put_back(f"{path}-pinned", f"{path}-new", number=last + 5, lineage=9, job_id="id", who="test")
+        path.rename(f"{path}-old")
+        Path(f"{path}-new").rename(path)

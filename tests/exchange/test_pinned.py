@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given, settings
 
+from spark_ext.datafiles.copies import put_copy
 from spark_ext.errors import StateError
 from spark_ext.exchange import pinned
 from spark_ext.exchange.arrow import log as arrow_log
@@ -42,7 +42,7 @@ def histories(draw: st.DrawFn) -> list[Entry]:
         if kind == "epoch":
             count, epoch = draw(st.integers(0, 5)), state.last_epoch(application) + draw(st.integers(1, 2))
             given_rows = {"rows": (count, 1), "total": state.total + count + 1} if count else {"total": state.total}
-            entry = Entry(EntryKind.EPOCH, application=application, epoch=epoch, lineage=lineage, **given_rows)  # type: ignore[arg-type]
+            entry = Entry(EntryKind.EPOCH, application=application, epoch=epoch, lineage=lineage, **given_rows)
         elif kind == "cut":
             lineage += 1
             after = draw(st.sampled_from([-1, *there]))
@@ -190,8 +190,8 @@ def again(place: Place, number: int = 9, lineage: int = 1, name: str = "fresh") 
 def test_segments_are_linked_and_not_copied(place: Place) -> None:
     fresh = again(place)
     for name in fresh.files():
-        found = {os.stat(f"{folder}/data/{name}").st_ino for folder in (place.path, f"{place.path}-pinned", fresh.path)}
-        assert len(found) == 1
+        folders = (place.path, f"{place.path}-pinned", fresh.path)
+        assert len({Path(folder, "data", name).stat().st_ino for folder in folders}) == 1
     assert len(fresh.files()) == 3
 
 
@@ -213,7 +213,7 @@ def test_put_back_that_crashes_at_any_step_is_completed_by_the_next_one(
         return call
 
     with monkeypatch.context() as crash:
-        crash.setattr(pinned, "put_copy", counted(pinned.put_copy))
+        crash.setattr(pinned, "put_copy", counted(put_copy))
         for module, names in ((arrow_log, ("replace", "put_if_absent")), (delta_log, ("write_files", "begin_at"))):
             for name in names:
                 crash.setattr(module, name, counted(getattr(module, name)))
