@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from spark_ext.exchange.positions import Front, rows_before
 from spark_ext.failpoints import FailPoint
 from spark_ext.testing.children import frozen, was_fenced
 from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader, run_unclaimed
+
+if TYPE_CHECKING:
+    from spark_ext.exchange.contract import ExchangeLog
 
 
 class ExchangeSavepointContract:
@@ -185,7 +189,8 @@ class ExchangeSavepointContract:
     def test_x6_whatever_a_log_has_seen_of_the_former_exchange_it_continues_in_the_new_one(self, place: Place) -> None:
         """As a reader, and as a writer whose exchange is replaced between its look and its write."""
         producer = Producer(place).claim()
-        readers, writers = [], []
+        readers: list[ExchangeLog] = []
+        writers: list[ExchangeLog] = []
         for epoch in range(5):
             for logs in (readers, writers):
                 logs.append(place.parts().master.log)

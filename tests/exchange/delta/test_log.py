@@ -19,6 +19,8 @@ from spark_ext.errors import CommitError, StateError, StorageError
 from spark_ext.exchange.contract import Parts
 from spark_ext.exchange.delta import delta_parts
 from spark_ext.exchange.delta.log import DeltaLog
+from spark_ext.exchange.entries import Entry, EntryKind, LogState
+from spark_ext.exchange.pinned import pin, put_back
 from spark_ext.exchange.positions import Front
 from spark_ext.testing.exchange_contract import ExchangeContract
 from spark_ext.testing.exchange_driver import WHO, Place, Producer, Reader
@@ -159,6 +161,41 @@ def test_a_write_that_took_too_long_is_checked(local: Place, monkeypatch: pytest
     state = writer.register("slow")
     assert state is not None and list(state.consumers) == ["faster", "slow"]
     assert list(log_of(local).look().consumers) == ["faster", "slow"]
+
+
+def test_a_commit_that_was_frozen_within_the_library_while_the_table_was_replaced(
+    local: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log file is there, under the next version of the former table: it damages nothing, and counts nowhere."""
+    producer = Producer(local).claim()
+    producer.run(0, 0, 10)
+    producer.run(1, 10, 20)
+    pin(producer.parts.master, local.path, 1, 3, f"{local.path}-pinned")
+    put_back(f"{local.path}-pinned", f"{local.path}-new", number=9, lineage=1, job_id="job-1", who=WHO)
+    watching = log_of(local)
+    watching.look()
+    states: list[LogState] = []
+
+    def write(table: DeltaTable, files: Sequence[AddAction], *args: Any, **kwargs: Any) -> None:
+        write_files(table, files, *args, **kwargs)
+        late = log_files(local)[-1]
+        Path(local.path).rename(f"{local.path}-old")
+        Path(f"{local.path}-new").rename(local.path)
+        Path(f"{local.path}-old", "_delta_log", late.name).rename(late)
+
+    def decide(state: LogState) -> Entry | None:
+        states.append(state)
+        return Entry(EntryKind.REGISTER, consumer="ghost", query="q") if len(states) == 1 else None
+
+    monkeypatch.setattr(WRITE_FILES, write)
+    assert producer.parts.master.log.append(decide, "1") is None
+    monkeypatch.undo()
+    assert [state.last for state in states] == [2, 9]
+    assert watching.look() == log_of(local).look() == states[1]
+    Producer(local, 2, lineage=1).claim().run(0, 20, 30)
+    DeltaTable(local.path).create_checkpoint()
+    assert Reader(local).all().ids == list(range(30))
+    assert watching.look() == log_of(local).look()
 
 
 def test_other_writers_that_are_always_faster(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
