@@ -44,6 +44,11 @@ class Entry:
         return self.claimed if self.epoch is None else self.epoch[1]
 
     @property
+    def adds_columns(self) -> bool:
+        """Whether the sink adds the columns of an epoch that has not been committed yet."""
+        return self.own and self.operation == "ADD COLUMN"
+
+    @property
     def is_restore(self) -> bool:
         """Whether the table holds after it what it held at an earlier version."""
         return self.operation == "RESTORE"

@@ -26,7 +26,8 @@ def position_after(log: Log, newest: int, epoch: Epoch, last: int | None) -> int
     """The newest version that holds all epochs of a sink up to one, and nothing that the sink has done later.
 
     Later are epochs of its application with higher numbers, and whatever was committed for a newer lineage, the roll
-    back at the beginning of such a lineage included. A RESTORE by others that took epochs away is not passed either.
+    back at the beginning of such a lineage included, and the columns that an epoch adds just before its rows. A RESTORE
+    by others that took epochs away is not passed either.
 
     Args:
         log: the table's.
@@ -42,6 +43,8 @@ def position_after(log: Log, newest: int, epoch: Epoch, last: int | None) -> int
     for version in range(newest, -1, -1):
         entry = log[version]
         if entry.lineage is None:
+            if entry.adds_columns and version == found:
+                found = version - 1  # the columns are those of the epoch that follows
             continue
         mine = entry.epoch is not None and entry.epoch[0] == epoch.application
         if mine:

@@ -19,6 +19,8 @@ def history(*commits: str) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {"version": version, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
         if what == "restore":
             entry |= {"operation": "RESTORE", "operationParameters": {"version": where} if where else {"datetime": "9"}}
+        if what == "roll":
+            entry |= {"operation": "RESTORE", "operationParameters": {"version": where}, SINK: UID, CLAIM: "roll back"}
         if what in ("claim", "epoch"):
             entry[SINK] = where or UID
         if what == "claim":
@@ -75,6 +77,31 @@ def test_what_counts_is_whether_the_table_holds_what_the_sink_has_committed(
 )
 def test_everything_after_the_last_look_is_examined(commits: list[str], seen: int, fault: Fault | None) -> None:
     """The examination ended at the sink's newest commit, and so missed a RESTORE between the look and that commit."""
+    assert find_fault(history(*commits), UID, seen) == fault
+
+
+@pytest.mark.parametrize(
+    ("commits", "seen", "fault"),
+    [
+        (["create", "epoch", "epoch", "roll 1"], None, None),
+        (["create", "epoch", "epoch", "roll 1"], 2, None),
+        (["create", "epoch", "epoch", "roll 1", "other", "restore 3"], None, None),
+        (["create", "epoch", "epoch", "roll 1", "other", "restore 1"], None, None),
+        (["create", "epoch", "epoch", "roll 1", "restore 0"], None, Fault(4, (1,), 3)),
+        (["create", "epoch", "epoch", "roll 1", "restore 2"], None, Fault(4, (), 3, (2,))),
+        (["create", "epoch", "epoch", "roll 1", "restore 2"], 2, Fault(4, (), 3, (2,))),
+        (["create", "epoch", "epoch", "roll 1", "restore 2"], 3, Fault(4, (), 3, (2,))),
+        (["create", "epoch", "epoch", "roll 1", "epoch", "restore 2"], None, Fault(5, (4,), 4, (2,))),
+        (["create", "epoch", "epoch", "roll 1", "epoch", "restore 3"], None, Fault(5, (4,), 4)),
+        (["create", "epoch", "epoch", "roll 1", "roll 2", "restore 2"], None, None),
+        (["create", "epoch", "epoch", "roll 1", "roll 2", "restore 3"], None, Fault(5, (2,), 4)),
+        (["create", "epoch", "epoch", "roll 1", "restore 2", "restore 3"], None, None),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_sink_has_rolled_back_itself_is_not_missed_and_may_not_return(
+    commits: list[str], seen: int | None, fault: Fault | None
+) -> None:
     assert find_fault(history(*commits), UID, seen) == fault
 
 

@@ -1,0 +1,445 @@
+"""Roll back of a table to where it was after an epoch, on real tables: what goes, what stays, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_ext import failpoints
+from spark_ext.delta import rollback
+from spark_ext.delta.restored import CLAIM, SINK
+from spark_ext.errors import ConfigurationError, FencedError, StateError, StorageError
+from spark_ext.failpoints import FailPoint
+from spark_ext.model.commits import Claim, CommitOutcome, Epoch
+from tests.sinks.delta_2pc.delta_kit import NUMBERS, Start, data_files, ddl, ids, numbered, table
+
+
+@dataclass
+class Restore(Start):
+    """A start that restores a savepoint in place, or continues what was restored: a driver of a later lineage."""
+
+    lineage: int = 1
+    incarnation: int = 2
+
+    @property
+    def its_claim(self) -> Claim:
+        mine = (self.uid, "job", self.job_id, self.incarnation, self.lineage)
+        return Claim(*mine, start=self.start, query_id=self.query_id, restoring=True)
+
+    def take(self) -> None:
+        self.sink().claim(self.its_claim)
+
+    def restore(self, position: Any) -> None:
+        """As a job does it: nothing is claimed before all targets have agreed."""
+        self.sink().check_roll_back(self.its_claim, position)
+        self.take()
+        self.sink().roll_back(self.its_claim, position)
+
+
+def position(driver: Start, number: int) -> Any:
+    return driver.sink().position(driver.epoch(number))
+
+
+def begun(path: Path | str, *numbers: int, **options: str) -> Start:
+    """The first start of a job, with these epochs committed: one row each, with the epoch's number as its id."""
+    driver = Start(path, options=options)
+    driver.begin()
+    for number in numbers:
+        driver.put(number)
+    return driver
+
+
+def others(path: Path, *numbers: int) -> None:
+    for number in numbers:
+        write_deltalake(path, pa.table({"id": [number], "name": [f"n{number}"]}), mode="append")
+
+
+def version(path: Path) -> int:
+    return DeltaTable(path).version()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t"
+
+
+def test_rows_after_the_position_go_and_the_new_lineage_continues(path: Path) -> None:
+    first = begun(path, 0, 1, 2, 3)
+    table_id = str(DeltaTable(path).metadata().id)
+    assert position(first, 1) == {"version": 2, "table": table_id}
+    restore = Restore(path)
+    restore.restore(position(first, 1))
+    assert ids(path) == [0, 1]
+    entry = DeltaTable(path).history(1)[0]
+    assert (entry["operation"], entry["operationParameters"]) == ("RESTORE", {"version": "2"})
+    assert (entry[SINK], entry[CLAIM]) == ("out", "roll back of out to version 2, incarnation 2")
+    assert restore.put(2) is CommitOutcome.COMMITTED
+    assert restore.put(2) is CommitOutcome.ALREADY_COMMITTED
+    again = Restore(path, incarnation=3)
+    again.begin(previous=2)
+    assert again.put(3, previous=2) is CommitOutcome.COMMITTED
+    assert ids(path) == [0, 1, 2, 3]
+
+
+def test_a_repeated_roll_back_and_one_without_anything_to_take_away_commit_nothing(path: Path) -> None:
+    first = begun(path, 0, 1, 2)
+    there, newest = position(first, 1), position(first, 2)
+    Restore(path).restore(newest)
+    assert DeltaTable(path).history(1)[0]["operation"] == "WRITE", "the claim"
+    Restore(path).restore(there)
+    before = version(path)
+    for _ in range(2):
+        Restore(path).restore(there)
+    assert version(path) == before
+    again = Restore(path, incarnation=3, lineage=2)
+    again.restore(there)
+    assert version(path) == before + 1, "its claim"
+    assert ids(path) == [0, 1]
+    assert again.put(2) is CommitOutcome.COMMITTED
+
+
+@pytest.mark.parametrize("point", [FailPoint.DELTA_BEFORE_ROLLBACK, FailPoint.DELTA_ROLLED_BACK])
+def test_a_restore_that_failed_at_either_point_is_repeated(
+    path: Path, monkeypatch: pytest.MonkeyPatch, point: FailPoint
+) -> None:
+    there = position(begun(path, 0, 1, 2), 0)
+    monkeypatch.setattr(failpoints, "_passed", failpoints.Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
+    with pytest.raises(StorageError, match="rolling back by incarnation 2"):
+        Restore(path).restore(there)
+    assert ids(path) == ([0, 1, 2] if point is FailPoint.DELTA_BEFORE_ROLLBACK else [0])
+    again = Restore(path, incarnation=3)
+    again.restore(there)
+    assert again.put(1) is CommitOutcome.COMMITTED
+    assert ids(path) == [0, 1]
+    assert [entry["operation"] for entry in DeltaTable(path).history()].count("RESTORE") == 1
+
+
+def test_back_before_an_earlier_roll_back_and_to_what_it_had_taken_away(path: Path) -> None:
+    first = begun(path, 0, 1, 2, 3)
+    at = {number: position(first, number) for number in (-1, 0, 1, 2, 3)}
+    second = Restore(path)
+    second.restore(at[1])
+    second.put(5)
+    assert ids(path) == [0, 1, 5]
+    assert {number: position(first, number) for number in at} == {**at, 3: {**at[3], "version": at[3]["version"] + 1}}
+    third = Restore(path, incarnation=3, lineage=2)
+    third.restore(at[2])
+    assert ids(path) == [0, 1, 2], "what the first roll back had taken away"
+    third.put(6)
+    of_second = position(second, 5)
+    fourth = Restore(path, incarnation=4, lineage=3)
+    fourth.restore(at[0])
+    assert ids(path) == [0]
+    Restore(path, incarnation=5, lineage=4).restore(of_second)
+    assert ids(path) == [0, 1, 5]
+    Restore(path, incarnation=6, lineage=5).restore(at[-1])
+    assert ids(path) == []
+    Restore(path, incarnation=7, lineage=6).restore(at[3])
+    assert ids(path) == [0, 1, 2, 3]
+
+
+def test_a_target_that_was_not_there_yet_is_emptied_of_what_the_sink_has_written(path: Path) -> None:
+    driver = Start(path)
+    assert position(driver, 3) is None
+    Restore(path).sink().roll_back(Restore(path).its_claim, None)
+    assert not path.exists()
+    first = begun(path, 0, 1)
+    Restore(path).restore(None)
+    assert ids(path) == []
+    assert first.schema == NUMBERS
+    Restore(path, incarnation=3, lineage=2).restore(None)
+    assert [entry["operation"] for entry in DeltaTable(path).history()].count("RESTORE") == 1
+
+
+def test_a_position_of_epochs_without_rows_and_of_commits_of_others(path: Path) -> None:
+    others(path, 90)
+    first = begun(path)
+    assert position(first, -1)["version"] == position(first, 7)["version"] == version(path)
+    others(path, 91)
+    first.put(3)
+    assert position(first, -1)["version"] == position(first, 2)["version"] == 2
+    others(path, 92)
+    first.put(8)
+    assert position(first, 3)["version"] == position(first, 7)["version"] == 4
+    Restore(path).restore(position(first, 7))
+    assert ids(path) == [3, 90, 91, 92]
+
+
+def test_compaction_in_between_is_undone_with_the_rows_that_it_had_merged(path: Path) -> None:
+    """The sink's uid shows that files are found though their names are spelled in another way."""
+    first = Start(path, uid="a~b")
+    first.begin()
+    for number in range(3):
+        first.put(number)
+    there = position(first, 1)
+    DeltaTable(path).optimize.compact()
+    assert DeltaTable(path).history(1)[0]["operation"] == "OPTIMIZE"
+    Restore(path, uid="a~b").restore(there)
+    assert ids(path) == [0, 1]
+
+
+def test_compaction_alone_is_nothing_to_take_away(path: Path) -> None:
+    first = begun(path, 0, 1)
+    there = position(first, 1)
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    Restore(path).restore(there)
+    assert ids(path) == [0, 1]
+    assert len(DeltaTable(path).file_uris()) == 1
+
+
+def test_files_that_were_vacuumed_are_counted(path: Path) -> None:
+    first = begun(path, 0, 1, 2)
+    there = position(first, 1)
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    before = version(path)
+    with pytest.raises(StateError, match="2 files of version 2 of it are missing: they were vacuumed"):
+        Restore(path).restore(there)
+    assert (ids(path), version(path)) == ([0, 1, 2], before), "nothing was claimed"
+
+
+def test_files_that_the_log_has_forgotten_are_not_deleted_before_the_roll_back(path: Path) -> None:
+    """The claim of a start deletes what looks like the remains of an older one."""
+    first = begun(path, 0, 1, 2, table_properties='{"delta.deletedFileRetentionDuration": "interval 0 seconds"}')
+    there = position(first, 1)
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).create_checkpoint()
+    Restore(path).restore(there)
+    assert ids(path) == [0, 1]
+    assert len(data_files(path)) == 4
+
+
+def test_rows_of_another_writer_are_not_taken_away(path: Path) -> None:
+    first = begun(path, 0)
+    there = position(first, 0)
+    others(path, 90)
+    Restore(path).restore(there)
+    assert ids(path) == [0, 90], "the sink has committed nothing since, so there is nothing to take away"
+    second = Restore(path)
+    second.put(1)
+    before = version(path)
+    with pytest.raises(StateError, match=r"another writer has changed its rows since version 1, in version 2 \(WRITE"):
+        Restore(path, incarnation=3, lineage=2).restore(there)
+    assert (ids(path), version(path)) == ([0, 1, 90], before)
+    Restore(path, incarnation=3, lineage=2).restore(position(first, 0))
+    assert ids(path) == [0, 90], "that position is after what the other one has written"
+
+
+def test_the_way_out_that_the_error_names(path: Path) -> None:
+    first = begun(path, 0, 1)
+    there = position(first, 0)
+    DeltaTable(path).delete("id = 0")
+    with pytest.raises(StateError, match=r"(?s)\(DELETE\).* RESTORE the table to version 1 yourself"):
+        Restore(path).restore(there)
+    DeltaTable(path).restore(1)
+    second = Restore(path)
+    second.restore(there)
+    second.put(1)
+    assert ids(path) == [0, 1]
+
+
+def test_a_table_that_is_gone_or_another_one_or_older_is_refused(path: Path, tmp_path: Path) -> None:
+    first = begun(path, 0)
+    shutil.copytree(path, tmp_path / "backup")
+    first.put(1)
+    there = position(first, 1)
+    shutil.rmtree(path)
+    for driver in (Restore(path).restore, lambda at: Restore(path).sink().roll_back(Restore(path).its_claim, at)):
+        with pytest.raises(StateError, match="the table cannot be rolled back: there is no table"):
+            driver(there)
+    assert not path.exists()
+    shutil.copytree(tmp_path / "backup", path)
+    with pytest.raises(StateError, match="knows version 2 of it, and the newest one is 1"):
+        Restore(path).restore(there)
+    shutil.rmtree(path)
+    others(path, *range(5))
+    with pytest.raises(StateError, match=f"it is not the table of the savepoint: .* was {there['table']}"):
+        Restore(path).restore(there)
+
+
+def test_another_job_is_refused(path: Path) -> None:
+    there = position(begun(path, 0, 1), 0)
+    before = version(path)
+    with pytest.raises(ConfigurationError, match="another job wrote under the sink uid 'out'"):
+        Restore(path, job_id="job-2").restore(there)
+    assert (ids(path), version(path)) == ([0, 1], before)
+
+
+def test_a_table_that_forbids_it_is_refused(path: Path) -> None:
+    first = begun(path, 0, 1, table_properties='{"delta.appendOnly": "true"}')
+    with pytest.raises(StateError, match=r"delta\.appendOnly forbids"):
+        Restore(path).restore(position(first, 0))
+    Restore(path).restore(position(first, 1))
+
+
+def test_a_log_that_was_cleaned_up_is_refused_by_name(path: Path) -> None:
+    first = begun(path, 0, 1, 2, 3, 4)
+    there, late = position(first, 0), position(first, 3)
+    DeltaTable(path).create_checkpoint()
+    log = path / "_delta_log"
+    for number in range(4):
+        (log / f"{number:020}.json").unlink()
+    with pytest.raises(StateError, match="the file of version 3 has been cleaned up"):
+        position(first, 0)
+    assert position(first, 3) == late, "no more is read than is needed"
+    with pytest.raises(StateError, match="the file of version 3 has been cleaned up"):
+        Restore(path).restore(there)
+    with pytest.raises(StateError, match="version 4 of it cannot be loaded"):
+        Restore(path).restore(late)
+    Restore(path).restore(position(first, 4))
+    assert ids(path) == [0, 1, 2, 3, 4]
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let something happen once between the look of a roll back and its commit."""
+    pending = [act]
+
+    def reach(point: FailPoint) -> None:
+        if point is FailPoint.DELTA_BEFORE_ROLLBACK and pending:
+            pending.pop()()
+
+    monkeypatch.setattr(rollback, "reach", reach)
+
+
+def test_a_newer_claim_between_look_and_commit_fences_the_roll_back_off(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = begun(path, 0, 1)
+    interrupted(monkeypatch, Restore(path, incarnation=3, lineage=2).take)
+    with pytest.raises(FencedError, match="incarnation 3"):
+        Restore(path).restore(position(first, 0))
+    assert ids(path) == [0, 1]
+    with pytest.raises(FencedError, match="incarnation 3"):
+        Restore(path).sink().check_roll_back(Restore(path).its_claim, position(first, 0))
+
+
+def test_another_writer_between_look_and_commit_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = begun(path, 0, 1)
+    interrupted(monkeypatch, lambda: others(path, 90))
+    with pytest.raises(StateError, match="another writer has changed its rows"):
+        Restore(path).restore(position(first, 0))
+    assert ids(path) == [0, 1, 90]
+
+
+def test_a_compaction_between_look_and_commit_is_looked_at_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = begun(path, 0, 1)
+    interrupted(monkeypatch, DeltaTable(path).optimize.compact)
+    Restore(path).restore(position(first, 0))
+    assert ids(path) == [0]
+
+
+def test_without_the_claim_nothing_is_taken_away(path: Path) -> None:
+    first = begun(path, 0, 1)
+    with pytest.raises(StateError, match="it does not hold the claim of incarnation 2"):
+        Restore(path).sink().roll_back(Restore(path).its_claim, position(first, 0))
+    assert ids(path) == [0, 1]
+
+
+@pytest.mark.parametrize("rolled_back", [False, True])
+def test_a_driver_of_the_old_lineage_that_wakes_up_cannot_commit(path: Path, rolled_back: bool) -> None:
+    first = begun(path, 0, 1)
+    there = position(first, 0)
+    files = first.write(2, numbered(2, 3))
+    assert files is not None
+    Restore(path).take()
+    if rolled_back:
+        Restore(path).restore(there)
+    with pytest.raises(FencedError, match="incarnation 2"):
+        first.sink().commit(NUMBERS, first.epoch(2), [files])
+    with pytest.raises(FencedError, match="incarnation 2"):
+        first.begin()
+    assert ids(path) == ([0] if rolled_back else [0, 1])
+
+
+def test_a_plain_start_of_the_old_lineage_is_refused_after_a_roll_back(path: Path) -> None:
+    first = begun(path, 0, 1)
+    Restore(path).restore(position(first, 0))
+    with pytest.raises(StateError, match=r"was rolled back .* as lineage 1, and this start continues lineage 0"):
+        Start(path, incarnation=3).begin()
+    with pytest.raises(StateError, match="was rolled back"):
+        Start(path, incarnation=3).begin(previous=1)
+    Start(path, incarnation=3, lineage=1).begin()
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before_its_first_epoch", "after_it"])
+@pytest.mark.parametrize("target", ["older", "rolled_back"])
+def test_a_later_restore_by_a_user_is_noticed(path: Path, target: str, committed: bool) -> None:
+    """Also one that brings back what was rolled back: the restored job writes those rows again."""
+    first = begun(path, 0, 1, 2)
+    second = Restore(path)
+    second.restore(position(first, 1))
+    if committed:
+        second.put(2)
+    else:
+        second.sink().check(second.epoch(2))
+    right = version(path)
+    DeltaTable(path).restore(1 if target == "older" else 3)
+    says = f"RESTORE the table to version {right}, the newest one that has all"
+    with pytest.raises(StateError, match=says):
+        second.put(3)
+    with pytest.raises(StateError, match=says):
+        Start(path, incarnation=3, lineage=1).begin()
+    DeltaTable(path).restore(right)
+    Start(path, incarnation=3, lineage=1).begin()
+
+
+def test_columns_that_later_epochs_added_go_and_may_come_again_with_another_type(path: Path) -> None:
+    """So rows are compared with the table's columns after the roll back, not before."""
+    first = begun(path, 0, merge_schema="true")
+    wide = replace(first, schema=ddl("id long, name string, extra double"))
+    files = wide.write(1, [{"id": 1, "name": "n", "extra": 0.5}])
+    assert files is not None
+    wide.sink().commit(wide.schema, wide.epoch(1), [files])
+    assert table(path).column_names == ["id", "name", "extra"]
+    second = Restore(path, options={"merge_schema": "true"}, schema=ddl("id long, name string, extra string"))
+    with pytest.raises(ConfigurationError, match="'extra' has the type double"):
+        second.sink().validate(second.schema)
+    second.restore(position(first, 0))
+    assert table(path).column_names == ["id", "name"]
+    second.sink().validate(second.schema)
+    files = second.write(1, [{"id": 1, "name": "n", "extra": "text"}])
+    assert files is not None
+    second.sink().commit(second.schema, second.epoch(1), [files])
+    assert table(path).sort_by("id").column("extra").to_pylist() == [None, "text"]
+
+
+def test_partitions_come_back_with_their_values(path: Path) -> None:
+    first = Start(path, options={"partition_by": "name"})
+    first.begin()
+    for number, name in enumerate(["a b%/ü", "", "plain", "plain"]):
+        files = first.write(number, [{"id": number, "name": name}])
+        assert files is not None
+        first.sink().commit(NUMBERS, first.epoch(number), [files])
+    before = DeltaTable(path, version=3).to_pyarrow_table().sort_by("id")
+    DeltaTable(path).optimize.compact()
+    Restore(path, options={"partition_by": "name"}).restore(position(first, 2))
+    assert table(path).sort_by("id") == before
+
+
+def test_a_rolled_back_file_stays_until_vacuum(path: Path) -> None:
+    first = begun(path, 0, 1)
+    files = data_files(path)
+    Restore(path).restore(position(first, 0))
+    Start(path, incarnation=3, lineage=1).begin()
+    assert data_files(path) == files
+
+
+def test_the_epoch_of_another_sink_in_the_table_is_of_another_writer(path: Path) -> None:
+    first = begun(path, 0)
+    there = position(first, 0)
+    second = Start(path, uid="another", job_id="job-2", query_id="r")
+    second.begin()
+    second.put(7)
+    first.put(1)
+    assert Epoch("another", 0, "r", 7, 1).application != first.epoch(7).application
+    with pytest.raises(StateError, match="another writer has changed its rows"):
+        Restore(path).restore(there)
