@@ -58,6 +58,10 @@ REPLACED: Final = "replaced"
 """The folder of a state directory into which a restore moves what it replaces."""
 
 
+MARGIN: Final = 1_000
+"""Entries that registrations, which are not fenced, may still append to the log of an exchange that is replaced."""
+
+
 class Step(str, Enum):
     """A step that has been taken; its value is the `reason` of its row in `jobs`."""
 
@@ -382,7 +386,7 @@ class Restore:
             put_back(
                 folder,
                 target,
-                number=max(last.get(name, -1) + 1, part.end),
+                number=max(last.get(name, -1) + MARGIN, part.end),
                 lineage=lineage,
                 job_id=job_id,
                 who=f"{self._who}, exchange '{name}'",
