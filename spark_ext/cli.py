@@ -1,4 +1,6 @@
-"""The command line: `spark-ext run FILE`, and commands that read a job's state directory without Spark.
+"""The command line: commands that run, save, restore or rescale the job of a file, and commands that read its state.
+
+Those with FILE start Spark; those with STATE read the state directory with delta-rs alone.
 
 Exit codes: 0 success (for `run`: the job has FINISHED), 1 the job FAILED, 2 the command was refused, 3 the job was
 stopped before its end.
@@ -18,6 +20,7 @@ from rich.console import Console
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
 
 if TYPE_CHECKING:
+    from spark_ext.jobs.job import Job
     from spark_ext.ledger.schema import Row
 
 FAILED, REFUSED, STOPPED = 1, 2, 3
@@ -31,6 +34,11 @@ app = typer.Typer(
 )
 
 State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")]
+File = Annotated[
+    Path, typer.Argument(help="A Python file, or a notebook exported as one, that defines the job.", show_default=False)
+]
+Function = Annotated[str, typer.Option(help="The function in it that takes a SparkSession and returns a Job.")]
+Master = Annotated[str | None, typer.Option(help="A Spark master. Default: $SPARK_MASTER, or local[*].")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Storage = Annotated[
     list[str] | None,
@@ -84,11 +92,9 @@ def _common(
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="A Python file, or a notebook exported as one, that defines the job.")],
-    function: Annotated[
-        str, typer.Option(help="The function in it that takes a SparkSession and returns a Job.")
-    ] = "job",
-    master: Annotated[str | None, typer.Option(help="A Spark master. Default: $SPARK_MASTER, or local[*].")] = None,
+    file: File,
+    function: Function = "job",
+    master: Master = None,
     progress: Annotated[bool, typer.Option(help="Show progress on standard error.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -96,22 +102,74 @@ def run(
 
     Ctrl-C stops it in order; run it again to resume. A job that has finished reads nothing.
     """
-    from spark_ext.script import check_file, load_function, make_job
-    from spark_ext.spark.jvm import silence
-    from spark_ext.spark.sessions import session
-
-    check_file(file)
-    # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
-    spark = session(file.stem, master=master)
-    silence(spark)
-    made = make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
-    result = made.run(progress=progress)
+    result = _job(file, function, master).run(progress=progress)
     if as_json:
         _print_json(result.to_json())
     else:
-        Console().print(str(result), markup=False, highlight=False, soft_wrap=True)
+        _print(str(result))
     if not result.finished:
         raise typer.Exit(STOPPED)
+
+
+@app.command()
+def savepoint(
+    file: File,
+    path: Annotated[str, typer.Argument(help="The savepoint's folder: a path or URI, empty or missing.")],
+    function: Function = "job",
+    master: Master = None,
+) -> None:
+    """Take a savepoint of a job that is not running: the folder from which it, or another job, can continue.
+
+    A job that runs takes one itself, with job.savepoint(path) or job.stop(savepoint=path).
+    """
+    number = _job(file, function, master).savepoint(path)
+    _print(f"savepoint {number} is complete: {path}")
+
+
+@app.command()
+def restore(
+    file: File,
+    savepoint: Annotated[
+        str, typer.Argument(help="The savepoint's folder, or the number of a retained checkpoint of this job.")
+    ],
+    accept_duplicates: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SINK", help="A sink whose target cannot be rolled back and may get rows again."),
+    ] = None,
+    state_partitions: Annotated[
+        list[str] | None, typer.Option(metavar="QUERY=N", help="Give the state of a query N partitions.")
+    ] = None,
+    function: Function = "job",
+    master: Master = None,
+) -> None:
+    """Put a job back to a savepoint; its next run continues from there.
+
+    In the state directory that the savepoint was taken in, the job's tables and exchanges are rolled back. In an empty
+    one it becomes a job of its own. A restore that was interrupted is completed by the same command.
+    """
+    given = _pairs(state_partitions, "QUERY=N", "--state-partitions")
+    bad = next((text for text in given.values() if not text.isdecimal()), None)
+    if bad is not None:
+        raise typer.BadParameter(f"'{bad}' is not a number of partitions", param_hint="--state-partitions")
+    _job(file, function, master).restore(
+        int(savepoint) if savepoint.isdecimal() else savepoint,
+        accept_duplicates=accept_duplicates or (),
+        state_partitions={query: int(number) for query, number in given.items()},
+    )
+    _print(f"restored from {savepoint}: run the job to continue from there")
+
+
+@app.command()
+def rescale(
+    file: File,
+    query: Annotated[str, typer.Argument(help="The query's uid.")],
+    partitions: Annotated[int, typer.Argument(help="How many partitions its state is to have.")],
+    function: Function = "job",
+    master: Master = None,
+) -> None:
+    """Give the state of a query of a stopped job another number of partitions."""
+    _job(file, function, master).rescale(query, partitions)
+    _print(f"the state of query '{query}' has {partitions} partitions: run the job to continue")
 
 
 @app.command()
@@ -168,11 +226,50 @@ def epochs(
     _show(chosen, columns, as_json)
 
 
+@app.command()
+def checkpoints(
+    state: State,
+    last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N; 0 for all.")] = 0,
+    as_json: Json = False,
+    storage: Storage = None,
+) -> None:
+    """List the checkpoints and savepoints of the whole job, oldest first, and where those that are kept are.
+
+    One from which the job was restored has a row in each lineage that began with it.
+    """
+    from spark_ext.ledger.schema import CheckpointRow
+
+    about = ("checkpoint_id", "kind", "mode", "status", "lineage")
+    columns = (*about, "triggered_at", "at", "rows_in_flight", "path", "reason")
+    rows = _rows(state, storage, CheckpointRow, (*columns, "query"))
+    rows = [row for row in rows if row.pop("query") == ""]
+    rows.sort(key=lambda row: (row["checkpoint_id"], row["at"]))
+    numbers = sorted({row["checkpoint_id"] for row in rows})[-last:]
+    _show([row for row in rows if row["checkpoint_id"] in numbers], columns, as_json)
+
+
+def _job(file: Path, function: str, master: str | None) -> Job:
+    """The job that a file defines, in a session of its own."""
+    from spark_ext.script import check_file, load_function, make_job
+    from spark_ext.spark.jvm import silence
+    from spark_ext.spark.sessions import session
+
+    check_file(file)
+    # Before the file is loaded: a user function whose type is given as text needs a session, as in a notebook.
+    spark = session(file.stem, master=master)
+    silence(spark)
+    return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
+
+
 def _options(storage: list[str] | None) -> dict[str, str]:
-    pairs = [item.partition("=") for item in storage or ()]
+    return _pairs(storage, "KEY=VALUE", "--storage")
+
+
+def _pairs(given: list[str] | None, form: str, option: str) -> dict[str, str]:
+    pairs = [item.partition("=") for item in given or ()]
     for name, separator, _ in pairs:
         if not separator:
-            raise typer.BadParameter(f"'{name}' is not KEY=VALUE", param_hint="--storage")
+            raise typer.BadParameter(f"'{name}' is not {form}", param_hint=option)
     return {name: value for name, _, value in pairs}
 
 
@@ -191,6 +288,10 @@ def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -
     from spark_ext.views.status_view import show_rows
 
     show_rows(rows, columns, Console())
+
+
+def _print(text: str) -> None:
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_json(value: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -251,13 +252,41 @@ def test_epochs(state: Path) -> None:
     assert len(spark_ext("epochs", state).stdout.splitlines()) == 1 + 4
 
 
+def test_checkpoints_are_those_of_the_whole_job(tmp_path: Path) -> None:
+    writer = write(tmp_path / "state")
+    common: dict[str, Any] = {"query": "", "epoch": None, "lineage": 1, "incarnation": 1, "metadata": None}
+    statuses = [(2, "COMPLETED", "/kept/2"), (3, "FAILED", None), (2, "RELEASED", None)]
+    for second, (number, status, path) in enumerate(statuses):
+        row = CheckpointRow(
+            checkpoint_id=number,
+            kind="periodic",
+            status=status,
+            at=T0 + timedelta(seconds=second),
+            reason="full" if status == "FAILED" else "",
+            mode="aligned",
+            path=path,
+            **common,
+        )
+        writer.append([row])
+    found = json.loads(spark_ext("checkpoints", tmp_path / "state", "--json").stdout)
+    assert [(row["checkpoint_id"], row["status"], row["path"]) for row in found] == [
+        (2, "COMPLETED", "/kept/2"),
+        (2, "RELEASED", None),
+        (3, "FAILED", None),
+    ], "the final checkpoint of a query is not one of the job"
+    newest = json.loads(spark_ext("checkpoints", tmp_path / "state", "--last", "1", "--json").stdout)
+    assert [row["checkpoint_id"] for row in newest] == [3]
+    shown = spark_ext("checkpoints", tmp_path / "state").stdout
+    assert "/kept/2" in shown and "full" in shown
+
+
 def test_an_unknown_query_is_refused_with_the_known_ones(state: Path) -> None:
     done = spark_ext("epochs", state, "--query", "dayly")
     assert done.returncode == 2
     assert "use one of: daily, live" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "finished", "epochs"])
+@pytest.mark.parametrize("command", ["status", "finished", "epochs", "checkpoints"])
 def test_a_directory_without_a_job_is_refused_and_not_changed(tmp_path: Path, command: str) -> None:
     (tmp_path / "something").write_text("else")
     for place in (tmp_path, tmp_path / "missing"):
@@ -271,7 +300,8 @@ def test_a_directory_without_a_job_is_refused_and_not_changed(tmp_path: Path, co
 def test_a_state_directory_is_read_without_spark(state: Path) -> None:
     code = (
         "import sys\nfrom spark_ext.cli import app\n"
-        "for command in ('status', 'finished', 'epochs'): app([command, sys.argv[1]], standalone_mode=False)\n"
+        "for command in ('status', 'finished', 'epochs', 'checkpoints'):\n"
+        "    app([command, sys.argv[1]], standalone_mode=False)\n"
         "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules, 'pyspark was loaded'"
     )
     done = subprocess.run([sys.executable, "-c", code, str(state)], capture_output=True, text=True, check=False)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 160
 """Characters in a line where the output is not a terminal."""
 
-_NUMBERS = frozenset({"epoch", "input_rows", "duration_ms", "lineage", "incarnation"})
+_NUMBERS = frozenset(
+    {"epoch", "input_rows", "duration_ms", "lineage", "incarnation", "checkpoint_id", "rows_in_flight"}
+)
 
 
 def show_status(status: JobStatus, console: Console) -> None:

@@ -109,6 +109,4 @@ def test_a_member_is_stored_as_its_text_and_equal_to_it() -> None:
 
 def test_the_steps_of_a_final_checkpoint_are_statuses() -> None:
     others = {"TRIGGERED", "FAILED", "RELEASED"}
-    assert {step.value for step in FinalStep} | others == {
-        status.value for status in CheckpointStatus
-    }
+    assert {step.value for step in FinalStep} | others == {status.value for status in CheckpointStatus}

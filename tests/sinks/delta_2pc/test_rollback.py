@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,7 +111,7 @@ def test_a_restore_that_failed_at_either_point_is_repeated(
     path: Path, monkeypatch: pytest.MonkeyPatch, point: FailPoint
 ) -> None:
     there = position(begun(path, 0, 1, 2), 0)
-    monkeypatch.setattr(failpoints, "_passed", failpoints.Counter())
+    monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
     with pytest.raises(StorageError, match="rolling back by incarnation 2"):
         Restore(path).restore(there)

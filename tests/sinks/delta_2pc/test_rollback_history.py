@@ -121,6 +121,7 @@ class RolledBackTables(RuleBasedStateMachine):
     @rule(target=savepoints)
     def savepoint(self) -> Savepoint:
         position = self.driver.sink().position(self.driver.epoch(self.number))
+        assert position is not None
         assert position["version"] == self.version
         return Savepoint(self.driver.lineage, self.number, position, self.version, self.own)
 
@@ -129,12 +130,14 @@ class RolledBackTables(RuleBasedStateMachine):
         position = savepoint.position
         if late:
             mine = (self.driver.uid, savepoint.lineage, self.driver.query_id, savepoint.number)
-            position = self.driver.sink().position(Epoch(*mine, self.driver.incarnation))
+            found = self.driver.sink().position(Epoch(*mine, self.driver.incarnation))
+            assert found is not None
+            position = found
             assert position["version"] == self.model.late(savepoint)
         wanted, before = position["version"], self.version
         start = Start(self.path, lineage=self.driver.lineage + 1, incarnation=self.driver.incarnation + 1)
-        mine = (start.uid, "job", start.job_id, start.incarnation, start.lineage)
-        claim = Claim(*mine, start=start.start, query_id=start.query_id, restoring=True)
+        who = (start.uid, "job", start.job_id, start.incarnation, start.lineage)
+        claim = Claim(*who, start=start.start, query_id=start.query_id, restoring=True)
         others = self.foreign - self.model.foreign[wanted]
         if self.own != savepoint.own and others:
             with pytest.raises(StateError, match="another writer has changed its rows"):

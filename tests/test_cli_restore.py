@@ -1,0 +1,131 @@
+"""The commands that deal with a job's past, over one history: run, stop, savepoint, rescale, restore, run."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_ext import cli
+from spark_ext.script import load_function, make_job
+from tests.support.waiting import until
+
+SCRIPT = """
+from pathlib import Path
+
+import spark_ext as sx
+
+HERE = Path(__file__).parent
+
+
+def job(spark, place="first"):
+    rows = spark.readStream.format("files").option("uid", "rows").option("path", str(HERE / "data"))
+    once = rows.option("watch", "true").load().dropDuplicates(["n"])
+    out = once.writeStream.format("delta_2pc").option("uid", "out").option("path", str(HERE / place / "out"))
+    return sx.Job(spark, "distinct", state=HERE / place / "state").add("q", out)
+
+
+def second(spark):
+    return job(spark, "second")
+"""
+
+
+def spark_ext(*arguments: str) -> tuple[int, str, str]:
+    """Run a command line in this process: its exit code, what it printed, and its errors."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["spark-ext", *arguments])
+        patch.setenv("COLUMNS", "160")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return int(ended.value.code or 0), out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "distinct.py").write_text(SCRIPT)
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path / "distinct.py"
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        del sys.modules[name]
+
+
+def add(folder: Path, name: str, numbers: range) -> None:
+    """A new file appears at once, as a whole."""
+    pq.write_table(pa.table({"n": list(numbers)}), folder / f".{name}")
+    (folder / f".{name}").rename(folder / f"{name}.parquet")
+
+
+def found(place: str) -> list[int]:
+    table = Path(place, "out")
+    return sorted(DeltaTable(table).to_pyarrow_table()["n"].to_pylist()) if DeltaTable.is_deltatable(str(table)) else []
+
+
+def run_until(spark: SparkSession, script: Path, function: str, place: str, expected: list[int]) -> None:
+    job = make_job(load_function(script, function, spark=spark), spark, "the test")
+    job.start()
+    try:
+        until(lambda: len(found(place)) >= len(expected), "all rows are committed")
+    finally:
+        job.stop()
+    assert found(place) == expected
+
+
+@pytest.mark.slow(15, "a history of five starts of one job, with a command between each two")
+def test_savepoint_rescale_restore(spark: SparkSession, script: Path) -> None:
+    add(script.parent / "data", "a", range(10))
+    run_until(spark, script, "job", "first", list(range(10)))
+
+    code, out, err = spark_ext("savepoint", "distinct.py", "kept")
+    assert code == 0, err
+    assert "is complete: kept" in out
+
+    code, out, err = spark_ext("rescale", "distinct.py", "q", "3")
+    assert code == 0, err
+    assert "the state of query 'q' has 3 partitions" in out
+    add(script.parent / "data", "b", range(5, 15))
+    run_until(spark, script, "job", "first", list(range(15)))
+
+    # As another job: its outputs are its own, and hold what comes after the savepoint.
+    code, out, err = spark_ext("restore", "distinct.py", "kept", "--function", "second", "--state-partitions", "q=2")
+    assert code == 0, err
+    assert "restored from kept" in out
+    run_until(spark, script, "second", "second", list(range(10, 15)))
+
+    code, out, err = spark_ext("restore", "distinct.py", "kept")
+    assert code == 0, err
+    assert found("first") == list(range(10)), "the output was rolled back"
+    run_until(spark, script, "job", "first", list(range(15)))
+
+    code, out, err = spark_ext("checkpoints", "first/state", "--json")
+    kept = [row for row in json.loads(out) if row["kind"] == "savepoint"]
+    rows = [(row["status"], row["lineage"], row["path"].endswith("/kept")) for row in kept]
+    assert rows == [("COMPLETED", 1, True), ("COMPLETED", 3, True)], "taken in one lineage, and the begin of another"
+
+
+def test_what_is_refused(spark: SparkSession, script: Path) -> None:
+    code, _, err = spark_ext("savepoint", "distinct.py", "kept")
+    assert code == 2
+    assert "the job has not been started" in err
+    code, _, err = spark_ext("restore", "distinct.py", "nothing")
+    assert code == 2
+    assert "nothing" in err and "Traceback" not in err
+    code, _, err = spark_ext("rescale", "distinct.py", "other", "3")
+    assert code == 2
+    assert "'other'" in err
+    code, _, err = spark_ext("restore", "distinct.py", "kept", "--state-partitions", "q=many")
+    assert code == 2
+    assert "'many' is not a number of partitions" in err
+    assert not Path("first").exists(), "nothing was made"
