@@ -116,7 +116,9 @@ def test_savepoint_rescale_restore(spark: SparkSession, script: Path) -> None:
     assert rows == [("COMPLETED", 1, True), ("COMPLETED", 2, True)], "taken in one lineage, and the begin of another"
 
 
-def test_what_is_refused(spark: SparkSession, script: Path) -> None:
+@pytest.mark.usefixtures("spark")
+def test_what_is_refused(script: Path) -> None:
+    add(script.parent / "data", "a", range(10))
     code, _, err = spark_ext("savepoint", "distinct.py", "kept")
     assert code == 2
     assert "the job has not been started" in err
@@ -129,4 +131,4 @@ def test_what_is_refused(spark: SparkSession, script: Path) -> None:
     code, _, err = spark_ext("restore", "distinct.py", "kept", "--state-partitions", "q=many")
     assert code == 2
     assert "'many' is not a number of partitions" in err
-    assert not Path("first").exists(), "nothing was made"
+    assert not Path("first/state/queries").exists() and not Path("first/out").exists(), "nothing was begun"

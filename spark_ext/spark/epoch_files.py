@@ -4,8 +4,9 @@ A checkpoint directory is of its newest epoch, and Spark removes what only older
 files are never changed in place, so whoever keeps those of an older epoch (hard links are enough) can start the query
 from there. These are few: the logs of the epoch, the descriptions of the stateful operators, and of each state store
 the last snapshot and the changelogs since. The unique ids in `commits/N` lead to them; whatever else is in a store's
-folder, such as what an attempt left behind that did not commit, is not the epoch's. Sidecar files `.crc` are left out:
-Spark reads a file that has none without checking it.
+folder, such as what an attempt left behind that did not commit, is not the epoch's. Spark's checksum of a state file
+belongs to it where there is one; it warns of a file without. Those of Hadoop, whose names begin with a dot, are left
+out: nobody misses them.
 """
 
 from __future__ import annotations
@@ -172,12 +173,20 @@ def _store_files(log: SparkLog, stores: StateFiles, folder: str, version: StateV
         chain = [*stores.lineage(root, version), version]
     snapshot = next((one for one in reversed(chain) if log.has(f"{folder}/{one.snapshot}")), None)
     if snapshot is not None:
-        yield f"{folder}/{snapshot.snapshot}"
+        yield from _with_checksums(log, f"{folder}/{snapshot.snapshot}")
         yield from _existing(log, *(f"{folder}/{name}" for name in stores.referred(root, snapshot)))
         chain = [one for one in chain if one.number > snapshot.number]
     elif chain[0].number != 1:
         raise FileNotFoundError(f"{root}/{chain[0].snapshot} does not exist")
-    yield from _existing(log, *(f"{folder}/{one.changelog}" for one in chain))
+    yield from _with_checksums(log, *(f"{folder}/{one.changelog}" for one in chain))
+
+
+def _with_checksums(log: SparkLog, *names: str) -> Iterator[str]:
+    """Files that exist, each with Spark's checksum of it, which may be switched off or not written yet."""
+    for name in _existing(log, *names):
+        yield name
+        if log.has(f"{name}.crc"):
+            yield f"{name}.crc"
 
 
 def _existing(log: SparkLog, *names: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 ALONE = (
     "end-of-input",
     "linked-queries",
+    "savepoints",
     "files",
     "delta_snapshot",
     "datagen",
@@ -63,7 +64,7 @@ def ran(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict
     return pages.run_each(folder / "all", examples, given={"readme": folder / "data", "cli": folder / "late"})
 
 
-@pytest.mark.slow(80, "runs the examples of thirteen pages")
+@pytest.mark.slow(80, "runs the examples of fourteen pages")
 @pytest.mark.parametrize("name", [*ALONE, "hybrid"])
 def test_the_examples_that_need_no_server_run_as_printed(ran: dict[str, Ran], name: str) -> None:
     assert ran[name].well()

@@ -105,7 +105,7 @@ def logs(draw: st.DrawFn, cuts: bool = True) -> Log:
         kind = draw(st.sampled_from(kinds))
         if kind in ("epoch", "barrier"):
             tasks = draw(st.lists(st.lists(size, min_size=log.partitions, max_size=log.partitions), max_size=3))
-            log.epoch(*tasks, barrier=len(log.entries) if kind == "barrier" else None, weight=draw(st.integers(0, 9)))
+            log.epoch(*tasks, barrier=len(log.entries) if kind == "barrier" else None, weight=draw(st.integers(1, 9)))
         elif kind == "claim":
             log.add(Entry(EntryKind.CLAIM, incarnation=len(log.entries) + 1))
         elif kind == "register":

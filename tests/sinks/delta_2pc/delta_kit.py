@@ -103,11 +103,11 @@ class Start(Driver):
         mine = (self.uid, self.lineage, self.query_id, number, self.incarnation)
         return Epoch(*mine, start=self.start, previous=previous)
 
-    def begin(self, previous: int | None = None) -> None:
+    def begin(self, previous: int | None = None, planned: int = 9) -> None:
         sink = self.sink()
         sink.validate(self.schema)
         mine = Claim(self.uid, "job", self.job_id, self.incarnation, self.lineage, start=self.start)
-        sink.claim(replace(mine, query_id=self.query_id, planned=9, previous=previous))
+        sink.claim(replace(mine, query_id=self.query_id, planned=planned, previous=previous))
 
     def put(self, number: int, previous: int | None = None) -> CommitOutcome:
         files = self.write(number, numbered(number, number + 1))

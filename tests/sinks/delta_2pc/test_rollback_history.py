@@ -115,7 +115,7 @@ class RolledBackTables(RuleBasedStateMachine):
     @rule()
     def started_again(self) -> None:
         self.driver.incarnation += 1
-        self.driver.begin()
+        self.driver.begin(planned=self.number)
         self.saw()
 
     @rule(target=savepoints)
