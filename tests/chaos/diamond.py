@@ -12,6 +12,7 @@ import random
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -41,14 +42,13 @@ def expected() -> dict[str, pa.Table]:
     }
 
 
-def job(out: Path) -> sx.Job:
+def job(out: Path, rows: int = ROWS, **settings: Any) -> sx.Job:
     conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "768m", "spark.executor.memory": "512m"}
     spark = sx.session("chaos", conf=conf)
     reader = spark.readStream.format("datagen").options(uid="generated", max_rows_per_epoch=1_800, readers=3)
-    generated = reader.options(**GENERATED).load()
-    made = sx.Job(
-        spark, "chaos", state=out / "state", restart_attempts=20, restart_backoff=20, checkpoint_interval="1 s"
-    )
+    generated = reader.options(**{**GENERATED, "rows": rows}).load()
+    common = {"restart_attempts": 20, "restart_backoff": 20, "checkpoint_interval": "1 s"}
+    made = sx.Job(spark, "chaos", state=out / "state", **{**common, **settings})
     x = made.exchange("x", partitions=4, key="key", max_in_flight=8_000)
     y = made.exchange("y", partitions=2)
     made.add("rows", x.write(generated.select("id", "key", "ts")))

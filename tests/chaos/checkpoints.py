@@ -1,0 +1,193 @@
+"""Aligned checkpoints of the diamond at random moments: `python -m tests.chaos.checkpoints --count 50 --restores 8`.
+
+Each of them is compared with the input: both outputs, as of the checkpoint, hold exactly the rows that its source had
+delivered. Then the job is put back to some of them, in random order; it continues for a while, is compared again, and
+in the end it is drained and compared as a whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+import spark_ext as sx
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.sources.datagen import DataGen
+from tests.chaos.diamond import GENERATED, job
+
+ROWS = 3_000_000
+"""More than a run reads."""
+TIMEOUT = 600.0
+"""Seconds for one checkpoint."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Both tables of the diamond at one moment."""
+
+    copy: pd.DataFrame
+    diamond: pd.DataFrame
+
+    def kind(self, kind: str) -> pd.DataFrame:
+        """The rows of the table `diamond` that came by one of its two ways, by key and number."""
+        return _sorted(self.diamond[self.diamond["kind"] == kind])
+
+
+class Input:
+    """The generated rows, by channel."""
+
+    def __init__(self, rows: int) -> None:
+        whole = DataGen(
+            {"uid": "expected", **{name: str(value) for name, value in (GENERATED | {"rows": rows}).items()}}
+        )
+        self._source, self._channels = whole, {channel.id: channel for channel in whole.discover()}
+
+    def upto(self, positions: Mapping[str, int]) -> pd.DataFrame:
+        """The rows that channels hold below some positions."""
+        read = (self._source.read(self._channels[name], 0, position) for name, position in positions.items())
+        batches = [batch for one in read for batch in one]
+        return pa.Table.from_batches(batches).to_pandas() if batches else pd.DataFrame({"id": [], "key": [], "ts": []})
+
+
+def problems(outputs: Outputs, rows: pd.DataFrame, *, ended: bool) -> Iterator[str]:
+    """What is wrong with the outputs, if exactly these rows have been read.
+
+    Args:
+        outputs: both tables.
+        rows: the input.
+        ended: whether all windows have been emitted; otherwise only some are, each complete.
+    """
+    wanted = _sorted(pd.DataFrame({"kind": "row", "key": rows["key"], "number": rows["id"]}))
+    for name, found in (("copy", _sorted(outputs.copy)), ("diamond", outputs.kind("row"))):
+        if not found.equals(wanted):
+            twice = int(found.duplicated().sum())
+            yield f"{name}: {len(found)} rows of {len(wanted)} read ones, {twice} of them twice"
+    windows = rows.groupby([rows["ts"].dt.floor("min"), "key"])["id"].sum().reset_index() if len(rows) else rows
+    whole = _sorted(pd.DataFrame({"kind": "minute", "key": windows["key"], "number": windows["id"]}))
+    found = outputs.kind("minute")
+    if ended and not found.equals(whole):
+        yield f"diamond: {len(found)} windows of {len(whole)}, or other ones"
+    if found.duplicated().any():
+        yield "diamond: a window is there twice"
+    merged = found.merge(whole, how="left", indicator=True)
+    if not ended and not merged["_merge"].eq("both").all():
+        yield f"diamond: {int(merged['_merge'].ne('both').sum())} windows that are not those of the rows read"
+
+
+def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
+    typed = frame[["kind", "key", "number"]].astype({"kind": "object", "key": "int64", "number": "int64"})
+    return typed.sort_values(["key", "number"], ignore_index=True)
+
+
+class Trial:
+    """The diamond in one folder.
+
+    Args:
+        folder: for state and tables.
+        chance: decides all moments.
+        rows: of the input.
+    """
+
+    def __init__(self, folder: Path, chance: random.Random, rows: int = ROWS) -> None:
+        self.folder, self.chance, self.input, self._rows = folder, chance, Input(rows), rows
+        self.taken: list[int] = []
+
+    def job(self) -> sx.Job:
+        """The job, as it is before each start."""
+        return job(self.folder, rows=self._rows, retained_checkpoints=1_000, checkpoint_interval="1 hour")
+
+    def checkpoint(self, running: sx.Job) -> int:
+        """Take one after a random time."""
+        time.sleep(self.chance.uniform(0.0, 1.0))
+        number = running.checkpoint(TIMEOUT)
+        self.taken.append(number)
+        return number
+
+    def compare(self, made: sx.Job, number: int) -> list[str]:
+        """What differs between the outputs as of a checkpoint and its input."""
+        found = made.as_of(number)
+        outputs = Outputs(found.read("copy-table").toPandas(), found.read("diamond-table").toPandas())
+        rows = made.ledger.checkpoints().where(f"checkpoint_id = {number} and status = 'COMPLETED'")
+        newest = rows.orderBy("at", ascending=False).first()
+        assert newest is not None
+        metadata = CheckpointMetadata.from_json(_json(newest["metadata"]))
+        offset = metadata.queries["rows"].sources["generated"].offset
+        positions = {} if offset is None else {name: int(one.at) for name, one in offset.running.items()}
+        read = self.input.upto(positions)
+        return [f"checkpoint {number}: {problem}" for problem in problems(outputs, read, ended=False)]
+
+    def compare_end(self, made: sx.Job) -> list[str]:
+        """What differs between the tables and the input of a job that was drained."""
+        spark = sx.session("chaos")
+        copy, diamond = (
+            spark.read.format("delta").load(str(self.folder / name)).toPandas() for name in ("copy", "diamond")
+        )
+        whole = self.input.upto(dict.fromkeys(("0", "1", "2"), 1 + len(copy)))
+        read = whole[whole["id"].isin(copy["number"])]
+        return [f"the end: {problem}" for problem in problems(Outputs(copy, diamond), read, ended=True)]
+
+
+def _json(text: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = text if isinstance(text, dict) else json.loads(text)
+    return found
+
+
+def run(folder: Path, count: int, restores: int, seed: int) -> list[str]:
+    """Take checkpoints, compare each with the input, and restore some of them.
+
+    Returns:
+        What was wrong; empty: nothing.
+    """
+    chance = random.Random(seed)
+    trial = Trial(folder, chance)
+    made = trial.job().start()
+    for _ in range(count):
+        trial.checkpoint(made)
+    made.stop()
+    wrong = [problem for number in trial.taken for problem in trial.compare(made, number)]
+    print(
+        f"{len(trial.taken)} aligned checkpoints, {made.snapshot().rows} rows read: {wrong or 'each equals its input'}"
+    )
+    for number in chance.sample(trial.taken, restores):
+        made = trial.job().restore(number)
+        found = trial.compare(made, number)
+        made.start()
+        later = trial.checkpoint(made)
+        made.stop()
+        found += trial.compare(made, later)
+        print(f"restored from {number}, and continued to {later}: {found or 'equal'}", flush=True)
+        wrong += found
+    made = trial.job().start()
+    made.drain(TIMEOUT)
+    wrong += trial.compare_end(made)
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.checkpoints")
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--restores", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        wrong = run(Path(folder), given.count, given.restores, given.seed)
+    for problem in wrong:
+        print(problem)
+    verdict = f"{len(wrong)} problems" if wrong else "all outputs reflect the same input rows, and the end is exact"
+    print(f"{given.count} aligned checkpoints, {given.restores} restores, seed {given.seed}: {verdict}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
