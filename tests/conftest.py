@@ -90,6 +90,7 @@ pytest.register_assert_rewrite(
 
 pytest_plugins = [
     "tests.support.jobs",
+    "tests.support.saved",
     "tests.support.scheduling",
     "tests.support.selection",
     "tests.support.slow_tests",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import spark_ext as sx
 from tests.support.jobs import JobHarness
 from tests.support.processes import Tree
+from tests.support.saved import held
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -28,7 +29,23 @@ def mixed(lab: JobHarness) -> Job:
     return made
 
 
-JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"mixed": mixed}
+def recovered(lab: JobHarness, readers: int = 4) -> Job:
+    """Stands still with 4 channels of 1,000 rows, of which two are half read; and 2,000 of 5,000 rows of an exchange."""
+    lab.spark.conf.set("spark.sql.shuffle.partitions", "4")
+    made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    rows = lab.source(
+        "in", counts="1000,1000,1000,1000", readers=readers, gate=lab.folder / "gate", gate_at="1000,1000,500,500"
+    )
+    unique = sx.with_watermark(rows, "ts", "1 day").dropDuplicatesWithinWatermark(["channel", "n"])
+    lab.add(made, unique, query="q", out="out")
+    x = made.exchange("x", partitions=1)
+    made.add("a", x.write(lab.source("a-in", counts="5000")))
+    read = held(x.read("b-in", max_rows_per_epoch=500), lab.folder / "at-2000", 2000)
+    lab.add(made, held(read, lab.folder / "at-3500", 3500), query="b", out="b")
+    return made
+
+
+JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"mixed": mixed, "recovered": recovered}
 
 
 @contextmanager

@@ -46,6 +46,8 @@ class NumbersOptions(SourceOptions):
     rate: int = 100
     gate: str = ""
     """While this file does not exist, only the first epoch is planned."""
+    gate_at: str = ""
+    """Instead: rows per channel, comma-separated, up to which epochs are planned while the gate does not exist."""
     fail_at: int = -1
     """Reading this row of channel 0 raises an error."""
     finalize_after: int = 0
@@ -76,14 +78,18 @@ class Numbers(ChannelSource):
             yield Channel(str(index), 0, {"since": time.time()} if self.options.live else None)
 
     def advance(self, channel: Channel, start: Any, limit: Limit) -> Advance:
-        if start > 0 and self.options.gate and not Path(self.options.gate).exists():
-            return Advance(start)
+        upto = None
+        if self.options.gate and not Path(self.options.gate).exists():
+            if not self.options.gate_at and start > 0:
+                return Advance(start)
+            upto = int(self.options.gate_at.split(",")[int(channel.id)]) if self.options.gate_at else None
         if self.options.live:
             there = int((time.time() - channel.data["since"]) * self.options.rate)
             end = max(start, there if limit.rows is None else min(there, start + limit.rows))
             return Advance(end, rows=end - start)
         count = int(self.options.counts.split(",")[int(channel.id)])
-        end = count if limit.rows is None else min(count, start + limit.rows)
+        last = count if upto is None else min(count, upto)
+        end = last if limit.rows is None else min(last, start + limit.rows)
         return Advance(end, finished=end == count, rows=end - start)
 
     def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:

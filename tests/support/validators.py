@@ -143,9 +143,12 @@ def no_epoch_twice(history: History) -> Problems:
     by_query: dict[tuple[str, str, int], set[int]] = {}
     for query, query_id, lineage, epoch in rows:
         by_query.setdefault((query, query_id, lineage), set()).add(epoch)
-    for (query, _, _), numbers in by_query.items():
-        if numbers != set(range(max(numbers) + 1)):
-            missing = sorted(set(range(max(numbers) + 1)) - numbers)
+    restored = {row.lineage for row in history.jobs if row.event == "restored"}
+    for (query, _, lineage), numbers in by_query.items():
+        # A restored lineage begins with the epoch of the savepoint.
+        begin = min(numbers) if lineage in restored else 0
+        if numbers != set(range(begin, max(numbers) + 1)):
+            missing = sorted(set(range(begin, max(numbers) + 1)) - numbers)
             out.append(f"epochs {missing[:5]} of '{query}' are missing in the ledger")
     first = Counter(
         (event["uid"], event.get("lineage", 0), event.get("query_id", ""), event["epoch"])

@@ -1,0 +1,348 @@
+"""Conformance: what is restored from a chosen checkpoint, and what becomes of rows in flight."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.checkpoints.savepoint import is_savepoint, read_savepoint, seal
+from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import FinishedRow
+from spark_ext.model.checkpoint_metadata import VERSION
+from spark_ext.model.lifecycle import State
+from spark_ext.spark.epoch_files import state_partitions
+from spark_ext.spark.spark_log import SparkLog
+from tests.support import validators
+from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.killable import kill, recovered, running
+from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
+from tests.support.saved import Chain, held
+from tests.support.waiting import until
+
+
+def test_r4_r5_a_finished_query_needs_its_place_and_everything_before_it(chain: Chain) -> None:
+    """R5: one that has finished and is not in the job, R4: one that had not, upstream of one that had."""
+    ended = chain.folder / "ended"
+    chain.job().savepoint(ended)
+    before = chain.content()
+
+    def job(**removed: bool) -> tuple[Job, Any]:
+        made = chain.empty("other")
+        return made, made.exchange("x", partitions=4, key="k", schema=chain.source().schema)
+
+    missing, x = job()
+    missing.add("rows", x.write(chain.source()))
+    with refused(StateError, "query 'unique' is in the savepoint, where it had finished", "job.remove('unique')"):
+        missing.restore(ended)
+    allowed, x = job()
+    allowed.add("rows", x.write(chain.source())).remove("unique")
+    assert allowed.restore(ended).run(progress=False).rows == 0
+    shutil.rmtree(chain.folder / "other")
+
+    upstream, x = job()
+    y = upstream.exchange("y", schema=chain.source().schema)
+    upstream.add("rows", x.write(chain.source()))
+    upstream.add("more", y.write(chain.source("more")))
+    rows = x.read("x-in").unionByName(y.read("y-in"))
+    upstream.add("unique", chain.table(chain.unique(rows), out="other-out"))
+    with refused(StateError, "query 'unique' had finished", "query 'more', which is upstream of it, had not"):
+        upstream.restore(ended)
+    assert chain.content() == before
+
+    whole = chain.job("other", "other-out").restore(ended)
+    result = whole.run(progress=False)
+    assert result.finished and result.rows == 0 and chain.written("other-out") == [], "it is terminal"
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def as_version(version: int, newest: dict[str, Any]) -> dict[str, Any]:
+    """Metadata of a checkpoint as a release wrote them that knew this version."""
+
+    def older(offset: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in offset.items() if version > 1 or name != "kind"}
+        return {**kept, "version": min(version, 3)}
+
+    found = json.loads(json.dumps({**newest, "version": version}))
+    if version < 4:
+        del found["exchanges"]
+    for query in found["queries"].values():
+        for source in query["sources"].values():
+            source["offset"] = source["offset"] and older(source["offset"])
+        query["ends"] = {uid: older(end) for uid, end in query["ends"].items()}
+        for sink in query["sinks"].values() if version < 4 else ():
+            del sink["position"]
+    return found
+
+
+@pytest.mark.extended_but("[1]")
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_r8_a_checkpoint_of_every_older_metadata_version_restores(lab: JobHarness, version: int) -> None:
+    """A savepoint whose metadata have the form of the golden files."""
+
+    def golden(number: int) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((GOLDEN / f"checkpoint-v{number}.json").read_text())
+        return found
+
+    if version < VERSION:  # the newest one also has an exchange and a position
+        assert as_version(version, golden(VERSION)) == golden(version)
+
+    def job(out: str = "out", **given: Any) -> Job:
+        rows = numbers(lab.spark, "in", counts="40,25", max_rows_per_epoch=20, gate=lab.folder / "gate")
+        return delta_job(lab, rows, out, **given)
+
+    first = job().start()
+    first_epoch(lab)
+    place = lab.folder / "savepoint"
+    first.stop(savepoint=place)
+    saved, file = read_savepoint(str(place)), place / "checkpoint.json"
+    file.write_text(json.dumps(as_version(version, json.loads(file.read_text()))))
+    (place / "manifest.json").unlink()
+    seal(str(place), saved.about, sorted(saved.files))
+    (lab.folder / "state").rename(lab.folder / "former")
+    (lab.folder / "gate").touch()
+    other = job("other").restore(place)
+    assert other.run(progress=False).finished
+    both = [*delta_numbers(lab.folder / "out"), *delta_numbers(lab.folder / "other")]
+    assert sorted(both) == expected(40, 25)
+
+
+@pytest.mark.without_validators(
+    validators.end_of_input_once_and_last, validators.hooks_in_order, reason="a sink that ended receives rows again"
+)
+def test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_accepted(lab: JobHarness) -> None:
+    def job() -> Job:
+        rows = numbers(lab.spark, "in", counts="40,25", max_rows_per_epoch=20, gate=lab.folder / "gate")
+        return lab.job(rows)
+
+    place = lab.folder / "savepoint"
+    first = job().start()
+    first_epoch(lab)
+    first.stop(savepoint=place)
+    job().restore(place)
+    (lab.folder / "gate").touch()
+    assert job().run(progress=False).finished, "as nothing was written since, nothing has to be taken away"
+    assert lab.numbers() == expected(40, 25)
+    with refused(ConfigurationError, "sink 'q-out' (folder)", "cannot be taken away", "accept_duplicates=('q-out',)"):
+        job().restore(place)
+    assert job().run(progress=False).rows == 0, "nothing was changed"
+    job().restore(place, accept_duplicates="q-out")
+    assert job().run(progress=False).finished
+    written = Counter(lab.numbers())
+    assert sorted(written) == expected(40, 25)
+    assert sum(written.values()) == 65 + 45, "what came after the savepoint, twice"
+
+
+def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarness) -> None:
+    """By a savepoint and by a rescale; the job continues. For a restore, see the histories in `tests/jobs`."""
+    lab.spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
+    rows = lab.source(counts="40,40", max_rows_per_epoch=20, gate=lab.folder / "gate")
+
+    def job() -> Job:
+        return lab.job(sx.with_watermark(rows, "ts", "1 day").dropDuplicatesWithinWatermark(["channel", "n"]))
+
+    first = job().start()
+    until(lambda: len(lab.numbers()) == 20, "the first rows")
+    with refused(StateError, "query 'q'", "other than RocksDB with checkpoint format 2: format 1"):
+        first.savepoint(lab.folder / "savepoint")
+    assert not is_savepoint(str(lab.folder / "savepoint"))
+    assert first.state is State.RUNNING
+    first.stop()
+    with refused(StateError, "query 'q'", "other than RocksDB with checkpoint format 2: format 1"):
+        job().savepoint(lab.folder / "savepoint")
+    with refused(StateError, "query 'q'", "other than RocksDB with checkpoint format 2: format 1"):
+        job().rescale("q", 3)
+    (lab.folder / "gate").touch()
+    assert job().run(progress=False).finished
+    assert lab.numbers() == expected(40, 40)
+
+
+@pytest.mark.extended_but("[20]")
+@pytest.mark.parametrize("epochs", [20, 500])
+def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(lab: JobHarness, epochs: int) -> None:
+    """In place; the rows and the state of the epochs since are taken back."""
+    lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2" if epochs < 100 else "100")
+    count = 5 * epochs + 50
+
+    def job(limit: int) -> Job:
+        rows = numbers(lab.spark, "in", counts=f"{count},{count}", max_rows_per_epoch=limit)
+        first = sx.with_watermark(rows.withColumn("n", F.col("n") % (count // 2)), "ts", "1 day")
+        unique = first.dropDuplicatesWithinWatermark(["channel", "n"])
+        return delta_job(lab, unique, retained_checkpoints=1, checkpoint_interval="1 hour")
+
+    first = job(10).start()
+    until(lambda: first.snapshot().query("q").rows > 0, "the first epoch")
+    number = first.checkpoint(300)
+    (taken,) = first.ledger.checkpoints().where(f"checkpoint_id = {number} and status = 'COMPLETED'").collect()
+    epoch = json.loads(taken["metadata"])["queries"]["q"]["epoch"]
+    log = SparkLog(str(lab.checkpoint()))
+    until(lambda: (log.newest_commit() or 0) >= epoch + epochs, f"{epochs} epochs")
+    first.stop()
+    assert log.offsets(epoch) is None, "Spark has deleted it"
+    job(10).restore(number)
+    assert log.newest_commit() == epoch
+    assert job(100_000).run(progress=False).finished
+    assert delta_numbers(lab.folder / "out") == expected(count // 2, count // 2)
+
+
+def test_f5_a_stop_with_a_savepoint_while_the_final_checkpoint_waits(lab: JobHarness) -> None:
+    """It waits for the savepoint, from which the final checkpoint is taken later."""
+
+    def job(needed: int, **given: Any) -> Job:
+        made = sx.Job(lab.spark, "lab", state=lab.folder / given.get("state", "state"))
+        rows, out = numbers(lab.spark, "in", counts="100"), given.get("out", "out")
+        lab.add(made, rows, sink="patient_folder", query="q", out=out, sink_finalize_after=needed)
+        return made
+
+    waits = job(10_000).start()
+    until(lambda: waits.state is State.FINISHING, "the final checkpoint")
+    result = waits.stop(savepoint=lab.folder / "savepoint")
+    assert result.state is State.CANCELED and not result.finished
+    saved = read_savepoint(str(lab.folder / "savepoint"))
+    assert not saved.metadata.queries["q"].finished
+    (lab.folder / "state").rename(lab.folder / "former")
+    shutil.rmtree(lab.folder / "events.jsonl", ignore_errors=True)
+    Path(lab.log).unlink()
+    other = job(2, state="other", out="other").restore(lab.folder / "savepoint")
+    assert other.run(progress=False).finished
+    assert lab.numbers() == expected(100)
+    assert lab.numbers("other") == [], "it had read everything"
+
+
+@pytest.mark.slow(30, "runs five linked queries three times")
+def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness) -> None:
+    """Readers of exchanges and partitions of state; the same after a restart alone. Rows of a key keep their order."""
+
+    def job(readers: int, upto: int) -> Job:
+        made = sx.Job(lab.spark, "shapes", state=lab.folder / "state")
+        x, y = (made.exchange(name, partitions=4, key="channel", keep="1 hour") for name in "xy")
+        gate = {"gate": lab.folder / "gate", "gate_at": f"{upto},{upto}"}
+        for to in (x, y):
+            rows = numbers(lab.spark, f"in-{to.name}", counts="60,60", max_rows_per_epoch=20, **gate)
+            made.add(f"to-{to.name}", to.write(rows))
+        lab.add(made, x.read("chain-x", readers=readers), query="chain", out="chain")
+        union = x.read("union-x", readers=readers).union(y.read("union-y", readers=readers))
+        lab.add(made, union, query="union", out="union")
+        one, two = (sx.with_watermark(to.read(f"join-{to.name}", readers=readers), "ts", "1 day") for to in (x, y))
+        lab.add(made, one.join(two, ["channel", "n", "ts"]), query="join", out="join")
+        return made
+
+    def come(upto: int) -> bool:
+        return [len(lab.numbers(out)) for out in ("chain", "union", "join")] == [2 * upto, 4 * upto, 2 * upto]
+
+    checkpoint = lab.checkpoint("join")
+    for readers, partitions, upto in ((2, 2, 20), (5, 3, 40)):
+        part = job(readers, upto)
+        if upto > 20:
+            part.rescale("join", partitions)
+        part.start()
+        until(lambda upto=upto: come(upto), f"{upto} rows of each channel")  # type: ignore[misc]
+        part.stop()
+    last = job(1, 60)
+    last.rescale("join", 1)
+    assert last.run(progress=False).finished
+    assert state_partitions(str(checkpoint), SparkLog(str(checkpoint)).newest_commit() or 0) == 1
+    assert lab.numbers("chain") == lab.numbers("join") == expected(60, 60)
+    assert lab.numbers("union") == sorted(expected(60, 60) * 2)
+    for channel in "01":
+        assert [row["n"] for row in lab.rows("chain") if row["channel"] == channel] == list(range(60))
+
+
+@pytest.mark.slow(30, "kills a driver of its own")
+def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(lab: JobHarness) -> None:
+    """A driver is killed when a has finished with 5,000 rows, of which b has 2,000, and q has read 2 of 4 channels of
+    1,000 and half of the others: a is not started, b reads 3,000, in order; q reads 1,000 with 5 readers, after its
+    state was given 5 partitions instead of 4. A savepoint meanwhile holds what is in flight by reference."""
+    log = SparkLog(str(lab.checkpoint()))
+    ledger = Ledger(str(lab.folder / "state"))
+    with running(recovered, lab.folder) as driver:
+        until(lambda: len(lab.numbers("b")) == 2000 and len(lab.numbers()) == 3000, "the rows before the kill")
+        until(lambda: ledger.flagged("q", 1).get("in") == 2, "the flags of two channels")
+        until(lambda: any(row.kind == "query" for row in ledger.table(FinishedRow).rows()), "the end of a")
+        until(lambda: log.newest_commit() == log.newest_offsets(), "an epoch of q that is committed")
+        kill(driver)
+    done = len(lab.events("read"))
+
+    again = recovered(lab, readers=5)
+    again.rescale("q", 5)
+    (lab.folder / "gate").touch()
+    (lab.folder / "at-2000").touch()
+    again.start()
+    until(lambda: again.snapshot().query("b").rows >= 1500, "1,500 more rows of b")
+    number = again.savepoint(lab.folder / "savepoint")
+    (row,) = again.ledger.checkpoints().where(f"checkpoint_id = {number}").collect()
+    assert (row["status"], row["rows_in_flight"]) == ("COMPLETED", 1500)
+    pinned = [file for file in (lab.folder / "savepoint" / "exchanges" / "x").rglob("*.arrow") if file.is_file()]
+    data = {file.stat().st_ino for file in (lab.folder / "state" / "exchanges" / "x").rglob("*.arrow")}
+    assert pinned and {file.stat().st_ino for file in pinned} <= data, "none is written again"
+    (lab.folder / "at-3500").touch()
+    assert again.await_termination(300).finished
+
+    assert lab.numbers() == expected(1000, 1000, 1000, 1000)
+    assert [row["n"] for row in lab.rows("b")] == list(range(5000))
+    reads = lab.events("read")[done:]
+    assert {event["uid"] for event in reads} == {"in"}
+    assert sum(event["end"] - event["start"] for event in reads) == 1000
+    assert state_partitions(str(lab.checkpoint()), log.newest_commit() or 0) == 5
+
+
+@pytest.mark.slow(20, "runs five linked queries, and one of them again")
+def test_u8_an_input_that_ends_has_delivered_the_barrier(lab: JobHarness) -> None:
+    """Of four inputs of 100 rows the first has ended before the checkpoint, the second ends while it is under way, the
+    third has delivered its barrier, and the last one delivers it when the others have. 400 rows, once."""
+
+    def job(state: str = "state", out: str = "out") -> Job:
+        made = sx.Job(lab.spark, "inputs", state=lab.folder / state)
+        reads = []
+        for number in range(4):
+            gate = {"gate": lab.folder / f"gate-{number}", "gate_at": "50"} if number in (1, 2) else {}
+            rows = numbers(lab.spark, f"in-{number}", counts="100", max_rows_per_epoch=50, **gate)
+            rows = rows.withColumn("channel", F.lit(str(number)))
+            x = made.exchange(f"x{number}", partitions=2, schema=rows.schema)
+            made.add(f"p{number}", x.write(held(rows, lab.folder / "release", 50) if number == 3 else rows))
+            reads.append(x.read(f"x{number}-in"))
+        lab.add(made, reads[0].union(reads[1]).union(reads[2]).union(reads[3]), query="all", out=out)
+        return made
+
+    first, place = job(), lab.folder / "savepoint"
+    first.start()
+    until(lambda: len(lab.numbers()) == 100 + 3 * 50, "what comes before the checkpoint")
+    until(lambda: first.snapshot().query("p0").finished, "the end of the first input")
+    taken: list[int] = []
+    asked = threading.Thread(target=lambda: taken.append(first.savepoint(place, aligned=True)))
+    asked.start()
+    until(lambda: first.ledger.checkpoints().where("status = 'TRIGGERED'").count() == 1, "the checkpoint is under way")
+    (lab.folder / "gate-1").touch()
+    until(lambda: first.snapshot().query("p1").finished, "the end of the second input")
+    assert not taken
+    (lab.folder / "release").touch()
+    asked.join(300)
+    assert taken and not first.snapshot().query("p2").finished
+    saved = read_savepoint(str(place))
+    assert saved.about.mode == "aligned" and saved.about.rows_in_flight == 0
+    (lab.folder / "gate-2").touch()
+    assert first.await_termination(300).finished
+    assert lab.numbers() == sorted((str(number), n) for number in range(4) for n in range(100))
+
+    epoch = saved.metadata.queries["all"].epoch
+    assert epoch is not None
+    before = [
+        (row["channel"], row["n"])
+        for file in (lab.folder / "out").glob("*.json")
+        if int(file.stem.rpartition("-")[2]) <= epoch
+        for row in json.loads(file.read_text())["rows"]
+    ]
+    other = job("other", "other").restore(place)
+    assert other.run(progress=False).finished
+    assert sorted([*before, *lab.numbers("other")]) == lab.numbers()

@@ -1,0 +1,268 @@
+"""Savepoints, restores and rescales that are refused: by name, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_ext.errors import ConfigurationError, SparkExtError, StateError
+from spark_ext.jobs.job import Job
+from tests.support.refusals import refused
+from tests.support.saved import Chain
+from tests.support.waiting import until
+
+Change = Callable[[Path], object]
+
+
+def changelog(savepoint: Path) -> Path:
+    return min(savepoint.rglob("*.changelog"))
+
+
+def truncated(savepoint: Path) -> None:
+    file = changelog(savepoint)
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flipped(savepoint: Path) -> None:
+    file = min(file for file in (savepoint / "exchanges").rglob("*") if file.is_file() and file.stat().st_size > 500)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def of_the_future(savepoint: Path) -> None:
+    manifest = savepoint / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 2}))
+
+
+DAMAGES: dict[str, tuple[Change, tuple[str, ...]]] = {
+    "without-manifest": (lambda at: (at / "manifest.json").unlink(), ("is not complete", "no manifest.json")),
+    "torn-manifest": (
+        lambda at: (at / "manifest.json").write_text((at / "manifest.json").read_text()[:-20]),
+        ("is damaged", "manifest.json cannot be understood"),
+    ),
+    "truncated": (truncated, ("is damaged", ".changelog has", "was written with")),
+    "gone": (lambda at: changelog(at).unlink(), ("is damaged", ".changelog is missing")),
+    "one-byte": (flipped, ("is damaged", "the file exchanges/x/", "the checksum")),
+    "flags-gone": (lambda at: (at / "flags.arrow").unlink(), ("is damaged", "flags.arrow is missing")),
+    "of-the-future": (of_the_future, ("has version 2; this release reads version 1",)),
+    "gone-altogether": (shutil.rmtree, ("there is no savepoint here",)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_savepoint(chain: Chain, damage: str) -> None:
+    change, words = DAMAGES[damage]
+    change(chain.savepoint)
+    before = chain.content()
+    for state in ("state", "other"):
+        with refused(StateError, "savepoint", str(chain.savepoint), *words):
+            chain.job(state, "out" if state == "state" else "other-out").restore(chain.savepoint)
+    assert chain.content() == before
+
+
+def test_of_a_job_with_another_past(chain: Chain) -> None:
+    """Two jobs that were restored from one savepoint have a history each from then on."""
+    chain.job("other", "other-out").restore(chain.savepoint)
+    before = chain.content()
+    with refused(StateError, "is of job 'chain' with another state directory", "restore into an empty state"):
+        chain.job("other", "other-out").restore(chain.savepoint)
+    assert chain.content() == before
+
+
+def removed(chain: Chain) -> Job:
+    job = chain.empty()
+    x = job.exchange("x", partitions=4, key="k")
+    return job.add("rows", x.write(chain.source()))
+
+
+def renamed(chain: Chain) -> Job:
+    job = removed(chain)
+    x = job._parts.exchanges["x"]
+    return job.add("single", chain.table(chain.unique(x.read("x-in"))))
+
+
+def other_source(chain: Chain) -> Job:
+    job = chain.empty()
+    x = job.exchange("x", partitions=4, key="k")
+    job.add("rows", x.write(chain.source("another")))
+    return job.add("unique", chain.table(chain.unique(x.read("x-in"))))
+
+
+def other_producer(chain: Chain) -> Job:
+    job = chain.empty().remove("rows")
+    x = job.exchange("x", partitions=4, key="k")
+    job.add("fresh", x.write(chain.source("another")))
+    return job.add("unique", chain.table(chain.unique(x.read("x-in"))))
+
+
+def moved(chain: Chain) -> Job:
+    job = removed(chain).remove("unique")
+    return job.add("single", chain.table(chain.unique(job._parts.exchanges["x"].read("x-in"))))
+
+
+def other_target(chain: Chain) -> Job:
+    return chain.job(out="elsewhere")
+
+
+def without_exchange(chain: Chain) -> Job:
+    job = chain.empty().remove("rows")
+    schema = chain.source().schema
+    return job.add("unique", chain.table(chain.unique(job.exchange("x", schema=schema).read("x-in"))))
+
+
+CHANGES: dict[str, tuple[Callable[[Chain], Job], tuple[str, ...]]] = {
+    "removed": (removed, ("query 'unique' is in the savepoint, where it had committed epoch", "job.remove('unique')")),
+    "renamed": (renamed, ("query 'unique' is in the savepoint", "renamed_from='unique'")),
+    "other-source": (other_source, ("query 'rows'", "in", "another")),
+    "other-producer": (other_producer, ("operator 'x' belonged to query 'rows'", "is in query 'fresh' now")),
+    "moved": (moved, ("belonged to query 'unique'", "is in query 'single' now")),
+    "other-target": (other_target, ("unique.path", "put it back as it was")),
+    "without-producer": (without_exchange, ("exchange 'x'", "no query of the job writes")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_of_a_job_that_has_changed(chain: Chain, change: str) -> None:
+    make, words = CHANGES[change]
+    before = chain.content()
+    with pytest.raises((ConfigurationError, StateError)) as refusal:
+        make(chain).restore(chain.savepoint)
+    for word in words:
+        assert word in str(refusal.value), str(refusal.value)
+    assert refusal.value.operator and refusal.value.kept and refusal.value.do
+    assert chain.content() == before
+
+
+def test_options_that_name_nothing(chain: Chain) -> None:
+    before = chain.content()
+    with refused(ConfigurationError, "asks for 3 partitions of query 'other'", "not in the savepoint"):
+        chain.job().restore(chain.savepoint, state_partitions={"other": 3})
+    with refused(ConfigurationError, "0 partitions of query 'unique'"):
+        chain.job().restore(chain.savepoint, state_partitions={"unique": 0})
+    with refused(ConfigurationError, "accept_duplicates names 'other'", "its sinks are: unique"):
+        chain.job().restore(chain.savepoint, accept_duplicates=("other",))
+    with refused(StateError, "there is no savepoint here"):
+        chain.job().restore(7)
+    assert chain.content() == before
+    with refused(StateError, "has no state"):
+        chain.job("other", "other-out").restore(chain.savepoint, state_partitions={"rows": 3})
+
+
+def vacuumed(table: Path) -> None:
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+def appended(table: Path) -> None:
+    write_deltalake(table, pa.table({"channel": ["2"], "n": pa.array([7], pa.int64())}), mode="append")
+
+
+def replaced(table: Path) -> None:
+    shutil.rmtree(table)
+    write_deltalake(table, pa.table({"channel": ["2"], "n": pa.array([7], pa.int64())}))
+
+
+TARGETS: dict[str, tuple[Change, str]] = {
+    "vacuumed": (vacuumed, "they were vacuumed"),
+    "written-by-others": (appended, "another writer has changed its rows"),
+    "gone": (shutil.rmtree, "there is no table"),
+    "replaced": (replaced, "it is not the table of the savepoint"),
+}
+
+
+@pytest.mark.parametrize("change", TARGETS)
+def test_a_table_that_was_changed_since(chain: Chain, change: str) -> None:
+    """It is refused in place alone: another job writes to a table of its own."""
+    make, word = TARGETS[change]
+    make(chain.folder / "out" / "unique")
+    before = chain.content()
+    with refused(StateError, "sink 'unique'", word):
+        chain.job().restore(chain.savepoint)
+    assert chain.content() == before
+    chain.job("other", "other-out").restore(chain.savepoint)
+
+
+def test_an_exchange_that_is_something_else(chain: Chain) -> None:
+    """In the place of the one that is to be put back."""
+    about = chain.folder / "state" / "exchanges" / "x" / "exchange.json"
+    text = about.read_text()
+    about.write_text("{}")
+    before = chain.content()
+    with refused(StateError, "exchange 'x'", "not an exchange of this package, or it is damaged"):
+        chain.job().restore(chain.savepoint)
+    assert chain.content() == before
+    about.write_text(text)
+    assert chain.job().run(progress=False).rows == 0, "the job has not been touched"
+
+
+def test_a_folder_in_which_no_savepoint_can_be(chain: Chain) -> None:
+    file = chain.folder / "file"
+    file.write_text("")
+    before = chain.content()
+
+    def cannot(path: Path, *words: str) -> None:
+        with pytest.raises(SparkExtError) as refusal:
+            chain.job().savepoint(path)
+        for word in ("job 'chain'", *words):
+            assert word in str(refusal.value), str(refusal.value)
+
+    cannot(chain.savepoint, "is not empty")
+    cannot(chain.folder / "state" / "queries" / "mine", "is in the state directory")
+    cannot(chain.folder / "state", "is in the state directory")
+    cannot(chain.folder, "is not empty")
+    cannot(file / "below", "cannot be written", str(file))
+    cannot(file, "cannot be written")
+    assert chain.content() == before
+    with refused(StateError, "has not been started, so there is nothing to save"):
+        chain.job("other", "other-out").savepoint(chain.folder / "of-nothing")
+    assert not (chain.folder / "of-nothing").exists()
+
+
+@pytest.mark.slow(12, "starts a linked job")
+def test_rescales_that_cannot_be(chain: Chain) -> None:
+    """And what a job that runs refuses."""
+    with refused(StateError, "query 'unique'", "has finished"):
+        chain.job().rescale("unique", 3)
+    (chain.folder / "release").unlink()
+    chain.job().restore(chain.savepoint)
+    before = chain.content()
+    with refused(StateError, "query 'rows'", "has no state"):
+        chain.job().rescale("rows", 3)
+    with refused(ConfigurationError, "'other'"):
+        chain.job().rescale("other", 3)
+    for number in (0, -1):
+        with refused(ConfigurationError, "query 'unique'", f"{number} partitions"):
+            chain.job().rescale("unique", number)
+    assert chain.content() == before
+
+    running = chain.job()
+    running.start()
+    for job in (running, chain.job()):
+        with refused(StateError, "running" if job is running else "chain"):
+            job.rescale("unique", 3)
+        with refused(StateError, "running" if job is running else "chain"):
+            job.restore(chain.savepoint)
+    checkpoint = chain.folder / "state" / "queries" / "unique" / "checkpoint"
+    offsets, commits = checkpoint / "offsets", checkpoint / "commits"
+
+    def newest(folder: Path) -> int:
+        return max(int(file.name) for file in folder.iterdir() if file.name.isdigit())
+
+    until(lambda: newest(offsets) > newest(commits), "the epoch that waits for the rows to be released")
+    running.stop()
+    before = chain.content()
+    epoch = newest(offsets)
+    with refused(StateError, "query 'unique'", f"epoch {epoch} is planned and not committed"):
+        chain.job().rescale("unique", 3)
+    assert chain.content() == before
+    chain.job().savepoint(chain.folder / "second")
+    chain.job().restore(chain.folder / "second")
+    assert newest(offsets) == newest(commits) == epoch - 1
+    chain.job().rescale("unique", 3)

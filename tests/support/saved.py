@@ -1,0 +1,130 @@
+"""A job with a savepoint taken half-way, prepared once per test process and put back before each test that asks for it.
+
+Generated rows -> `rows` -> exchange x -> `unique` (first rows of each key, by state) -> the Delta table `unique`. Of the
+80 rows of each of two channels, the last 40 have the keys of the first 40: a row too many in the table was not known
+to the state, and one that is missing was known to it too early.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from tests.support.folders import folder_snapshot
+from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.refusals import delta_numbers
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_ext.jobs.job import Job
+
+ALL = expected(40, 40)
+"""The content of the table when the job has finished."""
+
+
+def held(frame: DataFrame, gate: Path, at: int, column: str = "n") -> DataFrame:
+    """The same rows; while a file does not exist, a task that meets a number from `at` on waits for it."""
+    place = str(gate)
+
+    def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+        from pathlib import Path
+
+        for batch in batches:
+            while any(n >= at for n in batch[column].to_pylist()) and not Path(place).exists():
+                time.sleep(0.01)
+            yield batch
+
+    return frame.mapInArrow(waits, frame.schema)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The job over a folder, in which its state directory and output are."""
+
+    spark: SparkSession
+    folder: Path
+
+    @property
+    def savepoint(self) -> Path:
+        """Taken when the source had read 30 rows of each channel, and `unique` some of them."""
+        return self.folder / "savepoint"
+
+    def source(self, uid: str = "in", counts: str = "80,80") -> DataFrame:
+        """Rows with a key `k`; only the first 60 while the file `gate` does not exist."""
+        frame = numbers(self.spark, uid, counts=counts, max_rows_per_epoch=60, gate=self.folder / "gate")
+        return frame.select("channel", "n", (F.col("n") % 40).alias("k"), "ts")
+
+    def unique(self, rows: DataFrame) -> DataFrame:
+        """The first row of each key in each channel."""
+        rows = held(rows, self.folder / "release", 25)
+        first = sx.with_watermark(rows, "ts", "1 day").dropDuplicatesWithinWatermark(["channel", "k"])
+        return first.select("channel", F.col("k").alias("n"))
+
+    def table(self, frame: DataFrame, uid: str = "unique", out: str = "out") -> Any:
+        """A writer to a Delta table."""
+        return frame.writeStream.format("delta_2pc").option("uid", uid).option("path", str(self.folder / out / uid))
+
+    def empty(self, state: str = "state", **settings: Any) -> Job:
+        """A job without queries."""
+        return sx.Job(self.spark, "chain", state=self.folder / state, **settings)
+
+    def job(self, state: str = "state", out: str = "out", **settings: Any) -> Job:
+        """The job as it was saved."""
+        job = self.empty(state, **settings)
+        x = job.exchange("x", partitions=4, key="k")
+        job.add("rows", x.write(self.source()))
+        return job.add("unique", self.table(self.unique(x.read("x-in", max_rows_per_epoch=20)), out=out))
+
+    def written(self, out: str = "out") -> list[tuple[str, int]]:
+        """The rows in the table, sorted; a repeated row appears twice."""
+        place = self.folder / out / "unique"
+        return delta_numbers(place) if DeltaTable.is_deltatable(str(place)) else []
+
+    def content(self) -> dict[str, str]:
+        """Every file in the folder but the ledger's, and a hash of its content."""
+        ledger = self.folder / "state" / "ledger"
+        files = [file for file in self.folder.rglob("*") if file.is_file() and ledger not in file.parents]
+        return {str(file.relative_to(self.folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def prepare(chain: Chain) -> None:
+    """Take the savepoint while `unique` stands still in the middle of what is in flight, then run the job to its end."""
+    job = chain.job().start()
+    until(lambda: job.snapshot().queries[1].rows > 0 or job.done, "the first epoch of `unique`")
+    job.savepoint(chain.savepoint)
+    (chain.folder / "gate").touch()
+    (chain.folder / "release").touch()
+    assert job.await_termination(300).finished
+    assert chain.written() == ALL
+
+
+@pytest.fixture(scope="session")
+def prepared(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The job when it has finished, with its savepoint; and what puts everything back to that."""
+    JobHarness(spark_of_process, tmp_path_factory.mktemp("registered"))
+    chain = Chain(spark_of_process, tmp_path_factory.mktemp("chain") / "job")
+    chain.folder.mkdir()
+    prepare(chain)
+    yield chain, folder_snapshot(chain.folder)
+    shutil.rmtree(chain.folder)
+
+
+@pytest.fixture
+def chain(prepared: Any, spark: SparkSession) -> Chain:
+    """The finished job, as it was prepared, and its savepoint."""
+    found, put_back = prepared
+    put_back()
+    return found
