@@ -29,7 +29,7 @@ from spark_ext.checkpoints.savepoint import (
 )
 from spark_ext.datafiles.copies import put_copy
 from spark_ext.datafiles.location import Location
-from spark_ext.errors import CheckpointError, ConfigurationError
+from spark_ext.errors import CheckpointError, ConfigurationError, StorageError
 from spark_ext.exchange.pinned import pin as pin_exchange
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.spark.epoch_files import files_of_epoch
@@ -86,7 +86,7 @@ def pin(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
         CheckpointError: a file was deleted before it was pinned; what was written is deleted again.
         ConfigurationError: the folder is not empty.
         StateError: the state of a query cannot be restored from, because of its provider or format.
-        OSError, StorageError: something cannot be read or written.
+        StorageError: something cannot be read or written.
     """
     who = f"job '{what.about.job}'"
     refuse_used(folder, who)
@@ -100,9 +100,22 @@ def pin(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
             kept="all committed epochs; the savepoint was given up",
             do="take it again; if that happens again, raise spark.sql.streaming.minBatchesToRetain",
         ) from gone
+    except OSError as problem:
+        _delete(folder)
+        raise not_writable(folder, who, problem) from problem
     except BaseException:
         _delete(folder)
         raise
+
+
+def not_writable(folder: str, who: str, problem: OSError) -> StorageError:
+    """The error for a folder in which no savepoint can be written."""
+    return StorageError(
+        f"the savepoint {folder} cannot be written: {problem}",
+        operator=who,
+        kept="all committed epochs; the savepoint was given up",
+        do="make the folder writable, or give another one",
+    )
 
 
 def _written(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:

@@ -328,7 +328,7 @@ class Job(Restorable):
             ConfigurationError: the folder of the savepoint is not empty; the job continues.
             SparkExtError: the savepoint could not be taken; the job has ended, and `savepoint` may be called again.
         """
-        folder = None if savepoint is None else check_folder(str(savepoint), self.name)
+        folder = None if savepoint is None else check_folder(str(savepoint), self.name, self.state_directory)
         if self._starting:
             self._stopping.set()
         coordinator = self._coordinator_or_raise(starting=True)
@@ -356,7 +356,7 @@ class Job(Restorable):
             JobFailedError: a query has failed for good.
             ConfigurationError: the folder of the savepoint is not empty; the job continues.
         """
-        folder = None if savepoint is None else check_folder(str(savepoint), self.name)
+        folder = None if savepoint is None else check_folder(str(savepoint), self.name, self.state_directory)
         coordinator = self._coordinator_or_raise(starting=True)
         if not coordinator.done.is_set():
             assert self._context is not None

@@ -73,13 +73,13 @@ def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query
         ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
     )
     writer = LedgerWriter(ledger, incarnation)
+    building = local.with_name(f".{NEW}")
     try:
         complete(place)
         check_past(composition.job, memory, ledger, composition.specs, composition.wishes, incarnation)
         epoch = _settled(SparkLog(place), who)
         draft = local.with_name(NEW)
         shutil.rmtree(draft, ignore_errors=True)
-        building = local.with_name(f".{NEW}")
         shutil.rmtree(building, ignore_errors=True)
         for name in files_of_epoch(spark, place, epoch, who):
             put_copy(f"{place}/{name}", f"{building}/{name}")
@@ -94,6 +94,7 @@ def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query
         _replace(local, building, draft, at)
         reach(FailPoint.RESCALE_COMPLETE)
     finally:
+        shutil.rmtree(building, ignore_errors=True)  # what was refused leaves nothing
         writer.end("rescale")
 
 

@@ -76,11 +76,11 @@ class Restorable(ABC):
 
         Raises:
             CheckpointError: there is no consistent cut now, or Spark has deleted a file of it meanwhile.
-            ConfigurationError: the folder is not empty.
+            ConfigurationError: the folder is not empty, or in the state directory.
             StateError: the job was never started, or has a state that cannot be restored from.
             TimeoutError: it is not complete yet, and stays under way.
         """
-        folder = check_folder(str(path), self.name)
+        folder = check_folder(str(path), self.name, self.state_directory)
         coordinator = self._coordinator
         if coordinator is None or coordinator.done.is_set():
             return savepoint_of_stopped(self._spark, self._parts, self._ledger, folder)

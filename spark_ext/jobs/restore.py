@@ -16,7 +16,7 @@ A model in TLA+, `docs/spec/checkpoint.tla`, shows that the order of the first a
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
@@ -50,6 +50,7 @@ from spark_ext.spark.state_partitions import repartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.exchange.contract import ExchangeMaster
     from spark_ext.ledger import Ledger
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.sinks.contract import TwoPhaseCommitSink
@@ -132,15 +133,15 @@ class Restore:
         """
         saved = read_savepoint(self._path)
         memory = JobMemory.read(self._ledger)
-        jobs = self._ledger.jobs()
-        in_place = bool(memory.ever)
-        if in_place and jobs and jobs[0].job_id != saved.about.job_id:
+        in_place = any(row.job_id == saved.about.job_id for row in self._ledger.jobs())
+        if not in_place and self._has_past(memory):
             raise self._foreign(saved)
         comparison = self._compared(saved, memory, in_place=in_place)
         comparison.check()
         self._check_options(comparison)
         targets = self._targets(comparison, memory) if in_place else ()
         self._check_targets(targets, saved)
+        tuple(self._exchanges())
         if in_place and local_path(self._state) is None:
             raise StateError(
                 "the state directory is on an object store, where nothing can be moved aside",
@@ -176,6 +177,13 @@ class Restore:
             kept="the savepoint, the state and all output are unchanged",
             do="restore into an empty state directory",
         )
+
+    def _has_past(self, memory: JobMemory) -> bool:
+        """Whether the state directory has a history, other than that of restores that were interrupted."""
+        interrupted = self._interrupted()
+        tables = (memory.epochs["lineage"], memory.finished["lineage"])
+        found = {lineage for table in tables for lineage in table.unique().to_pylist()}
+        return not {*found, *(row.lineage for row in memory.definitions)} <= interrupted
 
     # -- before anything is changed -----------------------------------------------------------------------------------
 
@@ -249,18 +257,21 @@ class Restore:
 
     def _former(self, query: str) -> str:
         """The query's checkpoint as it was before any restore that is not complete."""
-        jobs = sorted(self._ledger.jobs(), key=lambda row: (row.incarnation, row.at))
-        attempted: list[int] = []
-        for row in jobs:
-            if row.event == "restored":
-                attempted = []
-            elif row.event == "restoring":
-                attempted.append(row.lineage)
-        for lineage in sorted(set(attempted)):
+        for lineage in sorted(self._interrupted()):
             place = checkpoint_of(f"{self._state}/{REPLACED}/{lineage}", query)
             if SparkLog(place).exists():
                 return place
         return checkpoint_of(self._state, query)
+
+    def _interrupted(self) -> set[int]:
+        """The lineages of the restores that have begun since the last one that was completed."""
+        found: set[int] = set()
+        for row in sorted(self._ledger.jobs(), key=lambda row: (row.incarnation, row.at)):
+            if row.event == "restored":
+                found = set()
+            elif row.event == "restoring":
+                found.add(row.lineage)
+        return found
 
     def _check_targets(self, targets: tuple[Target, ...], saved: Savepoint) -> None:
         for target in targets:
@@ -354,18 +365,26 @@ class Restore:
 
     def _fence_exchanges(self, mark: FenceMark, job_id: str) -> dict[str, int]:
         """Claim all exchanges of the state directory; the number of the last entry of each."""
-        root = local_path(f"{self._state}/exchanges")
         last: dict[str, int] = {}
-        for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
-            who = f"{self._who}, exchange '{folder.name}'"
-            master = parts(kind_at(str(folder)), str(folder), who).master
-            if master.describe() is None:
-                continue
+        for name, who, master in self._exchanges():
             at = time.time_ns() // 1_000_000
             adopted = partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at)
             master.log.append(adopted, str(mark.incarnation))
-            last[folder.name] = master.log.look().last
+            last[name] = master.log.look().last
         return last
+
+    def _exchanges(self) -> Iterator[tuple[str, str, ExchangeMaster]]:
+        """Name, name for messages and master of each exchange in the state directory.
+
+        Raises:
+            StateError: there is something else in the place of one.
+        """
+        root = local_path(f"{self._state}/exchanges")
+        for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
+            who = f"{self._who}, exchange '{folder.name}'"
+            master = parts(kind_at(str(folder)), str(folder), who).master
+            if master.describe() is not None:
+                yield folder.name, who, master
 
     def _move_aside(self, lineage: int) -> None:
         for name in ("exchanges", "queries"):

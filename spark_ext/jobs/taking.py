@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.checkpoints.pinning import pin, refuse_used
+from spark_ext.checkpoints.pinning import not_writable, pin, refuse_used
 from spark_ext.checkpoints.savepoint import MANIFEST, Savepoint
 from spark_ext.datafiles.location import Location
-from spark_ext.errors import CheckpointError, FencedError, SparkExtError
+from spark_ext.errors import CheckpointError, ConfigurationError, FencedError, SparkExtError
 from spark_ext.jobs.savepoints import Cutting, Member, describe
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow, ExchangeRow, Row
 from spark_ext.masking import logger
 from spark_ext.spark import jvm
+from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.checkpoints.unaligned import QueryLook, Taken
@@ -323,13 +324,33 @@ def delete_folder(folder: str) -> None:
         log.warning("%s could not be deleted: %s", folder, problem)
 
 
-def check_folder(path: str, job: str) -> str:
-    """The folder of a savepoint, absolute; refuses one that is in use.
+def check_folder(path: str, job: str, state: str) -> str:
+    """The folder of a savepoint, absolute; refuses one that is in use, or in the state directory.
+
+    Args:
+        path: as given.
+        job: its name.
+        state: its state directory.
 
     Raises:
-        ConfigurationError: it is not empty.
-        OSError: it cannot be listed.
+        ConfigurationError: it is not empty, or a part of what a restore replaces.
+        StorageError: it cannot be listed.
     """
-    folder = Location.of(str(path), {}).uri
-    refuse_used(folder, f"job '{job}'")
+    folder, who = Location.of(str(path), {}).uri, f"job '{job}'"
+    place, root = local_path(folder), local_path(state)
+    if place is not None and root is not None:
+        inside = place.resolve().is_relative_to(root.resolve())
+    else:
+        inside = f"{folder.rstrip('/')}/".startswith(f"{state.rstrip('/')}/")
+    if inside:
+        raise ConfigurationError(
+            f"the folder {folder} is in the state directory, of which a restore replaces parts",
+            operator=who,
+            kept="the folder and the job are unchanged",
+            do="give the savepoint a folder outside of it, on the same file system if it is local: files are linked then",
+        )
+    try:
+        refuse_used(folder, who)
+    except OSError as problem:
+        raise not_writable(folder, who, problem) from problem
     return folder

@@ -263,7 +263,8 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
 def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(lab: JobHarness) -> None:
     """A driver is killed when a has finished with 5,000 rows, of which b has 2,000, and q has read 2 of 4 channels of
     1,000 and half of the others: a is not started, b reads 3,000, in order; q reads 1,000 with 5 readers, after its
-    state was given 5 partitions instead of 4. A savepoint meanwhile holds what is in flight by reference."""
+    state was given 5 partitions instead of 4. A savepoint meanwhile holds what is in flight by reference.
+    """
     log = SparkLog(str(lab.checkpoint()))
     ledger = Ledger(str(lab.folder / "state"))
     with running(recovered, lab.folder) as driver:
@@ -300,7 +301,8 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
 @pytest.mark.slow(20, "runs five linked queries, and one of them again")
 def test_u8_an_input_that_ends_has_delivered_the_barrier(lab: JobHarness) -> None:
     """Of four inputs of 100 rows the first has ended before the checkpoint, the second ends while it is under way, the
-    third has delivered its barrier, and the last one delivers it when the others have. 400 rows, once."""
+    third has delivered its barrier, and the last one delivers it when the others have. 400 rows, once.
+    """
 
     def job(state: str = "state", out: str = "out") -> Job:
         made = sx.Job(lab.spark, "inputs", state=lab.folder / state)

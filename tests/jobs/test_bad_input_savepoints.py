@@ -123,7 +123,7 @@ CHANGES: dict[str, tuple[Callable[[Chain], Job], tuple[str, ...]]] = {
     "other-source": (other_source, ("query 'rows'", "in", "another")),
     "other-producer": (other_producer, ("operator 'x' belonged to query 'rows'", "is in query 'fresh' now")),
     "moved": (moved, ("belonged to query 'unique'", "is in query 'single' now")),
-    "other-target": (other_target, ("unique.path", "put it back as it was")),
+    "other-target": (other_target, ("option 'path' of sink 'unique' was", "put it back as it was")),
     "without-producer": (without_exchange, ("exchange 'x'", "no query of the job writes")),
 }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from spark_ext import failpoints
-from spark_ext.checkpoints.savepoint import is_savepoint, read_savepoint
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError
+from spark_ext.checkpoints.savepoint import read_savepoint
+from spark_ext.errors import ConfigurationError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
+from tests.support.processes import Tree
 from tests.support.saved import ALL, Chain
 
 RESTORE = tuple(point for point in FailPoint if point.startswith("restore."))
@@ -27,12 +29,12 @@ Break = Callable[..., None]
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> Break:
-    """Runs a function that ends at a fail point, as a killed process leaves it: nothing is recorded afterwards."""
+    """Runs a function that fails at a fail point. For processes that are killed there see below."""
     monkeypatch.setattr(failpoints, "_passed", Counter())
 
     def run(point: FailPoint, action: Callable[[], object]) -> None:
         monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
-        with pytest.raises(OSError, match=f"fail point {point}"):
+        with pytest.raises((OSError, StorageError), match=f"fail point {point}"):
             action()
         monkeypatch.delenv(failpoints.VARIABLE)
 
@@ -47,7 +49,8 @@ def planned(checkpoint: Path) -> tuple[int | None, int | None]:
 @pytest.mark.slow(20, "runs three linked jobs")
 def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -> None:
     """What was written after the savepoint is taken away; nothing of the abandoned lineage is needed, nor of the
-    savepoint once the restore is complete; and what was restored in place is restored elsewhere, and twice."""
+    savepoint once the restore is complete; and what was restored in place is restored elsewhere, and twice.
+    """
     saved = read_savepoint(str(chain.savepoint))
     assert saved.about.rows_in_flight and not any(part.finished for part in saved.metadata.queries.values())
     elsewhere = chain.savepoint.rename(chain.folder / "moved")
@@ -82,14 +85,9 @@ def _files(state: Path, query: str) -> list[Path]:
 
 @pytest.mark.slow(20, "restores and rescales once per step")
 def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break) -> None:
-    """Of a savepoint of the ended job, a restore in place, and a rescale. No start gets in between two of its steps."""
-    twice = chain.folder / "of-the-end"
-    for point in SAVEPOINT:
-        broken(point, lambda: chain.job().savepoint(twice))
-        assert not is_savepoint(str(twice))
-    chain.job().savepoint(twice)
-    assert all(part.finished for part in read_savepoint(str(twice)).metadata.queries.values())
-
+    """A restore in place, a savepoint of what was restored, a restore of that, and a rescale. No start gets in between
+    two steps of a restore.
+    """
     for point in RESTORE:
         broken(point, lambda: chain.job().restore(chain.savepoint))
         if point is not FailPoint.RESTORE_COMPLETE:
@@ -101,9 +99,16 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break) -> N
                 chain.job().savepoint(chain.folder / "half")
     chain.job().restore(chain.savepoint)
 
+    second = chain.folder / "second"
+    for point in SAVEPOINT:
+        broken(point, lambda: chain.job().savepoint(second))
+        assert not second.exists()
+    chain.job().savepoint(second)
+    chain.job().restore(second, state_partitions={"unique": 3})
+
     checkpoint = chain.folder / "state" / "queries" / "unique" / "checkpoint"
-    for partitions, point in enumerate(RESCALE, 3):
-        broken(point, lambda: chain.job().rescale("unique", partitions))
+    for partitions, point in enumerate(RESCALE, 4):
+        broken(point, lambda partitions=partitions: chain.job().rescale("unique", partitions))
     chain.job().rescale("unique", 5)
     newest = SparkLog(str(checkpoint)).newest_commit()
     assert newest is not None and state_partitions(str(checkpoint), newest) == 5
@@ -133,3 +138,30 @@ def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broke
     checkpoint = chain.folder / "other" / "queries" / "unique" / "checkpoint"
     assert state_partitions(str(checkpoint), SparkLog(str(checkpoint)).newest_commit() or 0) == 3
     assert read_savepoint(str(chain.savepoint)) == at_cut
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("point", [*RESTORE, *SAVEPOINT, *RESCALE])
+def test_killed_at_each_step_and_continued_by_another_process(chain: Chain, tmp_path: Path, point: FailPoint) -> None:
+    """After `kill -9` a restore is repeated, and no start is possible before; after any other kill the job continues
+    at once, and exactly.
+    """
+    action = point.partition(".")[0]
+    if action != "restore":
+        chain.job().restore(chain.savepoint)
+    command: list[str | Path] = [sys.executable, "-m", "tests.support.saved", action, chain.folder]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), failpoints.VARIABLE: f"{point}=kill"}
+    with Tree(command, tmp_path / "log", environment) as killed:
+        assert killed.wait(300) == -signal.SIGKILL, killed.text()
+    if action == "restore" and point is not FailPoint.RESTORE_COMPLETE:
+        with pytest.raises(StateError, match="has begun and is not complete"):
+            chain.job().start()
+        chain.job().restore(chain.savepoint, state_partitions={"unique": 3})
+    elif action == "savepoint" and point is not FailPoint.SAVEPOINT_SEALED:
+        with pytest.raises(StateError, match="is not complete: it has no manifest"):
+            chain.job().restore(chain.folder / "second")
+        with pytest.raises(ConfigurationError, match="is not empty"):
+            chain.job().savepoint(chain.folder / "second")
+        chain.job().savepoint(chain.folder / "third")
+    assert chain.job().run(progress=False).finished
+    assert chain.written() == ALL

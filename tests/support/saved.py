@@ -1,4 +1,5 @@
-"""A job with a savepoint taken half-way, prepared once per test process and put back before each test that asks for it.
+"""A job with a savepoint taken half-way, prepared once per test process and put back before each test that asks for it:
+`python -m tests.support.saved ACTION FOLDER` does something to it in a process that may be killed.
 
 Generated rows -> `rows` -> exchange x -> `unique` (first rows of each key, by state) -> the Delta table `unique`. Of the
 80 rows of each of two channels, the last 40 have the keys of the first 40: a row too many in the table was not known
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from tests.support.folders import folder_snapshot
-from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.jobs import expected, numbers, register
 from tests.support.refusals import delta_numbers
 from tests.support.waiting import until
 
@@ -114,7 +116,7 @@ def prepare(chain: Chain) -> None:
 @pytest.fixture(scope="session")
 def prepared(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The job when it has finished, with its savepoint; and what puts everything back to that."""
-    JobHarness(spark_of_process, tmp_path_factory.mktemp("registered"))
+    register(spark_of_process)
     chain = Chain(spark_of_process, tmp_path_factory.mktemp("chain") / "job")
     chain.folder.mkdir()
     prepare(chain)
@@ -128,3 +130,21 @@ def chain(prepared: Any, spark: SparkSession) -> Chain:
     found, put_back = prepared
     put_back()
     return found
+
+
+def main(action: str, folder: str) -> None:
+    """In a process of its own, to be killed at a fail point."""
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m"}
+    spark = sx.session("saved", master="local[2]", conf=conf)
+    register(spark)
+    chain = Chain(spark, Path(folder))
+    if action == "restore":
+        chain.job().restore(chain.savepoint, state_partitions={"unique": 3})
+    elif action == "rescale":
+        chain.job().rescale("unique", 3)
+    else:
+        chain.job().savepoint(chain.folder / "second")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
