@@ -94,8 +94,6 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break) -> N
             with pytest.raises(StateError, match=rf"a restore from {chain.savepoint} has begun and is not complete"):
                 chain.job().start()
             with pytest.raises(StateError, match="has begun and is not complete"):
-                chain.job().rescale("unique", 3)
-            with pytest.raises(StateError, match="has begun and is not complete"):
                 chain.job().savepoint(chain.folder / "half")
     chain.job().restore(chain.savepoint)
 

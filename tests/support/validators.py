@@ -59,6 +59,7 @@ def flags_follow_commits(history: History) -> Problems:
     """A flag's epoch is committed; channels' flags are numbered without gaps; a query's flag follows its checkpoint."""
     out = []
     sequences: dict[tuple[str, str, int], list[int]] = {}
+    restored = {row.lineage for row in history.jobs if row.event == "restored"}
     for flag in history.finished:
         if flag.lineage != history.lineage(flag.query):
             continue
@@ -70,7 +71,11 @@ def flags_follow_commits(history: History) -> Problems:
             )
         if flag.kind == "channel":
             sequences.setdefault((flag.query, flag.source, flag.lineage), []).append(flag.sequence)
-        elif not any(row.status == "COMPLETED" and row.at <= flag.at for row in history.finals(flag.query)):
+        elif not any(
+            # A restore copies flags, and writes their final checkpoint anew.
+            row.status == "COMPLETED" and (row.at <= flag.at or flag.lineage in restored)
+            for row in history.finals(flag.query)
+        ):
             out.append(f"{flag.kind} '{flag.source or flag.query}' is flagged without a final checkpoint before it")
     for (query, source, _), numbers in sequences.items():
         if sorted(numbers) != list(range(1, len(numbers) + 1)):
@@ -143,7 +148,7 @@ def no_epoch_twice(history: History) -> Problems:
     by_query: dict[tuple[str, str, int], set[int]] = {}
     for query, query_id, lineage, epoch in rows:
         by_query.setdefault((query, query_id, lineage), set()).add(epoch)
-    restored = {row.lineage for row in history.jobs if row.event == "restored"}
+    restored = {row.lineage for row in history.jobs if row.event in ("restoring", "restored")}
     for (query, _, lineage), numbers in by_query.items():
         # A restored lineage begins with the epoch of the savepoint.
         begin = min(numbers) if lineage in restored else 0
