@@ -347,7 +347,7 @@ def check_folder(path: str, job: str, state: str) -> str:
             f"the folder {folder} is in the state directory, of which a restore replaces parts",
             operator=who,
             kept="the folder and the job are unchanged",
-            do="give the savepoint a folder outside of it, on the same file system if it is local: files are linked then",
+            do="give the savepoint a folder outside of it; on the same file system files are linked, not copied",
         )
     try:
         refuse_used(folder, who)

@@ -30,7 +30,7 @@ def mixed(lab: JobHarness) -> Job:
 
 
 def recovered(lab: JobHarness, readers: int = 4) -> Job:
-    """Stands still with 4 channels of 1,000 rows, of which two are half read; and 2,000 of 5,000 rows of an exchange."""
+    """Stands still when two of 4 channels of 1,000 rows are half read, and 2,000 of 5,000 rows of an exchange."""
     lab.spark.conf.set("spark.sql.shuffle.partitions", "4")
     made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
     rows = lab.source(

@@ -1,9 +1,10 @@
-"""A job with a savepoint taken half-way, prepared once per test process and put back before each test that asks for it:
-`python -m tests.support.saved ACTION FOLDER` does something to it in a process that may be killed.
+"""A job with a savepoint taken half-way, prepared once per test process and put back before each test that needs it.
 
-Generated rows -> `rows` -> exchange x -> `unique` (first rows of each key, by state) -> the Delta table `unique`. Of the
-80 rows of each of two channels, the last 40 have the keys of the first 40: a row too many in the table was not known
-to the state, and one that is missing was known to it too early.
+Generated rows -> `rows` -> exchange x -> `unique` (first rows of each key, by state) -> the Delta table `unique`. Of
+the 80 rows of each of two channels, the last 40 have the keys of the first 40: a row too many in the table was not
+known to the state, and one that is missing was known to it too early.
+
+`python -m tests.support.saved ACTION FOLDER` does something to the job, in a process that may be killed.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Chain:
 
 
 def prepare(chain: Chain) -> None:
-    """Take the savepoint while `unique` stands still in the middle of what is in flight, then run the job to its end."""
+    """Take the savepoint while `unique` stands still in the middle of what is in flight; run the job to its end."""
     job = chain.job().start()
     until(lambda: job.snapshot().queries[1].rows > 0 or job.done, "the first epoch of `unique`")
     job.savepoint(chain.savepoint)
