@@ -110,6 +110,8 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._before: int | None = None
         self._epochs: CommittedEpochs | None = None
         self._available_now = False
+        self._held: bool | None = None
+        """Whether the job's start plans no epochs; None: not known."""
 
     def initialOffset(self) -> dict[str, Any]:
         """The same each time."""
@@ -121,6 +123,11 @@ class EndOfInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The next step of the end of input, if it is due; else `start`, which starts no epoch."""
+        registration = registry.lookup(self._uid) if self._held is None else None
+        if registration is not None:
+            self._held = registration.hold
+        if self._held:
+            return start
         offset = EndOffset.from_json(start, self._uid)
         if self._before is None:
             self._before = offset.marker

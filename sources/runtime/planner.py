@@ -156,6 +156,8 @@ class Planner:
     def next(self, start: SourceOffset) -> SourceOffset:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
         self._open(start)
+        if self._registration is not None and self._registration.hold:
+            return start
         self._pace.asked()
         requests = self._view.requests()
         if start.ended:

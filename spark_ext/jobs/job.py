@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_ext.jobs.exchange import Exchange
+    from spark_ext.model.dag import JobGraph
 
 log = logger("spark_ext.job")
 
@@ -406,6 +407,15 @@ class Job(Restorable):
         if self._coordinator is None or self._context is None:
             return unstarted_snapshot(self.name, self.state_directory, self._parts.uids)
         return job_snapshot(self.state_directory, self._started, self._context, self._coordinator)
+
+    @property
+    def graph(self) -> JobGraph:
+        """How the queries that have been added are linked: `edges()`, and `layout()` for a picture.
+
+        Raises:
+            ConfigurationError: there is a cycle, or an exchange that nobody or that two queries write.
+        """
+        return self._parts.graph(self._parts.specs, self._parts.gates)
 
     @property
     def ledger(self) -> LedgerFrames:

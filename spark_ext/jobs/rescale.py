@@ -7,6 +7,7 @@ the checkpoint, which is moved aside. A start between these two renames finds th
 from __future__ import annotations
 
 import shutil
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.identity import unknown
 from spark_ext.jobs.memory import check_past, checkpoint_of
+from spark_ext.jobs.start import start_job
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
@@ -30,25 +32,43 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.jobs.composition import Composition
+    from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.ledger import Ledger
+    from spark_ext.settings import JobSettings
+
+ATTEMPTS: Final = 5
+"""Spark may follow with epochs without rows, which empty state that has expired; its own sources may always read on."""
+
+LOOK_EVERY_S: Final = 0.02
 
 KEPT: Final = "the state and all output are unchanged"
 
 
-def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query: str, partitions: int) -> None:
+def rescale(
+    spark: SparkSession,
+    composition: Composition,
+    ledger: Ledger,
+    settings: JobSettings,
+    query: str,
+    partitions: int,
+    timeout: float | None = None,
+) -> None:
     """Give the state of a query another number of partitions.
 
     Args:
         spark: the session.
         composition: the job's queries.
         ledger: the job's.
+        settings: the job's.
         query: its uid.
         partitions: of its state.
+        timeout: seconds in which epochs that were interrupted are completed; None: as long as it takes.
 
     Raises:
         ConfigurationError: there is no such query, or the number is not positive.
         StateError: the job runs, has changed, or the query has no state, an epoch in doubt, or an operator that Spark
             cannot repartition.
+        SparkExtError: an epoch had to be completed, for which the start was refused, or failed.
     """
     who = f"job '{composition.job}', query '{query}'"
     memory = JobMemory.read(ledger)
@@ -58,8 +78,7 @@ def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query
         raise ConfigurationError(
             f"state cannot have {partitions} partitions", operator=who, kept=KEPT, do="use a number from 1"
         )
-    if memory.of(query).finished:
-        raise StateError("the query has finished", operator=who, kept=KEPT, do="nothing: it is never started again")
+    _refuse_finished(memory, query, who)
     place = checkpoint_of(composition.state, query)
     local = local_path(place)
     if local is None:
@@ -69,6 +88,12 @@ def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query
             kept=KEPT,
             do="take a savepoint, and restore it into another state directory with state_partitions",
         )
+    limit = None if timeout is None else time.monotonic() + timeout
+    for _ in range(ATTEMPTS):
+        if not _in_doubt(SparkLog(place)) or _expired(limit):
+            break
+        complete_epochs(spark, composition, ledger, settings, query, limit)
+        _refuse_finished(JobMemory.read(ledger), query, who)
     incarnation = start_incarnation(
         ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
     )
@@ -76,6 +101,7 @@ def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query
     building = local.with_name(f".{NEW}")
     try:
         complete(place)
+        memory = JobMemory.read(ledger)
         check_past(composition.job, memory, ledger, composition.specs, composition.wishes, incarnation)
         epoch = _settled(SparkLog(place), who)
         draft = local.with_name(NEW)
@@ -96,6 +122,64 @@ def rescale(spark: SparkSession, composition: Composition, ledger: Ledger, query
     finally:
         shutil.rmtree(building, ignore_errors=True)  # what was refused leaves nothing
         writer.end("rescale")
+
+
+def complete_epochs(
+    spark: SparkSession,
+    composition: Composition,
+    ledger: Ledger,
+    settings: JobSettings,
+    query: str,
+    limit: float | None = None,
+) -> None:
+    """Start the job until the epoch of a query that was interrupted is committed; no source reads on.
+
+    Args:
+        spark: the session.
+        composition: the job's queries.
+        ledger: the job's.
+        settings: the job's.
+        query: whose epoch it is.
+        limit: until when, on the monotonic clock, s; None: as long as it takes.
+
+    Raises:
+        SparkExtError: the start was refused, or a query has failed.
+    """
+    log = SparkLog(checkpoint_of(composition.state, query))
+    coordinators: list[Coordinator] = []
+    start_job(
+        spark,
+        composition.job,
+        ledger,
+        composition,
+        settings,
+        takeover=False,
+        hold=True,
+        announce=lambda context, coordinator: coordinators.append(coordinator),
+    )
+    (coordinator,) = coordinators
+    try:
+        while _in_doubt(log) and not _expired(limit) and not coordinator.join(LOOK_EVERY_S):
+            pass
+    finally:
+        coordinator.stop()
+        coordinator.join()
+    if coordinator.failure is not None:
+        raise coordinator.failure
+
+
+def _refuse_finished(memory: JobMemory, query: str, who: str) -> None:
+    if memory.of(query).finished:
+        raise StateError("the query has finished", operator=who, kept=KEPT, do="nothing: it is never started again")
+
+
+def _expired(limit: float | None) -> bool:
+    return limit is not None and time.monotonic() >= limit
+
+
+def _in_doubt(log: SparkLog) -> bool:
+    planned, committed = log.newest_offsets(), log.newest_commit()
+    return planned is not None and (committed is None or planned > committed)
 
 
 def _settled(log: SparkLog, who: str) -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.composition import Composition
     from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.ledger import Ledger
+    from spark_ext.settings import JobSettings
 
 
 class Restorable(ABC):
@@ -29,6 +30,7 @@ class Restorable(ABC):
 
     name: str
     state_directory: str
+    settings: JobSettings
     _spark: SparkSession
     _parts: Composition
     _ledger: Ledger
@@ -127,22 +129,27 @@ class Restorable(ABC):
         ).run()
         return self
 
-    def rescale(self, uid: str, partitions: int) -> None:
+    def rescale(self, uid: str, partitions: int, timeout: float | None = None) -> None:
         """Give the state of a query another number of partitions; the job must not be running.
+
+        An epoch of the query that was interrupted is completed first: the job is started for it, and reads nothing
+        beyond it.
 
         Partitions of exchanges and channels of sources need nothing of the kind: any number of readers shares them.
 
         Args:
             uid: the query.
             partitions: of its state.
+            timeout: seconds for an epoch that was interrupted; 0: refuse if there is one; None: as long as it takes.
 
         Raises:
             ConfigurationError: there is no such query.
-            StateError: the job runs; or the query has no state, an epoch that is planned and not committed, or an
-                operator whose state Spark cannot repartition.
+            StateError: the job runs; or the query has no state, an epoch that was not completed in time, or an operator
+                whose state Spark cannot repartition.
+            SparkExtError: a start was needed and refused, or has failed.
         """
         self._refuse_running(f"query '{uid}'", "stop it, then rescale")
-        rescale(self._spark, self._parts, self._ledger, uid, partitions)
+        rescale(self._spark, self._parts, self._ledger, self.settings, uid, partitions, timeout)
 
     def as_of(self, checkpoint: int) -> AsOf:
         """The outputs as they were at an aligned checkpoint: all reflect the same input rows.

@@ -58,6 +58,7 @@ def start_job(
     settings: JobSettings,
     *,
     takeover: bool,
+    hold: bool = False,
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Started:
@@ -70,6 +71,7 @@ def start_job(
         composition: its queries and exchanges, and what the user has said of those that changed since the last start.
         settings: its settings.
         takeover: start although another driver seems to run this job.
+        hold: complete the epochs that were interrupted, and plan no others.
         announce: called before anything is claimed, with what a stop during the start needs.
         stopping: whether the job has been asked to stop before that.
 
@@ -96,6 +98,7 @@ def start_job(
         registry=place,
         write_behind=WriteBehind(writer, name),
         wake=threading.Event(),
+        hold=hold,
     )
     runs: list[QueryRun] = []
     finals: dict[str, FinalCheckpoint] = {}

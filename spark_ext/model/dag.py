@@ -122,6 +122,31 @@ class JobGraph:
             ahead += new
         return tuple(uid for uid in self.order if uid in seen)
 
+    def edges(self) -> tuple[tuple[str, str, str], ...]:
+        """Upstream, downstream, and the exchange between them, "" for a gate; each once, in the order of the flow."""
+        found = []
+        for node in self:
+            found += [(self._producers[reader.exchange], node.uid, reader.exchange) for reader in node.reads]
+            found += [(gate, node.uid, "") for gate in node.after]
+        return tuple(dict.fromkeys(found))
+
+    def layout(self) -> dict[str, tuple[float, float]]:
+        """A place for each query in a picture: columns from the roots to the right, the queries of one spread evenly.
+
+        Returns:
+            x, the length of the longest way from a root, and y, around 0.
+        """
+        columns: dict[str, int] = {}
+        for uid in self.order:
+            columns[uid] = max((columns[one] + 1 for one in self.upstreams(uid)), default=0)
+        places: dict[str, tuple[float, float]] = {}
+        for column in set(columns.values()):
+            queries = [uid for uid in self.order if columns[uid] == column]
+            # An odd column is shifted, so that an edge over it does not pass through a query.
+            middle = (len(queries) - 1) / 2 + (0.4 if column % 2 and len(queries) % 2 else 0.0)
+            places |= {uid: (float(column), middle - row) for row, uid in enumerate(queries)}
+        return places
+
     def unfinished_upstreams(self, finished: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Where something unfinished is upstream of something finished: a state that no restore may begin from.
 

@@ -34,6 +34,8 @@ class JobContext:
     """Rows on their way to the ledger."""
     wake: threading.Event
     """Set to make the coordinator look at once."""
+    hold: bool = False
+    """Whether the start only completes epochs that were interrupted, and plans no others."""
     consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
     """By exchange, the sources for which its producer waits."""
 

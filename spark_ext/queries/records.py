@@ -127,6 +127,7 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
             start=context.incarnation.start,
             interval_ms=context.settings.interval,
             target_ms=context.settings.target_epoch or 0,
+            hold=context.hold,
             writes=writes if role == "source" else (),
         )
         for uid, role in roles

@@ -58,6 +58,8 @@ class Registration:
     """Minimum time between the starts of two data epochs, ms; 0: as fast as possible."""
     target_ms: int = 0
     """Duration that an epoch is to take, ms; 0: as its read limits have it."""
+    hold: bool = False
+    """Whether no further epoch is to be planned: the start only completes those that were interrupted."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 

@@ -1,16 +1,18 @@
 """Linked queries in which everything can fail: `python tests/chaos/diamond.py --out DIR`. Run it again until it ends.
 
 Generated rows -> `rows` -> exchange x -> `minutes` (windows) -> exchange y; x and y -> `both` -> the table `diamond`;
-x -> `copy` -> the table `copy`. While it runs, aligned checkpoints are taken at random moments. The exit code is 0 once
-all queries have finished.
+x -> `copy` -> the table `copy`. While it runs, aligned checkpoints are taken at random moments, or a savepoint.
+The exit code is 0 once all queries have finished. With `--restore` or `--rescale` the job is only changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.errors import SparkExtError
 from spark_ext.sources.datagen import DataGen
 
@@ -28,13 +31,13 @@ GENERATED = {"rows": ROWS, "channels": 3, "keys": 5, "step_ms": 200}
 SCHEMA = pa.schema([("kind", pa.string()), ("key", pa.int64()), ("number", pa.int64())])
 
 
-def expected() -> dict[str, pa.Table]:
+def expected(rows: int = ROWS) -> dict[str, pa.Table]:
     """Both output tables, without Spark."""
-    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in GENERATED.items()}})
-    batches = [batch for channel in whole.discover() for batch in whole.read(channel, 0, ROWS // 3)]
-    rows = pa.Table.from_batches(batches).to_pandas()
-    single = pd.DataFrame({"kind": "row", "key": rows["key"], "number": rows["id"]})
-    windows = rows.groupby([rows["ts"].dt.floor("min").rename("minute"), "key"])["id"].sum().reset_index()
+    whole = DataGen({"uid": "expected", **{name: str(value) for name, value in {**GENERATED, "rows": rows}.items()}})
+    batches = [batch for channel in whole.discover() for batch in whole.read(channel, 0, rows // 3)]
+    read = pa.Table.from_batches(batches).to_pandas()
+    single = pd.DataFrame({"kind": "row", "key": read["key"], "number": read["id"]})
+    windows = read.groupby([read["ts"].dt.floor("min").rename("minute"), "key"])["id"].sum().reset_index()
     summed = pd.DataFrame({"kind": "minute", "key": windows["key"], "number": windows["id"]})
     return {
         "copy": pa.Table.from_pandas(single, SCHEMA, preserve_index=False),
@@ -75,13 +78,41 @@ def take_checkpoints(made: sx.Job, ended: threading.Event) -> None:
             print("no checkpoint:", str(problem).partition("\n")[0])
 
 
+def take_savepoint(made: sx.Job, folder: Path, aligned: bool, seconds: float) -> None:
+    """After some time; one that is refused or aborted is taken again."""
+    time.sleep(seconds)
+    while not (folder / MANIFEST).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            print("savepoint", made.savepoint(folder, aligned=aligned, timeout=60))
+        except (SparkExtError, TimeoutError) as problem:
+            print("no savepoint:", str(problem).partition("\n")[0])
+            time.sleep(0.2)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    made = job(parser.parse_args().out.resolve())
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--savepoint", type=Path, help="take one into this folder while the job runs")
+    parser.add_argument("--aligned", action="store_true", help="an aligned one")
+    parser.add_argument("--after", type=float, default=0.0, help="seconds before it is taken")
+    parser.add_argument("--restore", type=Path, help="only put the job back to this savepoint")
+    parser.add_argument("--rescale", type=int, help="only give the state of `minutes` so many partitions")
+    given = parser.parse_args()
+    made = job(given.out.resolve(), given.rows)
+    if given.restore is not None:
+        made.restore(given.restore)
+        return 0
+    if given.rescale is not None:
+        made.rescale("minutes", given.rescale)
+        return 0
     made.start()
     ended = threading.Event()
-    taking = threading.Thread(target=take_checkpoints, args=(made, ended), daemon=True)
+    if given.savepoint is None:
+        taking = threading.Thread(target=take_checkpoints, args=(made, ended), daemon=True)
+    else:
+        taking = threading.Thread(target=take_savepoint, args=(made, given.savepoint, given.aligned, given.after))
     taking.start()
     result = made.await_termination()
     ended.set()

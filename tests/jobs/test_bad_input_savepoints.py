@@ -260,7 +260,7 @@ def test_rescales_that_cannot_be(chain: Chain) -> None:
     before = chain.content()
     epoch = newest(offsets)
     with refused(StateError, "query 'unique'", f"epoch {epoch} is planned and not committed"):
-        chain.job().rescale("unique", 3)
+        chain.job().rescale("unique", 3, timeout=0)
     assert chain.content() == before
     chain.job().savepoint(chain.folder / "second")
     chain.job().restore(chain.folder / "second")

@@ -1,0 +1,300 @@
+"""Savepoints, restores and rescales of the diamond under `kill -9`: `python -m tests.chaos.savepoints --restores 10`.
+
+In each cycle the job is started from where it stands, and its driver is killed at a random moment. In between it takes
+a savepoint, and is put back to it; or its state gets another number of partitions. Every other time the command that
+does so is killed at a named step, after which the job must refuse to start, and carried out again. In the end both
+tables must be those of a job that nothing has happened to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Final
+
+from deltalake import DeltaTable
+
+from spark_ext.checkpoints.savepoint import MANIFEST
+from spark_ext.failpoints import VARIABLE, FailPoint
+from tests.chaos import diamond
+from tests.chaos.scenario import Scenario
+from tests.chaos.scenario import diamond as scenario
+from tests.chaos.verify import Content, differences
+from tests.support.processes import Tree
+from tests.support.waiting import until
+
+ROWS: Final = 90_000
+"""Of the input: the cycles together do not read all of it."""
+LIMIT_S: Final = 900.0
+"""Maximum duration of one command."""
+
+RESTORE_STEPS: Final = (
+    *(point for point in FailPoint if point.startswith("restore.")),
+    FailPoint.DELTA_BEFORE_ROLLBACK,
+    FailPoint.DELTA_ROLLED_BACK,
+    FailPoint.EXCHANGE_BEFORE_PUT_BACK,
+    FailPoint.EXCHANGE_PUT_BACK,
+)
+RESCALE_STEPS: Final = tuple(point for point in FailPoint if point.startswith("rescale."))
+SAVEPOINT_STEPS: Final = (
+    *(point for point in FailPoint if point.startswith("savepoint.")),
+    FailPoint.EXCHANGE_BEFORE_PIN,
+    FailPoint.EXCHANGE_PINNED,
+    FailPoint.CHECKPOINT_TRIGGERED,
+    FailPoint.CHECKPOINT_CUT,
+)
+HALF_WAY: Final = "is not complete"
+"""What a start says of a restore that was interrupted."""
+
+
+class Trial:
+    """The diamond in one folder, and what was wrong with it.
+
+    Args:
+        folder: for the job, its savepoints and its logs.
+        chance: decides all moments and steps.
+    """
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.folder, self.chance = folder, chance
+        self.scenario: Scenario = scenario()
+        self.out = folder / "job"
+        self.wrong: list[str] = []
+        self.kills = self.starts = 0
+        self._steps: dict[tuple[FailPoint, ...], Iterator[FailPoint]] = {}
+        self._logs = 0
+
+    def command(self, *more: str, out: Path | None = None, step: FailPoint | None = None) -> Tree:
+        """Begin one."""
+        self._logs += 1
+        env = {"SPARK_MASTER": "local[2]"}
+        if step is not None:
+            env[VARIABLE] = f"{step}=kill"
+        command = [*self.scenario.command(out or self.out), "--rows", str(ROWS), *more]
+        return Tree(command, self.folder / "logs" / f"{self._logs:03}.log", env)
+
+    def say(self, what: str) -> None:
+        print(what, flush=True)
+
+    def next_step(self, steps: tuple[FailPoint, ...]) -> FailPoint:
+        """Each of them once, in random order, before any comes again."""
+        return next(self._steps.setdefault(steps, self._endless(steps)))
+
+    def _endless(self, steps: tuple[FailPoint, ...]) -> Iterator[FailPoint]:
+        while True:
+            yield from self.chance.sample(steps, len(steps))
+
+    def killed(self, run: Tree) -> None:
+        """`kill -9` a driver, and wait for its JVM to end."""
+        run.kill()
+        self.kills += 1
+        until(lambda: not run.members(), "the killed driver's processes have ended", seconds=120)
+
+    def run_for_a_while(self) -> None:
+        """Start the job, let it commit some epochs, and kill it."""
+        wanted = self.committed() + self.chance.choice([1, 4, 8])
+        with self.command() as run:
+            self.starts += 1
+            until(lambda: self.committed() >= wanted or run.poll() is not None, "epochs are committed", seconds=LIMIT_S)
+            run.wait(self.chance.uniform(0, 1.0))
+            if run.poll() is None:
+                self.killed(run)
+            elif run.poll() != 0:
+                self.wrong.append(f"a run ended with {run.poll()}: {_tail(run)}")
+
+    def committed(self) -> int:
+        """The sum of the newest committed epochs: a query's old files are removed."""
+        found = 0
+        for checkpoint in self.scenario.checkpoints(self.out):
+            folder = checkpoint / "commits"
+            names = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
+            found += max(names, default=-1) + 1
+        return found
+
+    def savepoint(self, folder: Path, *, aligned: bool) -> None:
+        """Take one of the running job, whose driver is killed some time later; sometimes at a step of the savepoint."""
+        more = ["--savepoint", str(folder), "--after", str(self.chance.uniform(0, 2)), *(["--aligned"] * aligned)]
+        step = self.next_step(SAVEPOINT_STEPS) if self.chance.random() < 0.5 else None
+        for point in (step, None) if step is not None else (None,):
+            with self.command(*more, step=point) as run:
+                self.starts += 1
+                there = lambda: (folder / MANIFEST).exists() or run.poll() is not None  # noqa: E731
+                until(there, "the savepoint is there, or the driver was killed", seconds=LIMIT_S)
+                run.wait(self.chance.uniform(0, 3))
+                if run.poll() is None:
+                    self.killed(run)
+                elif run.poll() == -signal.SIGKILL:
+                    self.kills += 1
+                    until(lambda: not run.members(), "the killed driver's JVM has ended", seconds=120)
+                elif run.poll() != 0:
+                    self.wrong.append(f"a run with a savepoint ended with {run.poll()}: {_tail(run)}")
+            if (folder / MANIFEST).exists():
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            self.say(f"  killed at {step}: no savepoint")
+
+    def change(self, name: str, steps: tuple[FailPoint, ...], *more: str, out: Path | None = None) -> bool:
+        """Carry a command out, every other time killed once at a named step before."""
+        step = self.next_step(steps) if self.chance.random() < 0.7 else None
+        if step is not None:
+            with self.command(*more, out=out, step=step) as run:
+                code = run.wait(LIMIT_S)
+                until(lambda: not run.members(), "the killed driver's JVM has ended", seconds=120)
+            reached = code == -signal.SIGKILL
+            self.kills += reached
+            self.say(f"  {name} killed at {step}" if reached else f"  {name} did not reach {step}")
+            if not reached:
+                return self._outcome(name, code, run)
+            if name == "restore" and step is not FailPoint.RESTORE_COMPLETE:
+                with self.command(out=out) as run:
+                    code = run.wait(LIMIT_S)
+                if code == 0 or HALF_WAY not in run.text():
+                    self.wrong.append(f"a start after {step} was not refused, but ended with {code}: {_tail(run)}")
+            elif name == "rescale" and self.chance.random() < 0.5:
+                self.run_for_a_while()
+        with self.command(*more, out=out) as run:
+            code = run.wait(LIMIT_S)
+        return self._outcome(name, code, run)
+
+    def _outcome(self, name: str, code: int | None, run: Tree) -> bool:
+        if code == 0:
+            return True
+        if name == "rescale" and any(reason in run.text() for reason in ("planned and not committed", "has finished")):
+            return False
+        self.wrong.append(f"{name} ended with {code}: {_tail(run)}")
+        return False
+
+    def restored(self, number: int) -> None:
+        """One cycle: savepoint, more epochs, kill, restore; every third time also into another job."""
+        folder = self.folder / f"savepoint-{number}"
+        self.savepoint(folder, aligned=bool(number % 2))
+        if not (folder / MANIFEST).exists():
+            self.wrong.append(f"cycle {number}: there is no savepoint")
+            return
+        if self.chance.random() < 0.5:
+            self.run_for_a_while()
+        self.change("restore", RESTORE_STEPS, "--restore", str(folder))
+        self.say(f"restore {number}: done, {self.rows()} rows")
+        if number % 3 == 0:
+            self.forked(folder, number)
+        shutil.rmtree(folder)
+
+    def forked(self, folder: Path, number: int) -> None:
+        """The rows of the other job are those that this one had not written yet."""
+        before = self.content()
+        other = self.folder / f"fork-{number}"
+        self.change("restore", RESTORE_STEPS, "--restore", str(folder), out=other)
+        with self.command(out=other) as run:
+            self.starts += 1
+            if (code := run.wait(LIMIT_S)) != 0:
+                self.wrong.append(f"the forked job ended with {code}: {_tail(run)}")
+                return
+        expected = {name: Content(table) for name, table in diamond.expected(ROWS).items()}
+        for name, content in expected.items():
+            rest = Content.delta(other / name).rows if DeltaTable.is_deltatable(str(other / name)) else {}
+            done = before[name].rows if name in before else {}
+            if content.rows != _sum(rest, done):
+                self.wrong.append(
+                    f"fork {number}: {name} has {sum(rest.values())} rows, and {sum(done.values())} were there"
+                )
+        self.say(f"fork {number}: finished, its rows and those before make up the whole")
+        shutil.rmtree(other)
+
+    def rescaled(self, number: int) -> None:
+        """One cycle: some epochs, a kill, another number of partitions. An epoch in doubt is committed first."""
+        partitions = self.chance.choice([1, 3, 4, 5])
+        for _ in range(10):
+            self.run_for_a_while()
+            if self.change("rescale", RESCALE_STEPS, "--rescale", str(partitions)):
+                self.say(f"rescale {number}: {partitions} partitions, {self.rows()} rows")
+                return
+        self.wrong.append(f"rescale {number}: an epoch was in doubt ten times, or the query had finished")
+
+    def content(self) -> dict[str, Content]:
+        tables = (name for name in self.scenario.tables if DeltaTable.is_deltatable(str(self.out / name)))
+        return {name: Content.delta(self.out / name) for name in tables}
+
+    def rows(self) -> dict[str, int]:
+        return {name: content.total for name, content in self.content().items()}
+
+    def finish(self) -> None:
+        """Run the job to its end, and compare everything."""
+        with self.command() as run:
+            self.starts += 1
+            if (code := run.wait(LIMIT_S)) != 0:
+                self.wrong.append(f"the last run ended with {code}: {_tail(run)}")
+                return
+        with self.command() as run:
+            code = run.wait(LIMIT_S)
+            if code != 0 or "0 rows read" not in run.text():
+                self.wrong.append(f"another start ended with {code}, or has read rows: {_tail(run)}")
+        expected = {name: Content(table) for name, table in diamond.expected(ROWS).items()}
+        for name, found in self.content().items():
+            self.wrong += differences(name, found, expected[name])
+        self.wrong += self.scenario.leftovers(self.out, late_tasks=False)
+        stray = [path.name for path in (self.out / "state").iterdir() if path.name.startswith(".")]
+        stray += [str(path) for path in (self.out / "state").rglob("*.restore")]
+        self.wrong += [f"left in the state directory: {name}" for name in stray]
+
+
+def _sum(*counts: dict[int, int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for one in counts:
+        for row, count in one.items():
+            found[row] = found.get(row, 0) + count
+    return found
+
+
+def _tail(run: Tree) -> str:
+    return "\n".join(run.text().splitlines()[-25:])
+
+
+def play(folder: Path, restores: int, rescales: int, seed: int) -> Trial:
+    """All cycles, in random order, on one job."""
+    chance = random.Random(seed)
+    trial = Trial(folder, chance)
+    cycles = [*(trial.restored for _ in range(restores)), *(trial.rescaled for _ in range(rescales))]
+    chance.shuffle(cycles)
+    for number, cycle in enumerate(cycles):
+        if not trial.wrong:
+            cycle(number)
+    if not trial.wrong:
+        trial.finish()
+    return trial
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.savepoints")
+    parser.add_argument("--restores", type=int, default=10)
+    parser.add_argument("--rescales", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
+    given = parser.parse_args()
+    folder = given.keep or Path(mkdtemp(prefix="spark-ext-savepoints-"))
+    began = time.monotonic()
+    try:
+        trial = play(folder, given.restores, given.rescales, given.seed)
+        rows = trial.rows()
+    finally:
+        if given.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    for problem in trial.wrong:
+        print(f"PROBLEM {problem}")
+    verdict = f"{len(trial.wrong)} problems" if trial.wrong else "both tables equal by content, nothing left behind"
+    print(
+        f"{given.restores} restores, {given.rescales} rescales, {trial.kills} kills, {trial.starts} starts, seed "
+        f"{given.seed}, {time.monotonic() - began:.0f} s: {rows}: {verdict}"
+    )
+    return 1 if trial.wrong else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())
