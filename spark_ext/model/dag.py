@@ -143,7 +143,7 @@ class JobGraph:
         for column in set(columns.values()):
             queries = [uid for uid in self.order if columns[uid] == column]
             # An odd column is shifted, so that an edge over it does not pass through a query.
-            middle = (len(queries) - 1) / 2 + (0.4 if column % 2 and len(queries) % 2 else 0.0)
+            middle = (len(queries) - 1) / 2 + (-0.6 if column % 2 and len(queries) % 2 else 0.0)
             places |= {uid: (float(column), middle - row) for row, uid in enumerate(queries)}
         return places
 

@@ -55,6 +55,29 @@ def test_the_parts_of_a_graph() -> None:
     assert graph["join"].reads[1].exchange == "b"
 
 
+def test_each_edge_points_to_the_right_in_a_picture() -> None:
+    diamond = JobGraph(
+        (
+            QueryNode("in", writes=("x",)),
+            QueryNode("sum", (Reader("x", "x-sum"),), ("y",)),
+            QueryNode("out", (Reader("x", "x-out"), Reader("x", "x-again"), Reader("y", "y-out"))),
+            QueryNode("later", after=("out",)),
+        )
+    )
+    assert diamond.edges() == (("in", "sum", "x"), ("in", "out", "x"), ("sum", "out", "y"), ("out", "later", ""))
+    places = diamond.layout()
+    assert [places[uid][0] for uid in ("in", "sum", "out", "later")] == [0, 1, 2, 3]
+    assert places["in"][1] == places["out"][1] != places["sum"][1], "the edge over it does not pass through it"
+
+
+@given(graph=graphs())
+def test_no_two_queries_have_one_place_in_a_picture(graph: JobGraph) -> None:
+    places = graph.layout()
+    assert set(places) == set(graph.order)
+    assert len(set(places.values())) == len(places)
+    assert all(places[upstream][0] < places[downstream][0] for upstream, downstream, _ in graph.edges())
+
+
 def test_one_query_may_read_an_exchange_twice() -> None:
     graph = JobGraph((node("a", writes="x"), QueryNode("self-join", (Reader("x", "l"), Reader("x", "r")))))
     assert graph.producers("self-join") == ("a",)
