@@ -26,7 +26,7 @@ from tests.support import validators
 from tests.support.jobs import JobHarness, expected, numbers
 from tests.support.killable import kill, recovered, running
 from tests.support.refusals import delta_job, delta_numbers, first_epoch, refused
-from tests.support.saved import Chain, held
+from tests.support.saved import Chain, first_rows, held, watermarked
 from tests.support.waiting import until
 
 
@@ -150,7 +150,7 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
     rows = lab.source(counts="40,40", max_rows_per_epoch=20, gate=lab.folder / "gate")
 
     def job() -> Job:
-        return lab.job(sx.with_watermark(rows, "ts", "1 day").dropDuplicatesWithinWatermark(["channel", "n"]))
+        return lab.job(first_rows(rows, "channel", "n"))
 
     first = job().start()
     until(lambda: len(lab.numbers()) == 20, "the first rows")
@@ -177,8 +177,7 @@ def test_r14_a_retained_checkpoint_restores_after_spark_has_forgotten_its_epoch(
 
     def job(limit: int) -> Job:
         rows = numbers(lab.spark, "in", counts=f"{count},{count}", max_rows_per_epoch=limit)
-        first = sx.with_watermark(rows.withColumn("n", F.col("n") % (count // 2)), "ts", "1 day")
-        unique = first.dropDuplicatesWithinWatermark(["channel", "n"])
+        unique = first_rows(rows.withColumn("n", F.col("n") % (count // 2)), "channel", "n")
         return delta_job(lab, unique, retained_checkpoints=1, checkpoint_interval="1 hour")
 
     first = job(10).start()
@@ -234,7 +233,7 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
         lab.add(made, x.read("chain-x", readers=readers), query="chain", out="chain")
         union = x.read("union-x", readers=readers).union(y.read("union-y", readers=readers))
         lab.add(made, union, query="union", out="union")
-        one, two = (sx.with_watermark(to.read(f"join-{to.name}", readers=readers), "ts", "1 day") for to in (x, y))
+        one, two = (watermarked(to.read(f"join-{to.name}", readers=readers)) for to in (x, y))
         lab.add(made, one.join(two, ["channel", "n", "ts"]), query="join", out="join")
         return made
 
@@ -261,9 +260,11 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
 
 @pytest.mark.slow(30, "kills a driver of its own")
 def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(lab: JobHarness) -> None:
-    """A driver is killed when a has finished with 5,000 rows, of which b has 2,000, and q has read 2 of 4 channels of
-    1,000 and half of the others: a is not started, b reads 3,000, in order; q reads 1,000 with 5 readers, after its
-    state was given 5 partitions instead of 4. A savepoint meanwhile holds what is in flight by reference.
+    """A driver is killed when b has read 2,000 of the 5,000 rows of a, and q 3,000 of 4,000.
+
+    a has finished, and is not started. b reads 3,000, in order; a savepoint meanwhile holds what is in flight by
+    reference. q, with 2 of 4 channels of 1,000 read and half of the others, reads 1,000 with 5 readers, after its state
+    was given 5 partitions instead of 4.
     """
     log = SparkLog(str(lab.checkpoint()))
     ledger = Ledger(str(lab.folder / "state"))
@@ -300,8 +301,9 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
 
 @pytest.mark.slow(20, "runs five linked queries, and one of them again")
 def test_u8_an_input_that_ends_has_delivered_the_barrier(lab: JobHarness) -> None:
-    """Of four inputs of 100 rows the first has ended before the checkpoint, the second ends while it is under way, the
-    third has delivered its barrier, and the last one delivers it when the others have. 400 rows, once.
+    """Of four inputs of 100 rows one has ended before the checkpoint, and one ends while it is under way.
+
+    The third has delivered its barrier by then, and the last one delivers it when the others have. 400 rows, once.
     """
 
     def job(state: str = "state", out: str = "out") -> Job:

@@ -48,8 +48,10 @@ def planned(checkpoint: Path) -> tuple[int | None, int | None]:
 
 @pytest.mark.slow(20, "runs three linked jobs")
 def test_r10_r13_in_place_after_the_end_and_again_as_another_job(chain: Chain) -> None:
-    """What was written after the savepoint is taken away; nothing of the abandoned lineage is needed, nor of the
-    savepoint once the restore is complete; and what was restored in place is restored elsewhere, and twice.
+    """What was written after the savepoint is taken away, and written again.
+
+    Nothing of the abandoned lineage is needed, nor of the savepoint once the restore is complete. What was restored in
+    place is restored elsewhere, too.
     """
     saved = read_savepoint(str(chain.savepoint))
     assert saved.about.rows_in_flight and not any(part.finished for part in saved.metadata.queries.values())
@@ -85,8 +87,9 @@ def _files(state: Path, query: str) -> list[Path]:
 
 @pytest.mark.slow(20, "restores and rescales once per step")
 def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break) -> None:
-    """A restore in place, a savepoint of what was restored, a restore of that, and a rescale. No start gets in between
-    two steps of a restore.
+    """A restore in place, a savepoint of what was restored, a restore of that, and a rescale.
+
+    No start gets in between two steps of a restore.
     """
     for point in RESTORE:
         broken(point, lambda: chain.job().restore(chain.savepoint))
@@ -141,9 +144,7 @@ def test_a_new_job_whose_restore_is_interrupted_at_each_step(chain: Chain, broke
 @pytest.mark.extended
 @pytest.mark.parametrize("point", [*RESTORE, *SAVEPOINT, *RESCALE])
 def test_killed_at_each_step_and_continued_by_another_process(chain: Chain, tmp_path: Path, point: FailPoint) -> None:
-    """After `kill -9` a restore is repeated, and no start is possible before; after any other kill the job continues
-    at once, and exactly.
-    """
+    """After `kill -9` a restore has to be repeated; after any other kill the job continues at once, and exactly."""
     action = point.partition(".")[0]
     if action != "restore":
         chain.job().restore(chain.savepoint)

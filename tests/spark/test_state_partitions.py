@@ -33,7 +33,7 @@ def copied(spark: SparkSession, checkpoint: Path, target: Path) -> int:
 
 @pytest.mark.extended_but("window", "duplicates-watermark")
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"aggregation-without-keys", "limit"}))
-def test_state_in_4_then_5_then_3_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_r9_state_in_4_then_5_then_3_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
     spark.conf.set(PARTITIONS, "4")
     kind, files = KINDS[name], tmp_path / "in"
     usual, current = tmp_path / "usual", tmp_path / "0"

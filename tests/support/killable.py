@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import spark_ext as sx
 from tests.support.jobs import JobHarness
 from tests.support.processes import Tree
-from tests.support.saved import held
+from tests.support.saved import first_rows, held
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def recovered(lab: JobHarness, readers: int = 4) -> Job:
     rows = lab.source(
         "in", counts="1000,1000,1000,1000", readers=readers, gate=lab.folder / "gate", gate_at="1000,1000,500,500"
     )
-    unique = sx.with_watermark(rows, "ts", "1 day").dropDuplicatesWithinWatermark(["channel", "n"])
+    unique = first_rows(rows, "channel", "n")
     lab.add(made, unique, query="q", out="out")
     x = made.exchange("x", partitions=1)
     made.add("a", x.write(lab.source("a-in", counts="5000")))

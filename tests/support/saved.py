@@ -53,6 +53,16 @@ def held(frame: DataFrame, gate: Path, at: int, column: str = "n") -> DataFrame:
     return frame.mapInArrow(waits, frame.schema)
 
 
+def watermarked(frame: DataFrame) -> DataFrame:
+    """Rows with a watermark under which none is late: at first Spark takes those of 1970-01-01 00:00 for late."""
+    return sx.with_watermark(frame.withColumn("ts", F.col("ts") + F.expr("INTERVAL 1 DAY")), "ts", "1 day")
+
+
+def first_rows(frame: DataFrame, *keys: str) -> DataFrame:
+    """The first row of each key, known from state."""
+    return watermarked(frame).dropDuplicatesWithinWatermark(list(keys))
+
+
 @dataclass(frozen=True)
 class Chain:
     """The job over a folder, in which its state directory and output are."""
@@ -73,8 +83,7 @@ class Chain:
     def unique(self, rows: DataFrame) -> DataFrame:
         """The first row of each key in each channel."""
         rows = held(rows, self.folder / "release", 25)
-        first = sx.with_watermark(rows, "ts", "1 day").dropDuplicatesWithinWatermark(["channel", "k"])
-        return first.select("channel", F.col("k").alias("n"))
+        return first_rows(rows, "channel", "k").select("channel", F.col("k").alias("n"))
 
     def table(self, frame: DataFrame, uid: str = "unique", out: str = "out") -> Any:
         """A writer to a Delta table."""
