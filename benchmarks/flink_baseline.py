@@ -71,7 +71,7 @@ def run(names: list[str]) -> None:
     found: list[dict[str, Any]] = []
     for name in names or list(CASES):
         case = CASES[name]
-        results = [_once(name, case.arguments) for _ in range(ROUNDS)]
+        results = [once(name, case.arguments) for _ in range(ROUNDS)]
         for key, what in case.figures.items():
             values = [float(result[key]) for result in results]
             shown = " ".join(f"{value:,.0f}" for value in values)
@@ -83,7 +83,7 @@ def run(names: list[str]) -> None:
     print(f"written to {OUT}")
 
 
-def _once(name: str, arguments: tuple[str, ...]) -> dict[str, Any]:
+def once(name: str, arguments: tuple[str, ...]) -> dict[str, Any]:
     done = subprocess.run([str(SCRIPT), name, *arguments], stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
