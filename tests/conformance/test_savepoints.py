@@ -71,6 +71,17 @@ def another(lab: JobHarness) -> JobHarness:
     return JobHarness(lab.spark, folder)
 
 
+def until_idle(lab: JobHarness, query: str) -> None:
+    """Wait until Spark finds nothing to do: a stop then leaves no epoch that is planned and not committed."""
+    log = SparkLog(str(lab.checkpoint(query)))
+
+    def idle() -> bool:
+        busy = any(one.status["isDataAvailable"] for one in lab.spark.streams.active)
+        return not busy and log.newest_commit() == log.newest_offsets() is not None
+
+    until(idle, f"query '{query}' to have nothing to do")
+
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -165,6 +176,7 @@ def test_r13_a_state_that_is_not_in_rocksdb_of_format_2_is_refused(lab: JobHarne
         first.savepoint(lab.folder / "savepoint")
     assert not is_savepoint(str(lab.folder / "savepoint"))
     assert first.state is State.RUNNING
+    until_idle(lab, "q")
     first.stop()
     with refused(StateError, "query 'q'", "other than RocksDB with checkpoint format 2: format 1"):
         job().savepoint(lab.folder / "savepoint")
@@ -247,6 +259,7 @@ def test_u2_a_chain_a_union_and_a_join_after_scaling_up_and_down(lab: JobHarness
             part.rescale("join", partitions)
         part.start()
         until(lambda upto=upto: come(upto), f"{upto} rows of each channel")  # type: ignore[misc]
+        until_idle(lab, "join")
         part.stop()
     last = job(1, 60)
     last.rescale("join", 1)
