@@ -44,7 +44,7 @@ class Exchange:
         kind: str,
         max_in_flight: int | None,
         keep: str | int,
-        schema: StructType | None,
+        schema: StructType | str | None,
     ) -> None:
         self.name = name
         """Unique in the job; also the uid of the sink that writes it."""
@@ -77,7 +77,7 @@ class Exchange:
             self._writing["max_in_flight"] = str(max_in_flight)
         self._key = tuple(key)
         self._partitions = partitions
-        self._schema = None if schema is None else nullable(schema)
+        self._schema = None if schema is None else nullable(_parsed(schema, self._who))
         self._readers: dict[str, None] = {}
 
     @property
@@ -178,3 +178,14 @@ class Exchange:
 
     def __repr__(self) -> str:
         return f"<Exchange {self.name}: {self._partitions} partitions, read by {', '.join(self._readers) or 'nobody'}>"
+
+
+def _parsed(schema: StructType | str, who: str) -> StructType:
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return StructType.fromDDL(schema)
+    except Exception as problem:
+        raise refused(
+            f"schema '{schema}' cannot be parsed: {problem}", who, "write it as in 'id long, at timestamp'"
+        ) from None

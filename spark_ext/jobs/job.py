@@ -151,7 +151,7 @@ class Job(Restorable):
         kind: str = "arrow",
         max_in_flight: int | None = None,
         keep: str | int = 0,
-        schema: StructType | None = None,
+        schema: StructType | str | None = None,
     ) -> Exchange:
         """Make an exchange: one query writes it (`write`), any number of others read it (`read`).
 
@@ -164,7 +164,7 @@ class Job(Restorable):
             max_in_flight: rows that the slowest consumer has not committed, beyond which the producer waits.
             keep: time for which rows are kept at least, ms or text such as `"1 day"`. Otherwise they are deleted when
                 all queries that read the exchange have committed them.
-            schema: of its rows, if it is read before it is written.
+            schema: of its rows, also as DDL text, if it is read before it is written.
 
         Raises:
             ConfigurationError: a bad or repeated name, or a bad setting.

@@ -5,6 +5,7 @@ Everything is compared by content. Each function returns a list of faults, descr
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
@@ -74,7 +75,11 @@ def leftovers(name: str, path: Path, uid: str, *, late_tasks: bool) -> list[str]
         late_tasks: whether tasks of a dead driver could continue to write for a moment, as on a cluster.
     """
     table = DeltaTable(path)
-    referred = {unquote(uri).rpartition("/")[2] for uri in table.file_uris()}
+    # What a commit has added is not left over, even if it was removed since: older versions consist of it.
+    commits = [path / "_delta_log" / f"{version:020}.json" for version in range(table.version() + 1)]
+    lines = (json.loads(line) for commit in commits if commit.exists() for line in commit.read_text().splitlines())
+    referred = {unquote(line["add"]["path"]).rpartition("/")[2] for line in lines if "add" in line}
+    referred |= {unquote(uri).rpartition("/")[2] for uri in table.file_uris()}
     holder = table.transaction_version(f"fence:{uid}") or 0
     out = []
     for file in path.rglob("*.parquet"):

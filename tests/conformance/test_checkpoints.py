@@ -1,0 +1,162 @@
+"""Conformance, "In flight" and X5: checkpoints of linked queries while rows wait between them. One test per line."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import spark_ext as sx
+from spark_ext import failpoints
+from spark_ext.failpoints import FailPoint
+from tests.support.jobs import JobHarness, expected
+from tests.support.saved import ALL, Chain
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.job import Job
+
+
+@pytest.fixture
+def waiting(lab: JobHarness) -> Chain:
+    """A job of two linked queries: the second one stands still until the file `release` is there."""
+    return Chain(lab.spark, lab.folder)
+
+
+def checkpoints(job: Job) -> list[Any]:
+    """The rows of checkpoints of the whole job, oldest first."""
+    return job.ledger.checkpoints().where("query = ''").orderBy("at").collect()
+
+
+def release(chain: Chain) -> None:
+    for name in ("gate", "release"):
+        (chain.folder / name).touch()
+
+
+@pytest.mark.extended_but("[turned unaligned]")
+@pytest.mark.parametrize("mode", ["unaligned", "aligned", "turned unaligned"])
+@pytest.mark.slow(20, "runs two linked queries to their end twice")
+def test_u1_no_row_is_lost_or_repeated_whatever_the_mode(waiting: Chain, mode: str) -> None:
+    """A savepoint while rows are in flight; the job fails, continues, ends, is put back, and ends again."""
+    job = waiting.job(aligned_timeout="200 ms") if mode == "turned unaligned" else waiting.job()
+    job.start()
+    until(lambda: job.snapshot().query("rows").rows >= 60, "the exchange has rows")
+    if mode == "aligned":
+        release(waiting)  # it waits for what is in flight
+    job.savepoint(waiting.savepoint, aligned=mode != "unaligned")
+    release(waiting)
+    assert job.await_termination().finished
+    assert waiting.written() == ALL
+    taken = [row for row in checkpoints(job) if row["kind"] == "savepoint" and row["status"] == "COMPLETED"]
+    assert [row["mode"] for row in taken] == ["aligned" if mode == "aligned" else "unaligned"]
+    assert (taken[0]["rows_in_flight"] > 0) is (mode != "aligned")
+
+    again = waiting.job().restore(waiting.savepoint)
+    assert set(waiting.written()) <= set(ALL)
+    assert again.run(progress=False).finished
+    assert waiting.written() == ALL
+
+
+def test_u3_one_failed_write_fails_that_checkpoint_only(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next ones are complete; of the retained ones only the newest is kept, and each has its rows in the ledger."""
+    monkeypatch.setattr(failpoints, "_passed", Counter[str]())
+    monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.SAVEPOINT_BEFORE_MANIFEST}=raise")
+    job = sx.Job(lab.spark, "kept", state=lab.folder / "state", retained_checkpoints=1, checkpoint_interval="100 ms")
+    x = job.exchange("x", partitions=2)
+    job.add("first", x.write(lab.source(counts="1,1", live="true", rate=200)))
+    lab.add(job, x.read("x-in"), query="second", out="out")
+    job.start()
+    try:
+        until(lambda: [row["status"] for row in checkpoints(job)].count("COMPLETED") >= 3, "three are complete")
+    finally:
+        job.stop()
+    rows = checkpoints(job)
+    failed = [row for row in rows if row["status"] == "FAILED"]
+    complete = [row["checkpoint_id"] for row in rows if row["status"] == "COMPLETED" and row["path"] is not None]
+    released = [row["checkpoint_id"] for row in rows if row["status"] == "RELEASED"]
+    assert len(failed) == 1 and FailPoint.SAVEPOINT_BEFORE_MANIFEST in failed[0]["reason"]
+    assert failed[0]["checkpoint_id"] < complete[0]
+    assert all(row["triggered_at"] <= row["at"] for row in rows if row["triggered_at"] is not None)
+    folder = lab.folder / "state" / "checkpoints"
+    kept = {int(path.parent.name) for path in folder.glob("*/manifest.json")}
+    assert kept == {complete[-1]}
+    assert set(complete) - kept <= set(released) <= set(complete)
+    held = job.ledger.exchanges().where("event = 'held'").collect()
+    assert {row["checkpoint_id"] for row in held} == set(complete)
+    incidents = job.ledger.incidents().where("type = 'checkpoint'").count()
+    assert incidents == 1
+
+
+def test_u6_what_an_unaligned_checkpoint_writes_does_not_grow_with_the_backlog(waiting: Chain) -> None:
+    """Rows in flight are named by two numbers, and no file of theirs is written again."""
+    job = waiting.job(aligned_timeout="1 ms", checkpoint_interval="1 hour")
+    job.start()
+    sizes, counts = [], []
+    try:
+        for rows in (60, 160):
+            wanted = rows
+            until(lambda: job.snapshot().query("rows").rows >= wanted, "the rows are in the exchange")  # noqa: B023
+            until(lambda: job.snapshot().query("unique").rows > 0, "the consumer stands still in the middle of them")
+            data = waiting.folder / "state" / "exchanges" / "x" / "data"
+            before = sorted(data.iterdir())
+            number = job.checkpoint(60)
+            assert sorted(data.iterdir()) == before
+            (row,) = [
+                one for one in checkpoints(job) if one["checkpoint_id"] == number and one["status"] == "COMPLETED"
+            ]
+            sizes.append(len(json.dumps(json.loads(row["metadata"])["exchanges"])))
+            counts.append(row["rows_in_flight"])
+            (waiting.folder / "gate").touch()
+    finally:
+        job.stop()
+    assert counts[1] >= counts[0] + 100
+    assert abs(sizes[1] - sizes[0]) <= 4, "digits"
+
+
+def test_u7_a_bound_on_what_is_in_flight_slows_the_producer(lab: JobHarness) -> None:
+    """Never more than the bound and one epoch lie between the queries, by what the consumer has committed."""
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            time.sleep(0.002 * batch.num_rows)
+            yield batch
+
+    job = sx.Job(lab.spark, "bound", state=lab.folder / "state")
+    x = job.exchange("x", partitions=2, max_in_flight=100)
+    job.add("fast", x.write(lab.source(counts="600", max_rows_per_epoch=20)))
+    read = x.read("x-in", max_rows_per_epoch=30)
+    lab.add(job, read.mapInArrow(slow, read.schema), query="slow", out="out")
+    assert job.run(progress=False).finished
+    assert lab.numbers() == expected(600)
+    epochs = job.ledger.epochs().collect()
+    read_at = [(row["committed_at"], row["input_rows"] or 0) for row in epochs if row["query"] == "slow"]
+    written_at = sorted((row["committed_at"], row["input_rows"] or 0) for row in epochs if row["query"] == "fast")
+    in_flight, written = [], 0
+    for at, rows in written_at:
+        written += rows
+        # The planner has seen what was committed when the epoch before was.
+        in_flight.append(written - sum(rows for moment, rows in read_at if moment <= at))
+    assert 100 <= max(in_flight) <= 100 + 20
+
+
+def test_x5_two_kinds_in_one_job_and_a_consumer_before_its_producer(lab: JobHarness) -> None:
+    """The second exchange is read from the start; the query that writes it is built when another one has finished."""
+    job = sx.Job(lab.spark, "kinds", state=lab.folder / "state")
+    first = job.exchange("first", partitions=3, key="n", kind="arrow")
+    second = job.exchange("second", partitions=2, kind="delta", schema="channel string, n bigint, ts timestamp")
+    job.add("in", first.write(lab.source(counts="40,25", max_rows_per_epoch=20)))
+    rows = first.read("first-in")
+    job.add("pass", lambda: second.write(rows), after="ends")
+    lab.add(job, lab.source("rates", counts="5"), query="ends", out="ends")
+    lab.add(job, second.read("second-in"), query="last", out="out")
+    assert job.run(progress=False).finished
+    assert lab.numbers() == expected(40, 25)
+    registered = job.ledger.exchanges().where("event = 'registered'").collect()
+    assert {(row["exchange"], row["query"]) for row in registered} == {("first", "pass"), ("second", "last")}
+    sealed = job.ledger.exchanges().where("event = 'sealed'").collect()
+    assert sorted(row["exchange"] for row in sealed) == ["first", "second"], "each once"
