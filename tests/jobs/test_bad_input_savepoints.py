@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_ext.errors import ConfigurationError, SparkExtError, StateError
+from spark_ext import failpoints
+from spark_ext.checkpoints.savepoint import read_savepoint
+from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError
+from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import IncidentRow
+from spark_ext.model.lifecycle import State
 from tests.support.refusals import refused
-from tests.support.saved import Chain
+from tests.support.saved import ALL, Chain
 from tests.support.waiting import until
 
 Change = Callable[[Path], object]
@@ -225,9 +232,9 @@ def test_a_folder_in_which_no_savepoint_can_be(chain: Chain) -> None:
     assert not (chain.folder / "of-nothing").exists()
 
 
-@pytest.mark.slow(12, "starts a linked job")
-def test_rescales_that_cannot_be(chain: Chain) -> None:
-    """And what a job that runs refuses."""
+@pytest.mark.slow(15, "starts a linked job twice")
+def test_rescales_that_cannot_be(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what a job that runs refuses, or survives."""
     with refused(StateError, "query 'unique'", "has finished"):
         chain.job().rescale("unique", 3)
     (chain.folder / "release").unlink()
@@ -249,6 +256,22 @@ def test_rescales_that_cannot_be(chain: Chain) -> None:
             job.rescale("unique", 3)
         with refused(StateError, "running" if job is running else "chain"):
             job.restore(chain.savepoint)
+    for place in (chain.savepoint, chain.folder / "state" / "mine"):
+        for refusing in (running.stop, running.drain):
+            with refused(ConfigurationError, f"the folder {place} is"):
+                refusing(savepoint=place)
+        with refused(ConfigurationError, f"the folder {place} is"):
+            running.savepoint(place)
+    second = chain.folder / "second"
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+    monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.SAVEPOINT_PINNED}=raise")
+    with refused(StorageError, f"the savepoint {second} cannot be written"):
+        running.savepoint(second)
+    monkeypatch.delenv(failpoints.VARIABLE)
+    assert not second.exists() and running.state is State.RUNNING
+    given_up = [row.action for row in Ledger(running.state_directory).table(IncidentRow).rows()]
+    assert "given up" in given_up
+
     checkpoint = chain.folder / "state" / "queries" / "unique" / "checkpoint"
     offsets, commits = checkpoint / "offsets", checkpoint / "commits"
 
@@ -256,13 +279,17 @@ def test_rescales_that_cannot_be(chain: Chain) -> None:
         return max(int(file.name) for file in folder.iterdir() if file.name.isdigit())
 
     until(lambda: newest(offsets) > newest(commits), "the epoch that waits for the rows to be released")
-    running.stop()
+    running.stop(savepoint=second)
     before = chain.content()
     epoch = newest(offsets)
     with refused(StateError, "query 'unique'", f"epoch {epoch} is planned and not committed"):
         chain.job().rescale("unique", 3, timeout=0)
     assert chain.content() == before
-    chain.job().savepoint(chain.folder / "second")
-    chain.job().restore(chain.folder / "second")
+    chain.job().restore(second)
     assert newest(offsets) == newest(commits) == epoch - 1
     chain.job().rescale("unique", 3)
+    (chain.folder / "release").touch()
+    drained = chain.job().start().drain(savepoint=chain.folder / "third")
+    assert drained.finished
+    assert all(part.finished for part in read_savepoint(str(chain.folder / "third")).metadata.queries.values())
+    assert len(chain.written()) == len(set(chain.written()) & set(ALL)) > 0
