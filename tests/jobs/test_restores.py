@@ -156,7 +156,7 @@ def test_killed_at_each_step_and_continued_by_another_process(chain: Chain, tmp_
         with pytest.raises(StateError, match="has begun and is not complete"):
             chain.job().start()
         chain.job().restore(chain.savepoint, state_partitions={"unique": 3})
-    elif action == "savepoint" and point is not FailPoint.SAVEPOINT_SEALED:
+    elif point in (FailPoint.SAVEPOINT_PINNED, FailPoint.SAVEPOINT_BEFORE_MANIFEST):
         with pytest.raises(StateError, match="is not complete: it has no manifest"):
             chain.job().restore(chain.folder / "second")
         with pytest.raises(ConfigurationError, match="is not empty"):
