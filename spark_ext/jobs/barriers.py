@@ -173,6 +173,10 @@ class AlignedCheckpoints:
         pending.checkpoint = after = before.seen(members)
         if after.complete:
             self._complete(pending, runs)
+        elif now >= pending.aligned_by and self._savepoints is not None:
+            # A cut of this moment, which the worker that keeps its files chooses.
+            looks = {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in runs}
+            self._pin(pending, CheckpointMode.UNALIGNED, looks, runs)
         elif now >= pending.aligned_by and (taken := self._newest()) and taken.at > pending.triggered_at:
             self._turn_unaligned(pending, runs, taken)
         elif now >= pending.by:
@@ -200,10 +204,6 @@ class AlignedCheckpoints:
 
     def _turn_unaligned(self, pending: _Pending, runs: Sequence[QueryRun], taken: Taken) -> None:
         """It has waited long enough: what was stamped stays valid, and the cut is one that need not wait."""
-        if self._savepoints is not None:
-            looks = {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in runs}
-            self._pin(pending, CheckpointMode.UNALIGNED, looks, runs)
-            return
         parts = {run.spec.uid: part_of(run, point_of(run, taken), taken) for run in runs}
         self._row(pending, "COMPLETED", self._metadata(parts), taken=taken)
         self._completed(pending, runs)

@@ -6,7 +6,9 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.errors import ConfigurationError
+from pyspark.errors import ParseException
+
+from spark_ext.errors import ConfigurationError, refused
 from spark_ext.exchange.descriptor import Descriptor, nullable
 from spark_ext.exchange.kinds import KINDS, parts
 from spark_ext.options import UID, milliseconds
@@ -183,9 +185,12 @@ class Exchange:
 def _parsed(schema: StructType | str, who: str) -> StructType:
     if not isinstance(schema, str):
         return schema
+    from pyspark.sql.types import StructType
+
     try:
-        return StructType.fromDDL(schema)
-    except Exception as problem:
-        raise refused(
-            f"schema '{schema}' cannot be parsed: {problem}", who, "write it as in 'id long, at timestamp'"
-        ) from None
+        found = StructType.fromDDL(schema)
+    except ParseException:
+        found = None
+    if not isinstance(found, StructType):
+        raise refused(f"the schema '{schema}' cannot be parsed", who, "write it as in 'id long, at timestamp'")
+    return found
