@@ -268,7 +268,8 @@ class ExchangeRow(Row):
     event: Annotated[str, ExchangeEvent]
     """`registered`, `sealed`, `released`, `held`, `cut` or `forgotten`."""
     query: str
-    """The query that reads it, for `registered` and `forgotten`; the one that writes it, for `sealed`; "" otherwise."""
+    """For `registered` and `forgotten` the query that reads it, "" if it is not built yet; for `sealed` the one that
+    writes it; "" otherwise."""
     lineage: int
     """Newest lineage of the job at that time; for `cut`, the new one."""
     epoch: int | None
