@@ -1,8 +1,8 @@
 """Savepoints, restores and rescales of the diamond under `kill -9`: `python -m tests.chaos.savepoints --restores 10`.
 
 In each cycle the job is started from where it stands, and its driver is killed at a random moment. In between it takes
-a savepoint, and is put back to it; or its state gets another number of partitions. Every other time the command that
-does so is killed at a named step, after which the job must refuse to start, and carried out again. In the end both
+a savepoint, and is put back to it; or its state gets another number of partitions. Before each of these its process is
+killed once at a named step, each step in turn; half-way through a restore the job must refuse to start. In the end both
 tables must be those of a job that nothing has happened to.
 """
 
@@ -119,10 +119,10 @@ class Trial:
         return found
 
     def savepoint(self, folder: Path, *, aligned: bool) -> None:
-        """Take one of the running job, whose driver is killed some time later; sometimes at a step of the savepoint."""
+        """Take one of the running job, whose driver is killed some time later; and once before at a named step."""
         more = ["--savepoint", str(folder), "--after", str(self.chance.uniform(0, 2)), *(["--aligned"] * aligned)]
-        step = self.next_step(SAVEPOINT_STEPS) if self.chance.random() < 0.5 else None
-        for point in (step, None) if step is not None else (None,):
+        step = self.next_step(SAVEPOINT_STEPS)
+        for point in (step, None):
             with self.command(*more, step=point) as run:
                 self.starts += 1
                 there = lambda: (folder / MANIFEST).exists() or run.poll() is not None  # noqa: E731
@@ -141,24 +141,25 @@ class Trial:
             self.say(f"  killed at {step}: no savepoint")
 
     def change(self, name: str, steps: tuple[FailPoint, ...], *more: str, out: Path | None = None) -> bool:
-        """Carry a command out, every other time killed once at a named step before."""
-        step = self.next_step(steps) if self.chance.random() < 0.7 else None
-        if step is not None:
-            with self.command(*more, out=out, step=step) as run:
+        """Carry a command out, killed once at a named step before."""
+        step = self.next_step(steps)
+        with self.command(*more, out=out, step=step) as run:
+            code = run.wait(LIMIT_S)
+            until(lambda: not run.members(), "the killed driver's JVM has ended", seconds=120)
+        reached = code == -signal.SIGKILL
+        self.kills += reached
+        self.say(f"  {name} killed at {step}" if reached else f"  {name} did not reach {step}")
+        if not reached:
+            return self._outcome(name, code, run)
+        if step is FailPoint.RESTORE_COMPLETE and out is not None:
+            return True  # that job has a history of its own now
+        if name == "restore" and step is not FailPoint.RESTORE_COMPLETE:
+            with self.command(out=out) as run:
                 code = run.wait(LIMIT_S)
-                until(lambda: not run.members(), "the killed driver's JVM has ended", seconds=120)
-            reached = code == -signal.SIGKILL
-            self.kills += reached
-            self.say(f"  {name} killed at {step}" if reached else f"  {name} did not reach {step}")
-            if not reached:
-                return self._outcome(name, code, run)
-            if name == "restore" and step is not FailPoint.RESTORE_COMPLETE:
-                with self.command(out=out) as run:
-                    code = run.wait(LIMIT_S)
-                if code == 0 or HALF_WAY not in run.text():
-                    self.wrong.append(f"a start after {step} was not refused, but ended with {code}: {_tail(run)}")
-            elif name == "rescale" and self.chance.random() < 0.5:
-                self.run_for_a_while()
+            if code == 0 or HALF_WAY not in run.text():
+                self.wrong.append(f"a start after {step} was not refused, but ended with {code}: {_tail(run)}")
+        elif name == "rescale" and self.chance.random() < 0.5:
+            self.run_for_a_while()
         with self.command(*more, out=out) as run:
             code = run.wait(LIMIT_S)
         return self._outcome(name, code, run)

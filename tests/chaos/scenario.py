@@ -47,12 +47,16 @@ EXCHANGE_STEPS: dict[str, str] = {
             FailPoint.EXCHANGE_DELETED,
             FailPoint.EXCHANGE_BEFORE_SEAL,
             FailPoint.EXCHANGE_SEALED,
+            FailPoint.LEDGER_BEFORE_EXCHANGES,
+            FailPoint.LEDGER_EXCHANGES,
+            FailPoint.CHECKPOINT_TRIGGERED,
+            FailPoint.CHECKPOINT_CUT,
         ),
         "kill",
     ),
     **dict.fromkeys((FailPoint.EXCHANGE_BEFORE_ENTRY, FailPoint.EXCHANGE_ENTRY), "kill-driver"),
 }
-"""Fail points of an exchange, and who is killed there: the first ones are passed in the driver's own process."""
+"""Fail points of an exchange and of aligned checkpoints, and who is killed there: most are passed in the driver."""
 
 
 class Server(Protocol):
