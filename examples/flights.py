@@ -151,8 +151,8 @@ def load(spark: SparkSession, uid: str, folder: Path, rows_per_epoch: int) -> Da
     )
 
 
-def load_flights(spark: SparkSession, uid: str, data: Path) -> DataFrame:
-    return load(spark, uid, data / "flights", rows_per_epoch=42_000)
+def load_flights(spark: SparkSession, uid: str, data: Path, rows_per_epoch: int = 42_000) -> DataFrame:
+    return load(spark, uid, data / "flights", rows_per_epoch=rows_per_epoch)
 
 
 def delays(flights: DataFrame, window: str) -> DataFrame:

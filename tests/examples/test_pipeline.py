@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -25,6 +26,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         for module in (found, sys.modules["flights"]):
             monkeypatch.setattr(module, f"package_{name}", lambda part=part: part)
     monkeypatch.setattr(found, "HALF", 1)
+    monkeypatch.setattr(found, "load_flights", partial(found.load_flights, rows_per_epoch=3000))
     yield found
     sys.path[:] = path
     for name in sys.modules.keys() - modules:

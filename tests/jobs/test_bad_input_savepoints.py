@@ -269,8 +269,8 @@ def test_rescales_that_cannot_be(chain: Chain, monkeypatch: pytest.MonkeyPatch) 
         running.savepoint(second)
     monkeypatch.delenv(failpoints.VARIABLE)
     assert not second.exists() and running.state is State.RUNNING
-    given_up = [row.action for row in Ledger(running.state_directory).table(IncidentRow).rows()]
-    assert "given up" in given_up
+    incidents = Ledger(running.state_directory).table(IncidentRow)
+    until(lambda: "given up" in {row.action for row in incidents.rows()}, "the incident")
 
     checkpoint = chain.folder / "state" / "queries" / "unique" / "checkpoint"
     offsets, commits = checkpoint / "offsets", checkpoint / "commits"

@@ -15,6 +15,7 @@ from spark_ext.ledger.schema import (
     ControlEventRow,
     DefinitionRow,
     EpochRow,
+    ExchangeRow,
     ExecutionStateRow,
     FinishedRow,
     IncidentRow,
@@ -111,6 +112,20 @@ def event(
 
 def state(name: str, operator: str = "", since: datetime | None = None) -> ExecutionStateRow:
     return ExecutionStateRow(operator=operator, state=name, since=since or START, incarnation=1, reason="")
+
+
+def exchange(position: int, event: str = "released") -> ExchangeRow:
+    return ExchangeRow(
+        exchange="x",
+        event=event,
+        query="",
+        lineage=1,
+        epoch=None,
+        position=position,
+        checkpoint_id=None,
+        incarnation=1,
+        at=START,
+    )
 
 
 def incident(number: int, at: datetime | None = None) -> IncidentRow:

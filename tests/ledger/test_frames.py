@@ -11,7 +11,7 @@ from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, MaintenanceSett
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ROWS, columns
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
-from tests.ledger.rows import START, checkpoint, definition, epoch, event, flag, incident, state
+from tests.ledger.rows import START, checkpoint, definition, epoch, event, exchange, flag, incident, state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +46,7 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
             checkpoint(1),
             event(1),
             state("RUNNING"),
+            exchange(1),
             incident(1),
         ]
     )
