@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, query_folder, read_savepoint
 from spark_ext.datafiles.copies import put_copy
@@ -31,19 +30,19 @@ from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.jobs.composition import SINK, Composition
+from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.jobs.restore_checks import Comparison
+from spark_ext.jobs.restore_targets import REPLACED, Target, Targets, interrupted_restores
 from spark_ext.jobs.restored_rows import restored_rows
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
-from spark_ext.model.commits import Claim, Epoch, FenceMark
-from spark_ext.queries import operators
+from spark_ext.model.commits import FenceMark
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import jvm
-from spark_ext.spark.spark_log import SparkLog, local_path
+from spark_ext.spark.spark_log import local_path
 from spark_ext.spark.state_operators import relocate
 from spark_ext.spark.state_partitions import repartition
 
@@ -52,12 +51,6 @@ if TYPE_CHECKING:
 
     from spark_ext.exchange.contract import ExchangeMaster
     from spark_ext.ledger import Ledger
-    from spark_ext.queries.spec import QuerySpec
-    from spark_ext.sinks.contract import TwoPhaseCommitSink
-
-REPLACED: Final = "replaced"
-"""The folder of a state directory into which a restore moves what it replaces."""
-
 
 MARGIN: Final = 1_000
 """Entries that registrations, which are not fenced, may still append to the log of an exchange that is replaced."""
@@ -74,22 +67,6 @@ class Step(str, Enum):
     EXCHANGES = "exchanges"
     STATES = "states"
     FLAGS = "flags"
-
-
-@dataclass(frozen=True)
-class Target:
-    """The target of a query of the job, which a restore in place puts back."""
-
-    spec: QuerySpec
-    position: Any
-    """Where it was at the cut."""
-    untouched: bool
-    """Whether nothing can have been committed to it since."""
-
-    @property
-    def name(self) -> str:
-        """Under which a user accepts that it cannot be put back: the sink's uid, or the query's for one of Spark's."""
-        return self.spec.sink.uid if self.spec.sink is not None else self.spec.uid
 
 
 class Restore:
@@ -139,8 +116,9 @@ class Restore:
         comparison = self._compared(saved, memory, in_place=in_place)
         comparison.check()
         self._check_options(comparison)
-        targets = self._targets(comparison, memory) if in_place else ()
-        self._check_targets(targets, saved)
+        targets = Targets(self._job, self._state, self._ledger, comparison)
+        found = targets.find(self._specs, memory) if in_place else ()
+        targets.check(found, self._accepted)
         tuple(self._exchanges())
         if in_place and local_path(self._state) is None:
             raise StateError(
@@ -160,7 +138,7 @@ class Restore:
         try:
             lineage = max(row.lineage for row in self._ledger.jobs())
             lineage = max(lineage, saved.about.lineage) + 1
-            self._carry_out(comparison, targets, writer, lineage)
+            self._carry_out(comparison, targets, found, writer, lineage)
         finally:
             writer.end("restore")
         return saved
@@ -180,7 +158,7 @@ class Restore:
 
     def _has_past(self, memory: JobMemory) -> bool:
         """Whether the state directory has a history, other than that of restores that were interrupted."""
-        interrupted = self._interrupted()
+        interrupted = interrupted_restores(self._ledger)
         tables = (memory.epochs["lineage"], memory.finished["lineage"])
         found = {lineage for table in tables for lineage in table.unique().to_pylist()}
         return not {*found, *(row.lineage for row in memory.definitions)} <= interrupted
@@ -227,98 +205,25 @@ class Restore:
                 do="correct the uid",
             )
 
-    def _targets(self, comparison: Comparison, memory: JobMemory) -> tuple[Target, ...]:
-        found = []
-        for spec in self._specs:
-            sink = spec.sink
-            if sink is not None and sink.format.lower() == SINK:
-                continue
-            part, known = comparison.saved_query(spec.uid), memory.of(spec.uid)
-            log = SparkLog(self._former(spec.uid))
-            query_id, planned = log.query_id(), log.newest_offsets()
-            begun = part is not None and part.epoch is not None
-            if begun and query_id is not None:
-                assert part is not None and part.epoch is not None
-                same = query_id == part.query_id and known.lineage <= comparison.saved.about.lineage
-                untouched = same and (planned is None or planned <= part.epoch)
-            else:
-                untouched = not begun and query_id is None
-            if part is not None and sink is not None and sink.uid in part.sinks:
-                position = part.sinks[sink.uid].position
-            elif sink is not None and not untouched:
-                # The query came after the savepoint: all that it has written goes.
-                number = self._ledger.newest_incarnation() or 0
-                whole = Epoch(sink.uid, known.lineage, query_id or "", -1, number)
-                position = operators.sink(sink.format, sink.options).position(whole)
-            else:
-                position = None
-            found.append(Target(spec, position, untouched))
-        return tuple(found)
-
-    def _former(self, query: str) -> str:
-        """The query's checkpoint as it was before any restore that is not complete."""
-        for lineage in sorted(self._interrupted()):
-            place = checkpoint_of(f"{self._state}/{REPLACED}/{lineage}", query)
-            if SparkLog(place).exists():
-                return place
-        return checkpoint_of(self._state, query)
-
-    def _interrupted(self) -> set[int]:
-        """The lineages of the restores that have begun since the last one that was completed."""
-        found: set[int] = set()
-        for row in sorted(self._ledger.jobs(), key=lambda row: (row.incarnation, row.at)):
-            if row.event == "restored":
-                found = set()
-            elif row.event == "restoring":
-                found.add(row.lineage)
-        return found
-
-    def _check_targets(self, targets: tuple[Target, ...], saved: Savepoint) -> None:
-        for target in targets:
-            if target.untouched or target.name in self._accepted:
-                continue
-            sink = self._sink(target.spec)
-            if sink is None or not sink.rolls_back:
-                raise ConfigurationError(
-                    f"what {_kind(target)} has received since the savepoint cannot be taken away, and would be written "
-                    "again",
-                    operator=f"{self._who}, query '{target.spec.uid}', {saved.who}",
-                    kept="the savepoint, the state and all output are unchanged",
-                    do="restore into another state directory, with outputs of its own; or accept duplicates there: "
-                    f"accept_duplicates=('{target.name}',)",
-                )
-            sink.check_roll_back(self._claim(target, FenceMark(0), 0, ""), target.position)
-
-    def _sink(self, spec: QuerySpec) -> TwoPhaseCommitSink | None:
-        return None if spec.sink is None else operators.sink(spec.sink.format, spec.sink.options)
-
-    def _claim(self, target: Target, mark: FenceMark, lineage: int, job_id: str) -> Claim:
-        assert target.spec.sink is not None
-        return Claim(
-            sink=target.spec.sink.uid,
-            job=self._job,
-            job_id=job_id or self._ledger.jobs()[0].job_id,
-            incarnation=mark.incarnation,
-            lineage=lineage,
-            state=self._state,
-            start=mark.start,
-            restoring=True,
-        )
-
     # -- the steps ----------------------------------------------------------------------------------------------------
 
     def _carry_out(
-        self, comparison: Comparison, targets: tuple[Target, ...], writer: LedgerWriter, lineage: int
+        self,
+        comparison: Comparison,
+        targets: Targets,
+        found: tuple[Target, ...],
+        writer: LedgerWriter,
+        lineage: int,
     ) -> None:
         saved, incarnation = comparison.saved, writer.incarnation
         self._taken(Step.BEGUN, writer, lineage, saved)
         reach(FailPoint.RESTORE_BEGUN)
         mark = FenceMark(incarnation.number, incarnation.start)
         claims = []
-        for target in targets:
-            sink = self._sink(target.spec)
+        for target in found:
+            sink = target.sink
             if sink is not None:
-                claim = self._claim(target, mark, lineage, incarnation.job_id)
+                claim = targets.claim(target, mark, lineage, incarnation.job_id)
                 attempts(sink.options, f"the claim of sink '{claim.sink}'", reraise=True)(sink.claim, claim)
                 claims.append((target, sink, claim))
         last = self._fence_exchanges(mark, incarnation.job_id)
@@ -427,10 +332,3 @@ class Restore:
             relocate(draft, target)
             if local is not None:
                 Path(draft).rename(local)
-
-
-def _kind(target: Target) -> str:
-    sink = target.spec.sink
-    if sink is None:
-        return f"the sink of query '{target.spec.uid}' ({target.spec.sink_format}, one of Spark's own)"
-    return f"sink '{sink.uid}' ({sink.format})"
