@@ -39,6 +39,7 @@ class FailPoint(str, Enum):
 
     # An epoch, whatever its source and sink.
     SOURCE_PLANNED = "source.planned"
+    SOURCE_STAMPED = "source.stamped"
     SOURCE_READ = "source.read"
     SINK_WRITTEN = "sink.written"
     SINK_BEFORE_COMMIT = "sink.before_commit"

@@ -97,6 +97,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end is offset:
             return start
         reach(FailPoint.SOURCE_PLANNED)
+        if end.barrier > offset.barrier:
+            reach(FailPoint.SOURCE_STAMPED)
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.memory import nothing_recalled, recall
+from spark_ext.jobs.taking import unused_number
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.write_behind import WriteBehind
@@ -139,7 +140,8 @@ def start_job(
         late = LateQueries(composition, memory, context, writer, exchanges, graph)
         ended = frozenset(uid for gate in gated for uid in gate.after if memory.of(uid).finished)
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
-        coordinator = Coordinator(context, ledger, runs, memory.next_checkpoint_id, finals, exchanges, gates, graph)
+        number = unused_number(ledger.uri, memory.next_checkpoint_id)
+        coordinator = Coordinator(context, ledger, runs, number, finals, exchanges, gates, graph)
         late.coordinator = coordinator
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if halted:

@@ -66,6 +66,27 @@ def retained_folder(state: str) -> str:
     return f"{state.rstrip('/')}/checkpoints"
 
 
+def unused_number(state: str, least: int) -> int:
+    """A checkpoint's number that is not less than `least`, and greater than any with a folder of its own.
+
+    A driver that dies while it keeps a checkpoint leaves a folder of whose number the ledger knows nothing.
+
+    Raises:
+        OSError: the folders cannot be listed.
+    """
+    return max(least, *(number + 1 for number in _folders(state)), 0)
+
+
+def _folders(state: str) -> dict[int, bool]:
+    """The numbers of the checkpoints that have a folder, and whether each of them is complete."""
+    found: dict[int, bool] = {}
+    for name in Location.of(retained_folder(state), {}).files():
+        number, _, file = name.partition("/")
+        if number.isdigit():
+            found[int(number)] = found.get(int(number), False) or file == MANIFEST
+    return found
+
+
 class Savepoints:
     """For the coordinator's thread, but for `request`.
 
@@ -207,15 +228,16 @@ class Savepoints:
         self._context.write_behind.incident(who, "checkpoint", reason, "given up")
 
     def _release_old(self, keep: int) -> None:
-        """Delete the retained checkpoints beyond the newest ones."""
+        """Delete the retained checkpoints beyond the newest ones, and what drivers that died have left half-way."""
         root = Location.of(retained_folder(self._context.state), {})
-        numbers = {name.partition("/")[0] for name in root.files()}
-        kept = sorted((int(name) for name in numbers if name.isdigit()), reverse=True)
-        for number in kept[keep:]:
-            incarnation = self._context.incarnation
-            self._context.write_behind.write_now([released(number, incarnation)])
+        folders = _folders(self._context.state)
+        complete = sorted(number for number, whole in folders.items() if whole)
+        for number in complete[:-keep]:
+            self._context.write_behind.write_now([released(number, self._context.incarnation)])
             # First what makes it one: a restore never begins from a folder that is being deleted.
             root.delete(f"{number}/{MANIFEST}")
+            delete_folder(f"{root.uri}/{number}")
+        for number in folders.keys() - complete:
             delete_folder(f"{root.uri}/{number}")
 
     def end(self, reason: str) -> None:

@@ -54,7 +54,9 @@ EXCHANGE_STEPS: dict[str, str] = {
         ),
         "kill",
     ),
-    **dict.fromkeys((FailPoint.EXCHANGE_BEFORE_ENTRY, FailPoint.EXCHANGE_ENTRY), "kill-driver"),
+    **dict.fromkeys(
+        (FailPoint.EXCHANGE_BEFORE_ENTRY, FailPoint.EXCHANGE_ENTRY, FailPoint.SOURCE_STAMPED), "kill-driver"
+    ),
 }
 """Fail points of an exchange and of aligned checkpoints, and who is killed there: most are passed in the driver."""
 
