@@ -23,7 +23,8 @@ import pyarrow as pa
 from spark_ext.datafiles.copies import checksum
 from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
-from spark_ext.ledger.schema import FinishedRow, from_arrow, to_arrow
+from spark_ext.ledger.columns import from_arrow, to_arrow
+from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.definitions import QueryDefinition
 

@@ -18,9 +18,10 @@ from spark_ext.checkpoints.savepoint import About
 from spark_ext.checkpoints.unaligned import QueryLook, position_in
 from spark_ext.jobs.composition import SINK
 from spark_ext.jobs.memory import checkpoint_of
+from spark_ext.ledger.columns import from_arrow
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.memory import JobMemory
-from spark_ext.ledger.schema import FinishedRow, from_arrow
+from spark_ext.ledger.schema import FinishedRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, ExchangeMetadata, QueryMetadata, SinkMetadata
 from spark_ext.model.commits import Epoch
 from spark_ext.model.cut import CutPoint

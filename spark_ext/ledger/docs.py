@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from spark_ext.ledger.schema import ROWS, describe
+from spark_ext.ledger.columns import describe
+from spark_ext.ledger.schema import ROWS
 
 BEGIN = "<!-- tables: begin (generated) -->"
 END = "<!-- tables: end -->"

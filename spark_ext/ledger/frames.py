@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spark_ext.ledger.columns import arrow_schema
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
@@ -15,7 +16,6 @@ from spark_ext.ledger.schema import (
     IncidentRow,
     JobRow,
     Row,
-    arrow_schema,
 )
 
 if TYPE_CHECKING:

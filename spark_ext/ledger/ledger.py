@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
+from spark_ext.ledger.columns import R
 from spark_ext.ledger.identity import FIRST_LINEAGE, lineages
 from spark_ext.ledger.schema import (
     ROWS,
@@ -22,7 +23,6 @@ from spark_ext.ledger.schema import (
     EpochRow,
     FinishedRow,
     JobRow,
-    R,
     Row,
 )
 from spark_ext.ledger.tables import LedgerTable

@@ -9,19 +9,9 @@ A column that is added in a later version must be optional: existing tables get 
 
 from __future__ import annotations
 
-import ast
-import inspect
-import json
-import textwrap
-import types
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
-from enum import Enum
-from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import pyarrow as pa
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Final
 
 from spark_ext.ledger.kinds import (
     CheckpointKind,
@@ -33,9 +23,10 @@ from spark_ext.ledger.kinds import (
     JobEvent,
 )
 
-_JSON = "json"
+JSON: Final = "json"
+"""Marks a column of JSON."""
 
-Json = Annotated[Any, _JSON]
+Json = Annotated[Any, JSON]
 """A value that JSON can represent; stored as text, null if it is None."""
 
 
@@ -324,133 +315,3 @@ ROWS: tuple[type[Row], ...] = (
     IncidentRow,
 )
 """All tables of the ledger."""
-
-R = TypeVar("R", bound=Row)
-
-_ARROW: dict[Any, pa.DataType] = {
-    str: pa.string(),
-    int: pa.int64(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    datetime: pa.timestamp("us", tz="UTC"),
-}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column as derived from a field."""
-
-    name: str
-    arrow: pa.DataType
-    nullable: bool = False
-    json: bool = False
-    values: tuple[str, ...] = ()
-    """The values that may be written; (): any."""
-
-
-def columns(row_type: type[Row]) -> tuple[Column, ...]:
-    """The columns of a table, in order."""
-    key: Any = row_type  # to the type checker a class with a __hash__ for its objects is not hashable itself
-    return _columns(key)
-
-
-@cache
-def _columns(row_type: Any) -> tuple[Column, ...]:
-    hints = get_type_hints(row_type, include_extras=True)
-    return tuple(_column(field.name, hints[field.name]) for field in fields(row_type))
-
-
-def _column(name: str, hint: Any) -> Column:
-    if get_origin(hint) is Annotated:
-        kind = get_args(hint)[1]
-        if kind == _JSON:
-            return Column(name, pa.string(), nullable=True, json=True)
-        assert issubclass(kind, Enum)
-        optional = type(None) in get_args(get_args(hint)[0])
-        return Column(name, pa.string(), nullable=optional, values=tuple(value.value for value in kind))
-    if get_origin(hint) in (Union, types.UnionType):
-        (inner,) = (part for part in get_args(hint) if part is not type(None))
-        return Column(name, _ARROW[inner], nullable=True)
-    return Column(name, _ARROW[hint])
-
-
-def arrow_schema(row_type: type[Row]) -> pa.Schema:
-    """The table's schema in Arrow; Delta's follows from it."""
-    return pa.schema([pa.field(it.name, it.arrow, it.nullable) for it in columns(row_type)])
-
-
-def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
-    """Rows as an Arrow table.
-
-    Raises:
-        ValueError: a value is missing or not one of its column's; a time is not in UTC (a naive one is ambiguous).
-    """
-    arrays = []
-    for it in columns(row_type):
-        values = [getattr(row, it.name) for row in rows]
-        if it.json:
-            values = [None if value is None else to_json(value) for value in values]
-        elif pa.types.is_timestamp(it.arrow):
-            for value in values:
-                if value is not None and value.utcoffset() != timedelta(0):
-                    raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not a time in UTC")
-        elif it.values:
-            for value in values:
-                if value not in it.values and not (value is None and it.nullable):
-                    raise ValueError(f"{row_type.__name__}.{it.name}: {value!r} is not one of {', '.join(it.values)}")
-            values = [None if value is None else str(value) for value in values]
-        array = pa.array(values, it.arrow)
-        if array.null_count and not it.nullable:
-            raise ValueError(f"{row_type.__name__}.{it.name} is missing in a row, and is not optional")
-        arrays.append(array)
-    return pa.Table.from_arrays(arrays, schema=arrow_schema(row_type))
-
-
-def from_arrow(row_type: type[R], table: pa.Table) -> list[R]:
-    """The rows of an Arrow table that has all columns."""
-    by_column = []
-    for it in columns(row_type):
-        values = table.column(it.name).to_pylist()
-        by_column.append(from_json_many(values) if it.json else values)
-    names = [it.name for it in columns(row_type)]
-    return [row_type(**dict(zip(names, values, strict=True))) for values in zip(*by_column, strict=True)]
-
-
-def to_json(value: object) -> str:
-    """JSON text, the same for equal values. What JSON does not support (in an incident's evidence) becomes text."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=str)
-
-
-def from_json_many(texts: Sequence[str | None]) -> list[Any]:
-    """Values of many JSON texts; parsed at once, which makes 100,000 of them cheap."""
-    values: list[Any] = json.loads("[" + ",".join(text if text is not None else "null" for text in texts) + "]")
-    return values
-
-
-def describe(row_type: type[Row]) -> tuple[str, list[tuple[str, str, str]]]:
-    """A table for the docs.
-
-    Returns:
-        What a row is, and each column's name, Spark type and meaning, from the docstrings in this file.
-    """
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(row_type))).body
-    assert isinstance(body, ast.ClassDef)
-    meaning = {}
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            meaning[field.target.id] = " ".join(str(text.value.value).split())
-    lines = []
-    for it in columns(row_type):
-        kind = "JSON text" if it.json else _SPARK_NAMES[it.arrow]
-        lines.append((it.name, kind + (", null" if it.nullable else ""), meaning[it.name]))
-    return inspect.getdoc(row_type) or "", lines
-
-
-_SPARK_NAMES = {
-    pa.string(): "string",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    pa.bool_(): "boolean",
-    pa.timestamp("us", tz="UTC"): "timestamp",
-}

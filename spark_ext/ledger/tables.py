@@ -21,7 +21,7 @@ from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, write_files
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import SparkExtError
 from spark_ext.failpoints import reach
-from spark_ext.ledger.schema import R, arrow_schema, columns, from_arrow, to_arrow
+from spark_ext.ledger.columns import R, arrow_schema, columns, from_arrow, to_arrow
 from spark_ext.masking import logger
 
 log = logger("spark_ext.ledger")

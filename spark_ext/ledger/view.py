@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
 from spark_ext.errors import StateError
+from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.ledger import FOLDER, contiguous
-from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, JobRow, from_json_many
+from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, JobRow
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 

@@ -8,8 +8,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_ext.ledger import Ledger, LedgerFrames, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
+from spark_ext.ledger.columns import columns
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import ROWS, columns
+from spark_ext.ledger.schema import ROWS
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
 from tests.ledger.rows import START, checkpoint, definition, epoch, event, exchange, flag, incident, state
 

@@ -9,19 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_ext.ledger.columns import arrow_schema, columns, describe, from_arrow, to_arrow
 from spark_ext.ledger.docs import BEGIN, END, tables_markdown
 from spark_ext.ledger.kinds import CheckpointKind, CheckpointStatus, ControlStatus, JobEvent
-from spark_ext.ledger.schema import (
-    ROWS,
-    CheckpointRow,
-    EpochRow,
-    FinishedRow,
-    arrow_schema,
-    columns,
-    describe,
-    from_arrow,
-    to_arrow,
-)
+from spark_ext.ledger.schema import ROWS, CheckpointRow, EpochRow, FinishedRow
 from spark_ext.model.lifecycle import FinalStep
 from tests.ledger.rows import START, checkpoint, epoch, flag
 

@@ -16,7 +16,8 @@ from deltalake.exceptions import CommitFailedError
 
 from spark_ext.delta.fence import Fence
 from spark_ext.errors import FencedError, SparkExtError, StateError, StorageError
-from spark_ext.ledger.schema import EpochRow, FinishedRow, arrow_schema, to_arrow
+from spark_ext.ledger.columns import arrow_schema, to_arrow
+from spark_ext.ledger.schema import EpochRow, FinishedRow
 from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
 from tests.ledger.rows import START, epoch, flag, line, process
 from tests.support.disks import fill, remount, small_disk
