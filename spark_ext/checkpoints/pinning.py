@@ -8,7 +8,6 @@ was.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -145,10 +144,5 @@ def _written(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
 
 def _delete(folder: str) -> None:
     """Take away what was written; what cannot be deleted has no manifest, and is no savepoint."""
-    location = Location.of(folder, {})
     with suppress(OSError):
-        if location.local is not None:
-            shutil.rmtree(location.local)
-            return
-        for name in list(location.files()):
-            location.delete(name)
+        Location.of(folder, {}).delete_all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -134,6 +135,18 @@ class Location:
             return
         with contextlib.suppress(FileNotFoundError):
             self._remote.delete_file(name)
+
+    def delete_all(self) -> None:
+        """Remove the root and everything below it.
+
+        Raises:
+            OSError: something cannot be removed; what comes after it is left.
+        """
+        if self.local is not None:
+            shutil.rmtree(self.local)
+            return
+        for name in list(self.files()):
+            self.delete(name)
 
     def files(self) -> Iterator[str]:
         """The names of all files below the root, relative to it, without the log's.

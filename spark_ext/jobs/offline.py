@@ -11,6 +11,7 @@ from spark_ext.exchange.kinds import parts
 from spark_ext.exchange.view import ExchangeView
 from spark_ext.jobs.flow import checked_graph, links_of, opened
 from spark_ext.jobs.memory import check_past
+from spark_ext.jobs.retained import unused_number
 from spark_ext.jobs.savepoints import Cutting, Member, describe
 from spark_ext.jobs.taking import completed
 from spark_ext.ledger import LedgerWriter, start_incarnation
@@ -94,7 +95,7 @@ def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> 
         incarnation.job_id,
         composition.state,
         incarnation,
-        memory.next_checkpoint_id,
+        unused_number(composition.state, memory.next_checkpoint_id),
         "savepoint",
         CheckpointMode.UNALIGNED,
         taken,

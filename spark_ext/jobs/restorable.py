@@ -13,7 +13,8 @@ from spark_ext.jobs.changing import forget, reset
 from spark_ext.jobs.offline import savepoint_of_stopped
 from spark_ext.jobs.rescale import rescale
 from spark_ext.jobs.restore import Restore
-from spark_ext.jobs.taking import check_folder, retained_folder
+from spark_ext.jobs.retained import retained_folder
+from spark_ext.jobs.taking import check_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from spark_ext.jobs.retained import unused_number
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
@@ -158,7 +159,7 @@ def _checkpoints(
     saved = comparison.saved
     ids = ledger.table(CheckpointRow).read(["checkpoint_id"])["checkpoint_id"]
     known = pc.max(ids).as_py() if len(ids) else 0
-    taken = max(known, saved.about.checkpoint_id) + 1
+    taken = unused_number(ledger.uri, max(known, saved.about.checkpoint_id) + 1)
     queries = {query: saved.metadata.queries[name] for query, name in comparison.names.items()}
     rows = [
         CheckpointRow(

@@ -19,7 +19,7 @@ from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.memory import nothing_recalled, recall
-from spark_ext.jobs.taking import unused_number
+from spark_ext.jobs.retained import unused_number
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.write_behind import WriteBehind

@@ -6,7 +6,6 @@ between, and needs no other hold.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,9 +14,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.pinning import not_writable, pin, refuse_used
-from spark_ext.checkpoints.savepoint import MANIFEST, Savepoint
+from spark_ext.checkpoints.savepoint import Savepoint
 from spark_ext.datafiles.location import Location
 from spark_ext.errors import CheckpointError, ConfigurationError, FencedError, SparkExtError
+from spark_ext.jobs.retained import release_old, retained_folder
 from spark_ext.jobs.savepoints import Cutting, Member, describe
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow, ExchangeRow, Row
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_ext.checkpoints.unaligned import QueryLook, Taken
     from spark_ext.exchange.view import ExchangeView
     from spark_ext.jobs.exchanges import Exchanges
-    from spark_ext.ledger import Incarnation, Ledger
+    from spark_ext.ledger import Ledger
     from spark_ext.model.checkpoint_metadata import CheckpointMetadata
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -59,32 +59,6 @@ class SavepointRequest:
 
 
 Then = Callable[["Outcome[Pinned]"], None]
-
-
-def retained_folder(state: str) -> str:
-    """Where a job has its retained checkpoints."""
-    return f"{state.rstrip('/')}/checkpoints"
-
-
-def unused_number(state: str, least: int) -> int:
-    """A checkpoint's number that is not less than `least`, and greater than any with a folder of its own.
-
-    A driver that dies while it keeps a checkpoint leaves a folder of whose number the ledger knows nothing.
-
-    Raises:
-        OSError: the folders cannot be listed.
-    """
-    return max(least, *(number + 1 for number in _folders(state)), 0)
-
-
-def _folders(state: str) -> dict[int, bool]:
-    """The numbers of the checkpoints that have a folder, and whether each of them is complete."""
-    found: dict[int, bool] = {}
-    for name in Location.of(retained_folder(state), {}).files():
-        number, _, file = name.partition("/")
-        if number.isdigit():
-            found[int(number)] = found.get(int(number), False) or file == MANIFEST
-    return found
 
 
 class Savepoints:
@@ -185,7 +159,7 @@ class Savepoints:
                     self._record_failure(cutting, problem, triggered_at or taken.at)
                 raise
             if folder is None and retained:
-                self._release_old(retained)
+                release_old(self._context.state, retained, self._context.incarnation, self._write)
             return Pinned(what.metadata, taken, kept)
 
         what = f"checkpoint {number}" if place is None else f"savepoint {place}"
@@ -219,6 +193,9 @@ class Savepoints:
     def _record(self, one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> None:
         self._context.write_behind.write_now(completed(one, metadata, at, place))
 
+    def _write(self, row: Row) -> None:
+        self._context.write_behind.write_now([row])
+
     def _record_failure(self, one: Cutting, problem: Exception, at: datetime) -> None:
         if isinstance(problem, FencedError):
             return
@@ -226,19 +203,6 @@ class Savepoints:
         self._context.write_behind.write_now([_row(one, "FAILED", None, at, None, reason)])
         who = f"job '{one.job}', checkpoint {one.number}"
         self._context.write_behind.incident(who, "checkpoint", reason, "given up")
-
-    def _release_old(self, keep: int) -> None:
-        """Delete the retained checkpoints beyond the newest ones, and what drivers that died have left half-way."""
-        root = Location.of(retained_folder(self._context.state), {})
-        folders = _folders(self._context.state)
-        complete = sorted(number for number, whole in folders.items() if whole)
-        for number in complete[:-keep]:
-            self._context.write_behind.write_now([released(number, self._context.incarnation)])
-            # First what makes it one: a restore never begins from a folder that is being deleted.
-            root.delete(f"{number}/{MANIFEST}")
-            delete_folder(f"{root.uri}/{number}")
-        for number in folders.keys() - complete:
-            delete_folder(f"{root.uri}/{number}")
 
     def end(self, reason: str) -> None:
         """The job is ending: nobody waits any longer for what has not begun.
@@ -315,35 +279,6 @@ def _row(
         rows_in_flight=one.taken.rows_in_flight,
         path=place,
     )
-
-
-def released(number: int, incarnation: Incarnation) -> CheckpointRow:
-    """The row of a retained checkpoint that is deleted."""
-    return CheckpointRow(
-        checkpoint_id=number,
-        kind="periodic",
-        query="",
-        epoch=None,
-        status="RELEASED",
-        lineage=incarnation.lineage,
-        incarnation=incarnation.number,
-        metadata=None,
-        at=datetime.now(timezone.utc),
-        reason="newer ones are retained",
-    )
-
-
-def delete_folder(folder: str) -> None:
-    """Delete a folder; what cannot be deleted stays, and is logged."""
-    location = Location.of(folder, {})
-    try:
-        if location.local is not None:
-            shutil.rmtree(location.local)
-            return
-        for name in list(location.files()):
-            location.delete(name)
-    except OSError as problem:
-        log.warning("%s could not be deleted: %s", folder, problem)
 
 
 def check_folder(path: str, job: str, state: str) -> str:

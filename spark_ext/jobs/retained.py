@@ -1,0 +1,95 @@
+"""The retained checkpoints of a job: a folder each, `checkpoints/<number>` in the state directory, and a savepoint."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from spark_ext.checkpoints.savepoint import MANIFEST
+from spark_ext.datafiles.location import Location
+from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.masking import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_ext.ledger import Incarnation
+
+log = logger("spark_ext.job")
+
+
+def retained_folder(state: str) -> str:
+    """Where a job has its retained checkpoints.
+
+    Args:
+        state: its state directory.
+    """
+    return f"{state.rstrip('/')}/checkpoints"
+
+
+def unused_number(state: str, least: int) -> int:
+    """A checkpoint's number that is not less than `least`, and greater than any with a folder of its own.
+
+    A driver that dies while it writes a checkpoint leaves a folder of whose number the ledger knows nothing.
+
+    Raises:
+        OSError: the folders cannot be listed.
+    """
+    return max(least, *(number + 1 for number in _folders(state)), 0)
+
+
+def release_old(state: str, keep: int, incarnation: Incarnation, record: Callable[[CheckpointRow], None]) -> None:
+    """Delete the retained checkpoints except the newest ones, and what drivers that died have left half-written.
+
+    Args:
+        state: the job's state directory.
+        keep: how many are kept, at least one.
+        incarnation: that deletes them.
+        record: called with the ledger's row before a checkpoint is deleted.
+
+    Raises:
+        OSError: the folders cannot be listed, or a manifest not be deleted.
+    """
+    root = Location.of(retained_folder(state), {})
+    folders = _folders(state)
+    complete = sorted(number for number, whole in folders.items() if whole)
+    for number in complete[:-keep]:
+        record(_released(number, incarnation))
+        # First what makes it one: a restore never begins from a folder that is being deleted.
+        root.delete(f"{number}/{MANIFEST}")
+        _delete(f"{root.uri}/{number}")
+    for number in folders.keys() - complete:
+        _delete(f"{root.uri}/{number}")
+
+
+def _folders(state: str) -> dict[int, bool]:
+    """The numbers of the checkpoints that have a folder, and whether each of them is complete."""
+    found: dict[int, bool] = {}
+    for name in Location.of(retained_folder(state), {}).files():
+        number, _, file = name.partition("/")
+        if number.isdigit():
+            found[int(number)] = found.get(int(number), False) or file == MANIFEST
+    return found
+
+
+def _released(number: int, incarnation: Incarnation) -> CheckpointRow:
+    return CheckpointRow(
+        checkpoint_id=number,
+        kind="periodic",
+        query="",
+        epoch=None,
+        status="RELEASED",
+        lineage=incarnation.lineage,
+        incarnation=incarnation.number,
+        metadata=None,
+        at=datetime.now(timezone.utc),
+        reason="newer ones are retained",
+    )
+
+
+def _delete(folder: str) -> None:
+    """Delete a folder; what cannot be deleted stays, and is logged."""
+    try:
+        Location.of(folder, {}).delete_all()
+    except OSError as problem:
+        log.warning("%s could not be deleted: %s", folder, problem)
