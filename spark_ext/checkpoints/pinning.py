@@ -90,6 +90,10 @@ def pin(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
     who = f"job '{what.about.job}'"
     refuse_used(folder, who)
     try:
+        Location.of(folder, {}).make()
+    except OSError as problem:
+        raise not_writable(folder, who, problem) from problem
+    try:
         return _written(spark, folder, what)
     except FileNotFoundError as gone:
         _delete(folder)

@@ -136,6 +136,15 @@ class Location:
         with contextlib.suppress(FileNotFoundError):
             self._remote.delete_file(name)
 
+    def make(self) -> None:
+        """Make the folder, where there are folders.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self.local is not None:
+            self.local.mkdir(parents=True, exist_ok=True)
+
     def delete_all(self) -> None:
         """Remove the root and everything below it.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.datafiles.copies import put_copy
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.flow import opened
 from spark_ext.jobs.identity import unknown
 from spark_ext.jobs.memory import check_past, checkpoint_of
 from spark_ext.jobs.start import start_job
@@ -102,7 +103,9 @@ def rescale(
     try:
         complete(place)
         memory = JobMemory.read(ledger)
-        check_past(composition.job, memory, ledger, composition.specs, composition.wishes, incarnation)
+        specs, gated = opened(composition, memory)
+        waiting = [gate.uid for gate in gated]
+        check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
         epoch = _settled(SparkLog(place), who)
         draft = local.with_name(NEW)
         shutil.rmtree(draft, ignore_errors=True)

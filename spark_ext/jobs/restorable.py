@@ -13,7 +13,7 @@ from spark_ext.jobs.changing import forget, reset
 from spark_ext.jobs.offline import savepoint_of_stopped
 from spark_ext.jobs.rescale import rescale
 from spark_ext.jobs.restore import Restore
-from spark_ext.jobs.retained import retained_folder
+from spark_ext.jobs.retained import retained
 from spark_ext.jobs.taking import check_folder
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Restorable(ABC):
         """
         self._refuse_running("restore", "stop it, then restore")
         if isinstance(savepoint, int):
-            savepoint = f"{retained_folder(self.state_directory)}/{savepoint}"
+            savepoint = retained(self.name, self.state_directory, savepoint)
         Restore(
             self._spark,
             self._parts,

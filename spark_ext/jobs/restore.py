@@ -5,7 +5,8 @@
 3. ROLLED BACK: each target holds what it held at the cut. Its records of epochs stay: only the new lineage makes the
    numbers of epochs new.
 4. EXCHANGES: each holds what was in flight; what came later is abandoned.
-5. STATES: Spark's checkpoints are those of the savepoint; what was there is moved aside, into `replaced`.
+5. STATES: Spark's checkpoints are those of the savepoint, which were prepared before the first step; what was there is
+   moved aside, into `replaced`.
 6. FLAGS: what had finished by the cut has finished in the new lineage too.
 7. `restored`: the new lineage is that of the job.
 
@@ -20,21 +21,19 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, query_folder, read_savepoint
-from spark_ext.datafiles.copies import put_copy
+from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, read_savepoint
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
-from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.jobs.restore_checks import Comparison
 from spark_ext.jobs.restore_targets import REPLACED, Target, Targets, interrupted_restores
 from spark_ext.jobs.restored_rows import restored_rows
+from spark_ext.jobs.restored_states import RestoredStates
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
@@ -43,8 +42,6 @@ from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import jvm
 from spark_ext.spark.spark_log import local_path
-from spark_ext.spark.state_operators import relocate
-from spark_ext.spark.state_partitions import repartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +135,12 @@ class Restore:
         try:
             lineage = max(row.lineage for row in self._ledger.jobs())
             lineage = max(lineage, saved.about.lineage) + 1
-            self._carry_out(comparison, targets, found, writer, lineage)
+            states = RestoredStates(comparison, self._state, incarnation.number)
+            try:
+                states.prepare(self._spark, self._partitions)
+                self._carry_out(comparison, states, targets, found, writer, lineage)
+            finally:
+                states.discard()
         finally:
             writer.end("restore")
         return saved
@@ -181,7 +183,7 @@ class Restore:
         sealed = frozenset(name for name, part in saved.metadata.exchanges.items() if part.sealed)
         graph = composition.graph(specs, waiting, left, sealed)
         names = frozenset(gate.uid for gate in waiting)
-        return Comparison(self._job, saved, given, names, graph, composition.wishes, in_place)
+        return Comparison(self._job, saved, given, names, graph, composition.wishes, in_place, self._accepted)
 
     def _check_options(self, comparison: Comparison) -> None:
         for query, number in self._partitions.items():
@@ -210,6 +212,7 @@ class Restore:
     def _carry_out(
         self,
         comparison: Comparison,
+        states: RestoredStates,
         targets: Targets,
         found: tuple[Target, ...],
         writer: LedgerWriter,
@@ -242,7 +245,7 @@ class Restore:
         self._put_exchanges(comparison, last, lineage, incarnation.job_id)
         self._taken(Step.EXCHANGES, writer, lineage, saved)
         reach(FailPoint.RESTORE_EXCHANGES)
-        self._put_states(comparison)
+        states.put()
         self._taken(Step.STATES, writer, lineage, saved)
         reach(FailPoint.RESTORE_STATES)
         writer.append(restored_rows(comparison, self._ledger, incarnation, lineage))
@@ -315,20 +318,3 @@ class Restore:
                 job_id=job_id,
                 who=f"{self._who}, exchange '{name}'",
             )
-
-    def _put_states(self, comparison: Comparison) -> None:
-        for query, name in comparison.names.items():
-            part = comparison.saved.metadata.queries[name]
-            if part.epoch is None or part.finished:
-                continue
-            place = child(query_folder(name), "checkpoint")
-            target = checkpoint_of(self._state, query)
-            local = local_path(target)
-            draft = target if local is None else f"{target}.restore"
-            for file in comparison.saved.below(place):
-                put_copy(child(comparison.saved.folder, f"{place}/{file}"), child(draft, file))
-            if query in self._partitions:
-                repartition(self._spark, draft, self._partitions[query], f"{self._who}, query '{query}'")
-            relocate(draft, target)
-            if local is not None:
-                Path(draft).rename(local)

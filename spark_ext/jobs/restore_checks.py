@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spark_ext.checkpoints.savepoint import UNCHANGED, Savepoint
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError
+from spark_ext.jobs.composition import SINK
 from spark_ext.jobs.wishes import Wishes
 from spark_ext.model.changes import Change, compare
 from spark_ext.model.checkpoint_metadata import QueryMetadata
@@ -28,6 +29,8 @@ class Comparison:
     wishes: Wishes
     in_place: bool
     """Whether the job is the one that the savepoint was taken of; another one writes elsewhere."""
+    duplicates: frozenset[str] = frozenset()
+    """Uids of sinks whose targets may hold rows of the savepoint's job, and get them again."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -69,6 +72,7 @@ class Comparison:
         for query in self.given:
             yield from self._moved(query)
             yield from self._changed(query)
+            yield from self._same_target(query)
         yield from self._unfinished_upstream()
 
     def _who(self, query: str) -> str:
@@ -115,6 +119,24 @@ class Comparison:
                 yield self._refused(query, change)
             elif change.role is Role.SINK or change.key not in self.wishes.accepted.get(query, ()):
                 yield self._unaccepted(query, change)
+
+    def _same_target(self, query: str) -> Iterator[SparkExtError]:
+        part, before = self.saved_query(query), self.definition(query)
+        if self.in_place or part is None or before is None or part.finished or part.epoch is None:
+            return
+        for old, new in zip(before.of(Role.SINK), self.given[query].of(Role.SINK), strict=False):
+            same = bool(old.identity) and (old.format, old.identity) == (new.format, new.identity)
+            # Under the same uid no start would accept it: the target belongs to the other job.
+            if not same or old.format.lower() == SINK or (new.uid != old.uid and new.uid in self.duplicates):
+                continue
+            where = ", ".join(f"{name} {value!r}" for name, value in sorted(new.identity.items()))
+            yield ConfigurationError(
+                f"sink '{new.uid}' writes to the target of the savepoint's job ({where}), which may "
+                "hold rows from after the savepoint; they would be there twice",
+                operator=self._who(query),
+                kept=UNCHANGED,
+                do="let it write elsewhere; or restore in place, in the state directory of that job",
+            )
 
     def _refused(self, query: str, change: Change) -> SparkExtError:
         return ConfigurationError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.savepoint import MANIFEST
 from spark_ext.datafiles.location import Location
+from spark_ext.errors import StateError
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.masking import logger
 
@@ -25,6 +26,24 @@ def retained_folder(state: str) -> str:
         state: its state directory.
     """
     return f"{state.rstrip('/')}/checkpoints"
+
+
+def retained(job: str, state: str, number: int) -> str:
+    """The folder of a retained checkpoint.
+
+    Raises:
+        StateError: there is none of that number; names those that there are.
+    """
+    complete = [str(one) for one, whole in sorted(_folders(state).items()) if whole]
+    if str(number) not in complete:
+        raise StateError(
+            f"checkpoint {number} is not retained; retained are: {', '.join(complete) or 'none'}",
+            operator=f"job '{job}'",
+            kept="the job's state and all output are unchanged",
+            do="name one that is retained, or the folder of a savepoint; the setting retained_checkpoints is how many "
+            "are kept",
+        )
+    return f"{retained_folder(state)}/{number}"
 
 
 def unused_number(state: str, least: int) -> int:

@@ -155,11 +155,34 @@ def test_options_that_name_nothing(chain: Chain) -> None:
         chain.job().restore(chain.savepoint, state_partitions={"unique": 0})
     with refused(ConfigurationError, "accept_duplicates names 'other'", "its sinks are: unique"):
         chain.job().restore(chain.savepoint, accept_duplicates=("other",))
-    with refused(StateError, "there is no savepoint here"):
+    with refused(StateError, "checkpoint 7 is not retained", "retained are: none"):
         chain.job().restore(7)
+    with refused(StateError, "query 'rows'", "has no state"):
+        chain.job().restore(chain.savepoint, state_partitions={"rows": 3, "unique": 3})
     assert chain.content() == before
+    assert chain.job().run(progress=False).rows == 0, "it can be started, for no restore has begun"
     with refused(StateError, "has no state"):
         chain.job("other", "other-out").restore(chain.savepoint, state_partitions={"rows": 3})
+    chain.job("other", "other-out").restore(chain.savepoint)
+
+
+def test_another_job_with_the_same_target(chain: Chain) -> None:
+    """Under the same uid no start would accept it; under another one each row would be there twice, and unnoticed."""
+    before = chain.content()
+    with refused(ConfigurationError, "sink 'unique' writes to the target of the savepoint's job", "write elsewhere"):
+        chain.job("other", "out").restore(chain.savepoint)
+
+    def with_another_uid() -> Job:
+        job = chain.empty("other")
+        x = job.exchange("x", partitions=4, key="k")
+        job.add("rows", x.write(chain.source()))
+        writer = chain.table(chain.unique(x.read("x-in"))).option("uid", "again")
+        return job.add("unique", writer)
+
+    with refused(ConfigurationError, "sink 'again' writes to the target of the savepoint's job"):
+        with_another_uid().restore(chain.savepoint)
+    assert {name for name in chain.content() if not name.startswith("other/")} == set(before)
+    with_another_uid().restore(chain.savepoint, accept_duplicates="again")
 
 
 def vacuumed(table: Path) -> None:
@@ -226,6 +249,7 @@ def test_a_folder_in_which_no_savepoint_can_be(chain: Chain) -> None:
     cannot(chain.folder, "is not empty")
     cannot(file / "below", "cannot be written", str(file))
     cannot(file, "cannot be written")
+    cannot(Path("/proc/none/below"), "cannot be written")
     assert chain.content() == before
     with refused(StateError, "has not been started, so there is nothing to save"):
         chain.job("other", "other-out").savepoint(chain.folder / "of-nothing")

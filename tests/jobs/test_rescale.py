@@ -13,11 +13,14 @@ from spark_ext.jobs.job import Job
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
+from tests.support.waiting import until
 
 
-def job(lab: JobHarness, **settings: Any) -> Job:
+def job(lab: JobHarness, live: str = "false", **settings: Any) -> Job:
     # Spark takes a row of 1970 for late: its watermark begins there.
-    rows = lab.source(counts="40,40", max_rows_per_epoch=30).withColumn("ts", F.expr("ts + interval 1 second"))
+    rows = lab.source(counts="40,40", max_rows_per_epoch=30, live=live).withColumn(
+        "ts", F.expr("ts + interval 1 second")
+    )
     return lab.job(sx.with_watermark(rows, "ts", "1 minute").dropDuplicates(["channel", "n", "ts"]), **settings)
 
 
@@ -41,6 +44,29 @@ def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> Non
     assert lab.numbers() == expected(40, 40)
     repeated = [event for event in lab.events("commit") if event["repeat"]]
     assert [event["epoch"] for event in repeated] == [1]
+
+
+def test_a_query_that_was_built_late_is_no_obstacle(lab: JobHarness) -> None:
+    """It has begun, and whether the job still has it is known once it is built."""
+
+    def late() -> Any:
+        writer = lab.source("late-in", counts="5,1", live="true").writeStream.format("folder")
+        return writer.option("uid", "late-out").option("path", str(lab.folder / "late"))
+
+    def gated() -> Job:
+        made = job(lab, live="true")
+        lab.add(made, lab.source("first-in", counts="5"), query="first", out="first")
+        return made.add("late", late, after="first")
+
+    made = gated().start()
+    try:
+        until(lambda: len(made.snapshot().queries) == 3 and made.snapshot().query("late").rows > 0, "it has begun")
+    finally:
+        made.stop()
+    log = SparkLog(str(lab.checkpoint()))
+    gated().rescale("q", 3)
+    newest = log.newest_commit()
+    assert newest is not None and state_partitions(str(lab.checkpoint()), newest) == 3
 
 
 def test_what_no_start_accepts_is_not_rescaled_either(lab: JobHarness) -> None:

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext.checkpoints.savepoint import MANIFEST
-from spark_ext.jobs.retained import release_old, retained_folder, unused_number
+from spark_ext.errors import StateError
+from spark_ext.jobs.retained import release_old, retained, retained_folder, unused_number
 from spark_ext.ledger import Incarnation
 from spark_ext.ledger.schema import CheckpointRow
+from tests.support.refusals import refused
 
 
 def _make(state: Path, number: int, *, whole: bool) -> Path:
@@ -29,6 +31,15 @@ def test_a_number_with_a_folder_is_not_used_again(tmp_path: Path) -> None:
     assert unused_number(str(tmp_path), 5) == 5
     _make(tmp_path, 5, whole=False)
     assert unused_number(str(tmp_path), 5) == 6
+
+
+def test_a_number_that_is_not_retained_is_refused_by_name(tmp_path: Path) -> None:
+    _make(tmp_path, 3, whole=True)
+    _make(tmp_path, 12, whole=True)
+    _make(tmp_path, 13, whole=False)
+    assert Path(retained("job", str(tmp_path), 12)).name == "12"
+    with refused(StateError, "job 'job'", "checkpoint 13 is not retained", "retained are: 3, 12"):
+        retained("job", str(tmp_path), 13)
 
 
 @given(

@@ -1,0 +1,91 @@
+"""Spark's checkpoints of a job that is restored: prepared in a folder of their own, then put in their places.
+
+What may fail because of what the savepoint holds, such as another number of state partitions, is done by `prepare`,
+before the restore has changed anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.checkpoints.savepoint import child, query_folder
+from spark_ext.datafiles.copies import put_copy
+from spark_ext.datafiles.location import Location
+from spark_ext.jobs.memory import checkpoint_of
+from spark_ext.spark.spark_log import local_path
+from spark_ext.spark.state_operators import relocate
+from spark_ext.spark.state_partitions import repartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.jobs.restore_checks import Comparison
+
+DRAFTS: Final = "restoring"
+"""The folder of a state directory in which a restore prepares them; nothing of it is left afterwards."""
+
+
+class RestoredStates:
+    """The checkpoints of the queries that continue from a savepoint.
+
+    Args:
+        comparison: the savepoint and the job.
+        state: the job's state directory.
+        incarnation: the number of the restore's.
+    """
+
+    def __init__(self, comparison: Comparison, state: str, incarnation: int) -> None:
+        self._comparison, self._state = comparison, state
+        self._folder = f"{state}/{DRAFTS}/{incarnation}"
+
+    def prepare(self, spark: SparkSession, partitions: Mapping[str, int]) -> None:
+        """Make them, from links to the savepoint's files where that is possible.
+
+        Args:
+            spark: the session.
+            partitions: by query, the number of partitions that its state is to have.
+
+        Raises:
+            StateError: a state cannot be repartitioned.
+            OSError: a file cannot be read or written.
+        """
+        self.discard()
+        saved = self._comparison.saved
+        for query, name in self._queries():
+            place, draft = child(query_folder(name), "checkpoint"), child(self._folder, query)
+            for file in saved.below(place):
+                put_copy(child(saved.folder, f"{place}/{file}"), child(draft, file))
+            if query in partitions:
+                repartition(spark, draft, partitions[query], f"job '{self._comparison.job}', query '{query}'")
+            relocate(draft, checkpoint_of(self._state, query))
+
+    def put(self) -> None:
+        """Put them in their places, where there is nothing.
+
+        Raises:
+            OSError: one cannot be put there.
+        """
+        for query, _ in self._queries():
+            draft, target = child(self._folder, query), checkpoint_of(self._state, query)
+            local = local_path(target)
+            if local is not None:
+                local.parent.mkdir(parents=True, exist_ok=True)
+                Path(draft).rename(local)
+                continue
+            for file in list(Location.of(draft, {}).files()):
+                put_copy(child(draft, file), child(target, file))
+
+    def discard(self) -> None:
+        """Delete what is prepared and was not put, also by a restore that was interrupted."""
+        with suppress(OSError):
+            Location.of(f"{self._state}/{DRAFTS}", {}).delete_all()
+
+    def _queries(self) -> Iterator[tuple[str, str]]:
+        """The queries that continue, each with its name in the savepoint."""
+        for query, name in self._comparison.names.items():
+            part = self._comparison.saved.metadata.queries[name]
+            if part.epoch is not None and not part.finished:
+                yield query, name
