@@ -172,7 +172,7 @@ class TwoPhaseCommitSink(Connector):
 
         Raises:
             FencedError: a newer incarnation has claimed the target; the message says which (`incarnation 2`).
-            StateError: the target is missing, or is not the one that was claimed: it must not be made anew in silence.
+            StateError: the target is missing, or is not the one that was claimed: it must not be created in silence.
             TransientError or OSError: attempted again, with back-off, as the sink's options say.
         """
 

@@ -112,7 +112,7 @@ class ExchangeSink(TwoPhaseCommitSink):
         """The log as this process knows it from earlier epochs of this start.
 
         Raises:
-            StateError: the exchange was deleted, or made anew, since then.
+            StateError: the exchange was deleted, or created again, since then.
             OSError: it cannot be read.
         """
         path = self.options.path

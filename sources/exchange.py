@@ -96,7 +96,7 @@ class ExchangeSource(AlignedSource):
     # -- planning -----------------------------------------------------------------------------------------------------
 
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
-        """Refuse positions in another exchange, such as one that was deleted and made anew.
+        """Refuse positions in another exchange, such as one that was deleted and created again.
 
         Raises:
             OffsetError: they are.
@@ -109,7 +109,7 @@ class ExchangeSource(AlignedSource):
     def _refuse_other(self, read: str, about: Descriptor | None) -> None:
         if about is None or about.id != read:
             raise OffsetError(
-                f"the exchange is not the one that was read: it was deleted{' and made anew' if about else ''}",
+                f"the exchange is not the one that was read: it was deleted{' and created again' if about else ''}",
                 operator=self._who,
                 kept="nothing was read",
                 do="restore the exchange's folder from a backup, or discard the history with job.reset(...)",
@@ -125,7 +125,7 @@ class ExchangeSource(AlignedSource):
         if state.released_rows and not self._known:
             raise StateError(
                 f"the first {state.released_rows} rows of the exchange have been released: all queries that were "
-                "known to read it had done so, and this one begins only now",
+                "known to read it had done so, and this one has read nothing yet",
                 operator=self._who,
                 kept="the exchange is unchanged; nothing was read",
                 do="discard the history of the query that writes it, which then writes it again, with "
@@ -166,7 +166,7 @@ class ExchangeSource(AlignedSource):
         step = advance(state, log.entry, front, limit.rows, limit.bytes)
         if not step.moved:
             return None
-        # The log that was looked at may be that of an exchange which was made anew under this process.
+        # The log that was looked at may be that of an exchange which was created again under this process.
         self._refuse_other(about.id, self._parts.master.describe())
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
         return Together(ends, step.sealed, step.barrier or 0, step.rows)

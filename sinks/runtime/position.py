@@ -1,8 +1,8 @@
 """The newest epoch that a query's sink has committed, in a small file beside Spark's checkpoint.
 
 Spark's own log says that an epoch is over, and not whether the target received rows in it. With this file a commit and
-a claim notice that the target has lost what it had: it was dropped, made anew or put back to an earlier state. It is
-written after the commit, so it can be behind by an epoch after a crash, and is never ahead.
+a claim notice that the target has lost what it had: it was dropped, created again or put back to an earlier state. It
+is written after the commit, so it can be behind by an epoch after a crash, and is never ahead.
 
 It is a safeguard: when it cannot be written or read, less is noticed, and everything else works as usual.
 """

@@ -36,7 +36,7 @@ CHECKPOINT: Final = "checkpoint.json"
 DEFINITIONS: Final = "definitions.json"
 FLAGS: Final = "flags.arrow"
 
-UNCHANGED: Final = "the savepoint is unchanged; the job's state and all output are too"
+UNCHANGED: Final = "the savepoint, the job's state and all output are unchanged"
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _manifest(location: Location, who: str) -> dict[str, Any]:
             else f"the savepoint is not complete: it has no {MANIFEST}, which is written last",
             operator=who,
             kept=UNCHANGED,
-            do="correct the path" if found is None else "use another savepoint; this one was given up half-way",
+            do="correct the path" if found is None else "use another savepoint; this one was never completed",
         )
     try:
         raw = json.loads(text)
@@ -241,5 +241,5 @@ def _damaged(what: str, who: str) -> StateError:
         f"the savepoint is damaged: {what}",
         operator=who,
         kept=UNCHANGED,
-        do="copy it again from where it is whole, or use another savepoint",
+        do="copy it again from an intact copy, or use another savepoint",
     )

@@ -85,7 +85,7 @@ class FencedLog:
         self._opened_version = 0
         self._passed: Guard | None = None
         self._entry: tuple[int, int, int] | None = None
-        """What the newest entry's file was, when it was read: of a table made anew it is another one."""
+        """What the newest entry's file was, when it was read: of a table created again it is another one."""
 
     # -- the handle ---------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def checkpoint_if_due(location: Location, version: int, every: int) -> threading
     Returns:
         The thread that makes it; None when none was started.
     """
-    if location.uri not in _newest or _newest[location.uri] > version:  # greater: the table was made anew
+    if location.uri not in _newest or _newest[location.uri] > version:  # greater: the table was created again
         _newest[location.uri] = newest_checkpoint(location)
     running = _running.get(location.uri)
     if version - _newest[location.uri] < every or (running is not None and running.is_alive()):

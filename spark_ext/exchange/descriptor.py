@@ -113,7 +113,7 @@ class Descriptor:
 
     def _differs(self, what: str, there: str, asked: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{what} of the exchange is {there}, and would be {asked} now: its rows are stored with the former",
+            f"{what} of the exchange is {there}, but the job now specifies {asked}; the stored rows depend on it",
             operator=self.who,
             kept="the exchange is unchanged; nothing was started",
             do="put it back as it was, or use an exchange of another name; to begin anew, reset the query that writes "

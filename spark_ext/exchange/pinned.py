@@ -104,7 +104,7 @@ def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who:
             continue  # what follows a seal has no rows
         elif state.passes_over(number) is None or number < state.released:
             raise FileNotFoundError(
-                f"entry {number} of {who} is not there any more: it was released since the cut of the job"
+                f"entry {number} of {who} is no longer there: it was released since the cut of the job"
             )
     return found
 

@@ -45,13 +45,13 @@ class ExchangeView:
         """Read what is new; returns whether the exchange exists.
 
         Raises:
-            StateError: it is damaged, or was deleted or made anew since the last look.
+            StateError: it is damaged, or was deleted or created again since the last look.
             OSError: it cannot be read.
         """
         about = self.master.describe()
         if self._about is not None and (about is None or about.id != self._about.id):
             raise StateError(
-                f"the exchange was deleted{' and made anew' if about is not None else ''} while the job runs",
+                f"the exchange was deleted{' and created again' if about is not None else ''} while the job runs",
                 operator=self._about.who,
                 kept="nothing was released",
                 do="stop the job, and restore the exchange's folder from a backup; if there is none, discard the "

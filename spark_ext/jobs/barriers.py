@@ -277,7 +277,7 @@ class AlignedCheckpoints:
     def _refuse(self, asked: Sequence[Request], reason: str) -> None:
         for request in asked:
             request.failure = CheckpointError(
-                f"there is no checkpoint: {reason}",
+                f"no checkpoint was taken: {reason}",
                 operator=f"job '{self._context.job}'",
                 kept="all committed epochs; the job continues",
                 do="try again later",
@@ -344,7 +344,7 @@ def wait_for(request: Request | SavepointRequest, timeout: float | None) -> int:
     """
     begin = time.monotonic()
     if not request.done.wait(timeout):
-        raise TimeoutError(f"the checkpoint is not complete after {time.monotonic() - begin:.3g} s")
+        raise TimeoutError(f"the checkpoint is not complete after {time.monotonic() - begin:.1f} s; it continues")
     if request.failure is not None:
         raise request.failure
     assert request.number is not None

@@ -95,10 +95,10 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
     made = composition.exchanges.get(exchange)
     if made is not None and uid in made.readers:
         raise ConfigurationError(
-            f"source '{uid}' reads the exchange in this job, in a query that is built later or not at all",
+            f"this job calls exchange.read('{uid}'), so that it keeps the rows for this source",
             operator=who,
             kept="the exchange is unchanged",
-            do="leave the call of read out first",
+            do="remove that call, then forget the source",
         )
     path = f"{composition.state}/exchanges/{exchange}"
     master = parts(kind_at(path) if made is None else made.kind, path, who).master

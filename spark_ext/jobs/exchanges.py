@@ -168,7 +168,7 @@ class Exchanges:
             return
         raise StateError(
             f"the first {state.released_rows} rows of exchange '{link.name}' have been released: all queries that were "
-            f"known to read it had done so, and source '{uid}' begins only now",
+            f"known to read it had done so, and source '{uid}' has read nothing yet",
             operator=f"job '{self._context.job}', query '{query or '(not built yet)'}', source '{uid}'",
             kept="the exchange and all output are unchanged; nothing was started",
             do="discard the history of the query that writes it, which then writes it again, with "
@@ -195,7 +195,7 @@ class Exchanges:
         )
 
     def _left(self, link: Link, uid: str, query: str) -> None:
-        what = f"source '{uid}' of query '{query}' reads exchange '{link.name}' and is not in the job any more"
+        what = f"source '{uid}' of query '{query}' reads exchange '{link.name}' and is no longer in the job"
         action = f"its rows are kept; job.forget('{link.name}', '{uid}') releases them"
         self._context.write_behind.incident(f"job '{self._context.job}'", "exchange", what, action)
 

@@ -134,7 +134,7 @@ class Start:
             uid, other = sorted(lives.items())[0]
             rest = f" and {len(lives) - 1} more" if len(lives) > 1 else ""
             yield StateError(
-                f"query '{query}' is not in the job any more, but its operator '{uid}'{rest} is in query '{other}': "
+                f"query '{query}' is no longer in the job, but its operator '{uid}'{rest} is in query '{other}': "
                 "what it has read would be read again, and written again",
                 operator=self.who(other),
                 kept=UNCHANGED,
@@ -144,7 +144,7 @@ class Start:
             )
         elif not (known.finished or known.removed or query in self.wishes.removed):
             yield StateError(
-                f"query '{query}' has not finished, and is not in the job any more",
+                f"query '{query}' has not finished, and is no longer in the job",
                 operator=self.who(query),
                 kept=UNCHANGED,
                 do=f"add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "

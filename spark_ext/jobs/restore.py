@@ -189,8 +189,11 @@ class Restore:
         for query, number in self._partitions.items():
             part = comparison.saved_query(query)
             if part is None or part.finished or part.epoch is None or number < 1:
-                what = f"state_partitions asks for {number} partitions of query '{query}', which "
-                what += "is not in the savepoint, or has no state there" if number >= 1 else "is not a number of them"
+                if number < 1:
+                    what = f"state_partitions asks for {number} partitions of query '{query}'; at least 1 is needed"
+                else:
+                    why = "is not" if part is None else "has finished" if part.finished else "has committed no epoch"
+                    what = f"state_partitions names query '{query}', which {why} in the savepoint"
                 raise ConfigurationError(
                     what,
                     operator=f"{self._who}, {comparison.saved.who}",

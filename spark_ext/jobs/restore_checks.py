@@ -89,7 +89,7 @@ class Comparison:
                     operator=self._who(name),
                     kept=UNCHANGED,
                     do=f"add it again, as it was; if it has another uid now, say job.add(<new uid>, ..., "
-                    f"renamed_from='{name}'); to restore without it, say job.remove('{name}') before",
+                    f"renamed_from='{name}'); to restore without it, call job.remove('{name}') before job.restore",
                 )
 
     def _moved(self, query: str) -> Iterator[SparkExtError]:
@@ -157,8 +157,8 @@ class Comparison:
     def _unfinished_upstream(self) -> Iterator[SparkExtError]:
         for upstream, query in self.graph.unfinished_upstreams(self.finished):
             yield StateError(
-                f"query '{query}' had finished when the savepoint was taken, and query '{upstream}', which is upstream "
-                "of it, had not: its rows would never be read",
+                f"query '{query}' had finished when the savepoint was taken, but query '{upstream}' upstream of it had "
+                f"not: the rows of '{upstream}' would never be read",
                 operator=self._who(query),
                 kept=UNCHANGED,
                 do=f"leave '{upstream}' out, let it write another exchange, or give '{query}' another uid",

@@ -127,7 +127,7 @@ class Targets:
             sink = target.sink
             if sink is None or not sink.rolls_back:
                 raise ConfigurationError(
-                    f"what {target.described} has received since the savepoint cannot be taken away, and would be "
+                    f"what {target.described} has received since the savepoint cannot be removed, and would be "
                     "written again",
                     operator=f"job '{self._job}', query '{target.spec.uid}', {self._comparison.saved.who}",
                     kept="the savepoint, the state and all output are unchanged",

@@ -222,7 +222,7 @@ class Savepoints:
             request.failure = why
         else:
             request.failure = CheckpointError(
-                f"there is no savepoint: {why}",
+                f"no savepoint was taken: {why}",
                 operator=f"job '{self._context.job}'",
                 kept="all committed epochs",
                 do="try again; a job that has ended can take one too, with job.savepoint(path)",
@@ -301,7 +301,7 @@ def check_folder(path: str, job: str, state: str) -> str:
         inside = f"{folder.rstrip('/')}/".startswith(f"{state.rstrip('/')}/")
     if inside:
         raise ConfigurationError(
-            f"the folder {folder} is in the state directory, of which a restore replaces parts",
+            f"the folder {folder} is inside the state directory, parts of which a restore replaces",
             operator=who,
             kept="the folder and the job are unchanged",
             do="give the savepoint a folder outside of it; on the same file system files are linked, not copied",

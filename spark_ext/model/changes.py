@@ -21,7 +21,7 @@ class ChangeKind(Enum):
     ADDED = "added"
     """A source, or the marker of a watermark, that was not there."""
     REMOVED = "removed"
-    """A source, or the marker of a watermark, that is not there any more."""
+    """A source, or the marker of a watermark, that is no longer there."""
     ORDER = "order"
     """The same sources in another order: Spark knows them by their places."""
     SPARKS = "Spark's sources"
@@ -47,7 +47,7 @@ class Change:
     before: str | None = None
     """None: it was not there."""
     after: str | None = None
-    """None: it is not there any more."""
+    """None: it is no longer there."""
 
     @property
     def key(self) -> str:
@@ -70,7 +70,7 @@ class Change:
         if self.kind is ChangeKind.ADDED:
             return f"{who} was not in this query before"
         if self.kind is ChangeKind.REMOVED:
-            return f"{who} is not in this query any more"
+            return f"{who} is no longer in this query"
         if self.kind is ChangeKind.ORDER:
             return f"its sources were in the order {self.before}, and are in the order {self.after}"
         if self.kind is ChangeKind.SPARKS:

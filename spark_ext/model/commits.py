@@ -72,7 +72,8 @@ def not_the_target(found: str, operator: str, do: str = _PUT_BACK) -> StateError
         do: how it can be put back.
     """
     return StateError(
-        f"this is not the target that was claimed: {found}. It was dropped, made anew or put back to an earlier state",
+        f"this is not the target that was claimed: {found}. It was dropped, created again or put back to an earlier "
+        "state",
         operator=operator,
         kept="nothing was written; what the target holds now is unchanged",
         do=do,

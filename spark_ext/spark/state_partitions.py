@@ -57,7 +57,7 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
         raise _refused(what, who, "let the query commit it, or use a copy of an epoch that is committed")
     if not is_stateful(checkpoint, newest):
         # Spark would plan an epoch before it fails, and the query could not be started again.
-        raise _refused("the query has no state that could be repartitioned", who, "leave out the new number")
+        raise _refused("the query has no state that could be repartitioned", who, "do not rescale this query")
     if state_partitions(checkpoint, newest) == partitions:
         return newest
     _require_keys(log, newest, who)

@@ -281,7 +281,7 @@ class ExchangeContract(ExchangeRowsContract, ExchangeSavepointContract):
         assert Reader(place).all().ids == list(range(20))
 
     def test_x3_an_exchange_that_is_deleted_under_its_job_is_noticed(self, place: Place) -> None:
-        """Nothing is written into its place, nor into that of the one that is made anew there."""
+        """Nothing is written into its place, nor into that of the one that is created again there."""
         producer = Producer(place).claim()
         producer.run(0, 0, 10)
         shutil.rmtree(place.path)

@@ -83,7 +83,7 @@ class SinkTarget(ABC):
     def drop(self) -> None:
         """Delete the target with all that the sink keeps in it, as its owner might by mistake.
 
-        Without this method the tests of targets that are dropped or made anew are skipped.
+        Without this method the tests of targets that are dropped or created again are skipped.
         """
         raise NotImplementedError
 

@@ -151,6 +151,6 @@ def test_an_exchange_that_is_made_anew_under_a_job_is_not_released_by_what_was_k
     again = Producer(tmp_path)
     about = descriptor("x", partitions=2, id="another")
     (tmp_path / "x" / "exchange.json").write_text(about.to_json())
-    with pytest.raises(StateError, match="was deleted and made anew while the job runs"):
+    with pytest.raises(StateError, match="was deleted and created again while the job runs"):
         view.look()
     assert ExchangeView(again.master).look()

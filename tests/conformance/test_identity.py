@@ -58,7 +58,7 @@ def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues
     assert not lab.checkpoint("q").exists() and lab.checkpoint("r").exists()
 
     reads = len(lab.events("read"))
-    with pytest.raises(StateError, match="query 'r' is not in the job any more"):
+    with pytest.raises(StateError, match="query 'r' is no longer in the job"):
         renamed(lab, frame, query="s").start()
     again = renamed(lab, frame, query="s", renamed_from="r")
     assert again.run(progress=False).query("s").finished_before
@@ -214,7 +214,7 @@ def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness
     def without() -> Job:
         return lab.job(lab.source("b", counts="10"), query="b", out="b")
 
-    with pytest.raises(StateError, match="query 'q' has not finished, and is not in the job any more") as refusal:
+    with pytest.raises(StateError, match="query 'q' has not finished, and is no longer in the job") as refusal:
         without().start()
     assert "job.remove('q')" in refusal.value.do
     with pytest.raises(ConfigurationError, match="remove names the query 'p', which this job never had"):

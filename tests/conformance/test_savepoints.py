@@ -55,7 +55,7 @@ def test_r4_r5_a_finished_query_needs_its_place_and_everything_before_it(chain: 
     upstream.add("more", y.write(chain.source("more")))
     rows = x.read("x-in").unionByName(y.read("y-in"))
     upstream.add("unique", chain.table(chain.unique(rows), out="other-out"))
-    with refused(StateError, "query 'unique' had finished", "query 'more', which is upstream of it, had not"):
+    with refused(StateError, "query 'unique' had finished", "query 'more' upstream of it had not"):
         upstream.restore(ended)
     assert chain.content() == before
 
@@ -152,7 +152,7 @@ def test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_acc
     (lab.folder / "gate").touch()
     assert job().run(progress=False).finished, "as nothing was written since, nothing has to be taken away"
     assert lab.numbers() == expected(40, 25)
-    with refused(ConfigurationError, "sink 'q-out' (folder)", "cannot be taken away", "accept_duplicates=('q-out',)"):
+    with refused(ConfigurationError, "sink 'q-out' (folder)", "cannot be removed", "accept_duplicates=('q-out',)"):
         job().restore(place)
     assert job().run(progress=False).rows == 0, "nothing was changed"
     job().restore(place, accept_duplicates="q-out")

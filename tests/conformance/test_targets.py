@@ -84,7 +84,7 @@ def test_i4_state_put_back_from_a_backup_is_refused(lab: JobHarness) -> None:
 
 
 def test_i7_a_table_deleted_while_the_job_is_stopped_is_refused_and_reset_is_the_way_out(lab: JobHarness) -> None:
-    """Finding 43: the table was made anew in silence, without its first rows."""
+    """Finding 43: the table was created again in silence, without its first rows."""
     half_read(lab)
     assert remembered(str(lab.checkpoint())) is not None
     shutil.rmtree(table(lab))

@@ -212,7 +212,7 @@ class ExchangeWorld(SourceWorld):
 
 
 class PutBackWorld(ExchangeWorld):
-    """The same rows, all in flight in a savepoint, from which the exchange was made anew in its place.
+    """The same rows, all in flight in a savepoint, from which the exchange was created again in its place.
 
     Args:
         path: of the exchange.

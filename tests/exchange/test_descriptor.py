@@ -48,17 +48,20 @@ def test_what_may_change_is_taken_over_and_its_id_stays() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "copy"}, "name of the exchange is flights, and would be copy"),
-        ({"kind": "delta"}, "kind of the exchange is arrow, and would be delta"),
-        ({"partitions": 8}, "partitions of the exchange is 16, and would be 8"),
-        ({"key": ()}, "key of the exchange is id, and would be none"),
+        ({"name": "copy"}, "name of the exchange is flights, but the job now specifies copy"),
+        ({"kind": "delta"}, "kind of the exchange is arrow, but the job now specifies delta"),
+        ({"partitions": 8}, "partitions of the exchange is 16, but the job now specifies 8"),
+        ({"key": ()}, "key of the exchange is id, but the job now specifies none"),
         (
             {"text": "id int, at timestamp, tags array<string>"},
-            "column 'id' of the exchange is bigint, and would be int",
+            "column 'id' of the exchange is bigint, but the job now specifies int",
         ),
-        ({"text": "id bigint, tags array<string>"}, "column 'at' of the exchange is timestamp, and would be missing"),
-        ({"text": "id bigint, at timestamp, tags array<string>, more int"}, "'more' of the exchange is missing, and"),
-        ({"text": "id bigint, at timestamp, tags array<int>"}, "'tags' of the exchange is array<string>, and would"),
+        (
+            {"text": "id bigint, tags array<string>"},
+            "column 'at' of the exchange is timestamp, but the job now specifies missing",
+        ),
+        ({"text": "id bigint, at timestamp, tags array<string>, more int"}, "'more' of the exchange is missing, but"),
+        ({"text": "id bigint, at timestamp, tags array<int>"}, "'tags' of the exchange is array<string>, but the job"),
         ({"text": "at timestamp, id bigint, tags array<string>"}, "the order of the columns of the exchange is id, at"),
         ({"job_id": "j2"}, "belongs to another job"),
         ({"job_id": ""}, "belongs to another job"),

@@ -210,11 +210,11 @@ def test_an_exchange_that_is_made_anew_under_a_reader_is_neither_planned_nor_rea
     again.start()  # this process has written as the first one, to the exchange that was there before
     again.write(rows(90, 93))
     again.write(rows(93, 96))
-    with pytest.raises(OffsetError, match="deleted and made anew"):
+    with pytest.raises(OffsetError, match="deleted and created again"):
         running.next(log.offsets[-1])
     piece = log.epoch(1)[0]
     for reader in (source(producer), pickle.loads(shipped)):
-        with pytest.raises(OffsetError, match="deleted and made anew"):
+        with pytest.raises(OffsetError, match="deleted and created again"):
             list(reader.read(Channel(piece.channel, None, piece.data), piece.start, piece.end))
 
 
@@ -264,7 +264,7 @@ def test_a_claim_with_other_partitions_changes_nothing(producer: Producer) -> No
     before = producer.parts.master.log.look()
     other = Producer(Path(producer.options["path"]), partitions=4)
     other.incarnation = 1
-    with pytest.raises(ConfigurationError, match="partitions of the exchange is 3, and would be 4"):
+    with pytest.raises(ConfigurationError, match="partitions of the exchange is 3, but the job now specifies 4"):
         other.start()
     assert producer.parts.master.log.look() == before
 

@@ -291,7 +291,7 @@ CHANGES: Final = (
         lambda lab: lab.job(lab.files()),
         "refused",
         "warns",
-        "source 'rows' is not in this query any more",
+        "source 'rows' is no longer in this query",
     ),
     Change(
         "source-moved",

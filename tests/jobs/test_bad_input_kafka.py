@@ -1,6 +1,6 @@
 """Bad input around Kafka, in real jobs: refused in time, by name, and a good run afterwards is exact.
 
-What needs no Spark to be seen (each setting, each column, retention, a topic made anew) is in
+What needs no Spark to be seen (each setting, each column, retention, a topic created again) is in
 `sinks/test_kafka_refusals.py` and `sources/test_kafka_range.py`.
 """
 

@@ -149,7 +149,7 @@ def test_of_a_job_that_has_changed(chain: Chain, change: str) -> None:
 
 def test_options_that_name_nothing(chain: Chain) -> None:
     before = chain.content()
-    with refused(ConfigurationError, "asks for 3 partitions of query 'other'", "not in the savepoint"):
+    with refused(ConfigurationError, "state_partitions names query 'other'", "is not in the savepoint"):
         chain.job().restore(chain.savepoint, state_partitions={"other": 3})
     with refused(ConfigurationError, "0 partitions of query 'unique'"):
         chain.job().restore(chain.savepoint, state_partitions={"unique": 0})
@@ -244,8 +244,8 @@ def test_a_folder_in_which_no_savepoint_can_be(chain: Chain) -> None:
             assert word in str(refusal.value), str(refusal.value)
 
     cannot(chain.savepoint, "is not empty")
-    cannot(chain.folder / "state" / "queries" / "mine", "is in the state directory")
-    cannot(chain.folder / "state", "is in the state directory")
+    cannot(chain.folder / "state" / "queries" / "mine", "is inside the state directory")
+    cannot(chain.folder / "state", "is inside the state directory")
     cannot(chain.folder, "is not empty")
     cannot(file / "below", "cannot be written", str(file))
     cannot(file, "cannot be written")

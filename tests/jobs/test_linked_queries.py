@@ -196,7 +196,7 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
     data = lab.folder / "state" / "exchanges" / "x" / "data"
     assert len(list(data.iterdir())) > 0, "for the one that has left"
     said = [row["what"] for row in second.ledger.incidents().collect() if row["type"] == "exchange"]
-    assert said == ["source 'b' of query 'read-b' reads exchange 'x' and is not in the job any more"]
+    assert said == ["source 'b' of query 'read-b' reads exchange 'x' and is no longer in the job"]
     with pytest.raises(ConfigurationError, match="source 'a' is part of query 'read-a'"):
         job("a").forget("x", "a")
     with pytest.raises(ConfigurationError, match="'c' does not read the exchange; its readers are: 'a', 'b'"):
@@ -209,7 +209,7 @@ def test_a_reader_that_left_is_named_until_it_is_forgotten(lab: JobHarness) -> N
 
 
 def test_x1_p7_the_producer_has_finished_and_a_new_consumer_reads_every_row(lab: JobHarness) -> None:
-    """With `keep`; also when the producer is not in the job any more."""
+    """With `keep`; also when the producer is no longer in the job."""
 
     def job(*readers: str, producer: bool = True) -> Job:
         made = sx.Job(lab.spark, "late", state=lab.folder / "state")
@@ -298,9 +298,9 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
     first.start()
     until(lambda: len(lab.numbers()) == 20, "the first epoch has been read")
     first.stop()
-    with pytest.raises(ConfigurationError, match="partitions of the exchange is 2, and would be 3 now"):
+    with pytest.raises(ConfigurationError, match="partitions of the exchange is 2, but the job now specifies 3"):
         job(partitions=3).run(progress=False)
-    with pytest.raises(ConfigurationError, match="key of the exchange is none, and would be n now"):
+    with pytest.raises(ConfigurationError, match="key of the exchange is none, but the job now specifies n"):
         job(key="n").run(progress=False)
     about = lab.folder / "state" / "exchanges" / "x" / "exchange.json"
     text = about.read_text()

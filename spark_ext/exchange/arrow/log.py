@@ -10,8 +10,8 @@ Old entries are deleted, from the lowest number up, and a state of a later one i
 at a process's place is there, no later entry has been deleted. Two things depend on this:
 
 - A process that has not looked for long may find that the file at its place is gone: it continues from the newest
-  stored state. So does one whose folder was deleted, made anew or put back from a backup, because the file is another
-  one then.
+  stored state. So does one whose folder was deleted, created again or put back from a backup, because the file is
+  another one then.
 - A writer that was frozen between its look and its write may create a file under a number that was used and deleted.
   It finds the file at its place gone, sees by the log that the number is released, takes its file away, and decides
   again. A reader that has seen such a file finds its own place gone as well.

@@ -119,7 +119,7 @@ def test_writers_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
 
 
 def test_a_writer_frozen_for_so_long_that_its_place_was_merged_away_decides_again(tmp_path: Path) -> None:
-    """The file that it would create is not there any more: it can be created, and must not count."""
+    """The file that it would create is no longer there: it can be created, and must not count."""
     log, other = EpochLog(tmp_path, span=2), EpochLog(tmp_path, span=2)
     write(log, epoch(0))
     looks: list[LogState] = []

@@ -249,7 +249,7 @@ def test_prepared_rows_survive_a_crash_of_the_server(database: Database) -> None
 
 
 def test_a_server_that_is_away_is_waited_for(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real stop and start between two attempts; the kept connection is found dead and made anew."""
+    """A real stop and start between two attempts; the kept connection is found dead and created again."""
     import tenacity
 
     one = driver(database)
