@@ -104,7 +104,7 @@ class Start:
         Raises:
             StateError: an operator of it does.
         """
-        for problem in self._moved(query, self.given[query]):
+        for problem in (*self._moved(query, self.given[query]), *self._left_out(query)):
             raise problem
 
     def _problems(self) -> Iterator[SparkExtError]:
@@ -117,6 +117,7 @@ class Start:
             yield from self._changed(query, definition)
         for query in self.given:
             yield from self._lost(query)
+            yield from self._left_out(query)
 
     def _too_early(self, query: str) -> Iterator[SparkExtError]:
         yield StateError(
@@ -235,6 +236,10 @@ class Start:
                 "which reads all input again and keeps earlier output",
             )
 
+    def _left_out(self, query: str) -> Iterator[SparkExtError]:
+        if self.memory.of(query).left_out and not self.begun(query):
+            yield left_out(query, self.who(query))
+
     # -- notices ------------------------------------------------------------------------------------------------------
 
     def _notices(self) -> Iterator[Notice]:
@@ -276,6 +281,10 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -
         if memory.lineages.renamed(query, old):
             continue
         who = f"job '{job}', query '{query}'"
+        if memory.of(old).left_out:
+            raise left_out(old, who)
+        if old not in memory.names and old in memory.ever:
+            continue  # its history was discarded, by a reset or a restore: there is nothing to take over
         if old not in memory.names:
             raise unknown(old, memory, who, "renamed_from")
         if old in present:
@@ -295,6 +304,23 @@ def renames(job: str, memory: JobMemory, given: Iterable[str], wishes: Wishes) -
             )
         to_do[query] = old
     return to_do
+
+
+def left_out(query: str, who: str) -> StateError:
+    """The refusal of a query that the last restore in place left out.
+
+    Args:
+        query: its name.
+        who: for messages.
+    """
+    return StateError(
+        f"query '{query}' was left out when the job was restored in place: what it had written was not put back, and "
+        "would be written again",
+        operator=who,
+        kept=UNCHANGED,
+        do=f"job.reset('{query}'), which reads all its input again and keeps earlier output; or restore the savepoint "
+        "again with the query in the job",
+    )
 
 
 def refuse_unknown(job: str, memory: JobMemory, wishes: Wishes) -> None:

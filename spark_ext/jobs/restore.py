@@ -24,10 +24,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, read_savepoint
-from spark_ext.errors import ConfigurationError, StateError
+from spark_ext.errors import ConfigurationError, SparkExtError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import kind_at, parts
-from spark_ext.exchange.pinned import put_back
+from spark_ext.exchange.pinned import put_back, read_pinned
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restore_checks import Comparison
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from spark_ext.exchange.contract import ExchangeMaster
     from spark_ext.ledger import Ledger
+    from spark_ext.queries.spec import QuerySpec
 
 MARGIN: Final = 1_000
 """Entries that registrations, which are not fenced, may still append to the log of an exchange that is replaced."""
@@ -114,9 +115,13 @@ class Restore:
         comparison.check()
         self._check_options(comparison)
         targets = Targets(self._job, self._state, self._ledger, comparison)
-        found = targets.find(self._specs, memory) if in_place else ()
+        wrote = self._that_wrote(memory) if in_place else ()
+        found = targets.find(wrote, memory)
         targets.check(found, self._accepted)
+        if in_place:
+            targets.check_left_out(wrote, memory)
         tuple(self._exchanges())
+        self._check_readers(comparison)
         if in_place and local_path(self._state) is None:
             raise StateError(
                 "the state directory is on an object store, where nothing can be moved aside",
@@ -138,7 +143,13 @@ class Restore:
             states = RestoredStates(comparison, self._state, incarnation.number)
             try:
                 states.prepare(self._spark, self._partitions)
-                self._carry_out(comparison, states, targets, found, writer, lineage)
+                targets.fence(found, incarnation, self._accepted)
+                # An older driver may have committed until now.
+                memory = JobMemory.read(self._ledger)
+                found = targets.find(wrote, memory)
+                targets.check(found, self._accepted)
+                left_out = targets.left_out(wrote, memory) if in_place else ()
+                self._carry_out(comparison, states, targets, found, left_out, writer, lineage)
             finally:
                 states.discard()
         finally:
@@ -177,13 +188,69 @@ class Restore:
             else:
                 waiting.append(gate)
         given = {spec.uid: definition_of(spec) for spec in specs}
-        self._specs = tuple(specs)
+        self._specs, self._waiting = tuple(specs), tuple(waiting)
         here = set(composition.uids)
         left = finished - here
         sealed = frozenset(name for name, part in saved.metadata.exchanges.items() if part.sealed)
         graph = composition.graph(specs, waiting, left, sealed)
         names = frozenset(gate.uid for gate in waiting)
         return Comparison(self._job, saved, given, names, graph, composition.wishes, in_place, self._accepted)
+
+    def _that_wrote(self, memory: JobMemory) -> tuple[QuerySpec, ...]:
+        """The queries of the job, and of those that wait for others as of the savepoint those that have begun since.
+
+        Raises:
+            StateError: one of these cannot be built.
+        """
+        found = list(self._specs)
+        for gate in self._waiting:
+            if not memory.knows(self._composition.wishes.renamed.get(gate.uid, gate.uid)):
+                continue
+            try:
+                found.append(self._composition.build(gate, found))
+            except SparkExtError:
+                raise
+            except Exception as problem:
+                raise StateError(
+                    f"query '{gate.uid}' has begun since the savepoint, and cannot be built now, so that what "
+                    f"it has written cannot be put back: {problem}",
+                    operator=f"{self._who}, query '{gate.uid}'",
+                    kept="the savepoint, the state and all output are unchanged",
+                    do="restore the tables that its function reads, or correct the function",
+                ) from problem
+        return tuple(found)
+
+    def _check_readers(self, comparison: Comparison) -> None:
+        """Refuse a source that has not begun, and reads an exchange of which the savepoint lacks the first rows.
+
+        Raises:
+            StateError: names it.
+        """
+        specs = [
+            (reader.exchange, reader.uid, spec.uid) for spec in self._specs for reader in self._composition.reads(spec)
+        ]
+        built = {(exchange, uid) for exchange, uid, _ in specs}
+        specs += [
+            (name, uid, "")
+            for name, made in self._composition.exchanges.items()
+            for uid in made.readers
+            if self._waiting and (name, uid) not in built
+        ]
+        for name, uid, query in specs:
+            part = comparison.saved_query(query)
+            if name not in comparison.saved.metadata.exchanges or (part is not None and part.epoch is not None):
+                continue
+            who = f"{self._who}, query '{query or '(not built yet)'}', source '{uid}'"
+            released = read_pinned(child(comparison.saved.folder, exchange_folder(name)), who).log.state.released_rows
+            if released and not (part is not None and part.finished):
+                raise StateError(
+                    f"the first {released} rows of exchange '{name}' had been released when the savepoint was taken, "
+                    "and this source had read nothing by then",
+                    operator=f"{who}, {comparison.saved.who}",
+                    kept="the savepoint, the state and all output are unchanged",
+                    do="leave the source out; or restore without it, and then discard the history of the query that "
+                    "writes the exchange, with job.reset(<query>, cascade=True)",
+                )
 
     def _check_options(self, comparison: Comparison) -> None:
         for query, number in self._partitions.items():
@@ -218,6 +285,7 @@ class Restore:
         states: RestoredStates,
         targets: Targets,
         found: tuple[Target, ...],
+        left_out: tuple[str, ...],
         writer: LedgerWriter,
         lineage: int,
     ) -> None:
@@ -236,7 +304,7 @@ class Restore:
         self._taken(Step.CLAIMED, writer, lineage, saved)
         reach(FailPoint.RESTORE_CLAIMED)
         for target, sink, claim in claims:
-            if target.untouched or target.name in self._accepted:
+            if target.name in self._accepted or not sink.rolls_back:
                 continue
             sink.check_roll_back(claim, target.position)
             what = f"the roll back of sink '{claim.sink}'"
@@ -252,6 +320,8 @@ class Restore:
         self._taken(Step.STATES, writer, lineage, saved)
         reach(FailPoint.RESTORE_STATES)
         writer.append(restored_rows(comparison, self._ledger, incarnation, lineage))
+        at = datetime.now(timezone.utc)
+        writer.append([job_row(incarnation, "left_out", at, lineage=lineage, query=query) for query in left_out])
         self._taken(Step.FLAGS, writer, lineage, saved)
         reach(FailPoint.RESTORE_FLAGS)
         writer.restored(lineage, saved.about.lineage, saved.folder, self._renamed(comparison))
@@ -308,7 +378,8 @@ class Restore:
     def _put_exchanges(self, comparison: Comparison, last: Mapping[str, int], lineage: int, job_id: str) -> None:
         graph = comparison.graph
         read = (reader.exchange for spec in self._specs for reader in self._composition.reads(spec))
-        used = {*graph.exchanges, *read}
+        late = (name for name, made in self._composition.exchanges.items() if made.readers)
+        used = {*graph.exchanges, *read, *late}
         for name, part in comparison.saved.metadata.exchanges.items():
             if name not in used:
                 continue  # nobody in this job writes or reads it

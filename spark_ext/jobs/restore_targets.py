@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.jobs.composition import SINK
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.model.commits import Claim, Epoch, FenceMark
+from spark_ext.model.definitions import Role
 from spark_ext.queries import operators
+from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.jobs.restore_checks import Comparison
-    from spark_ext.ledger import Ledger
+    from spark_ext.ledger import Incarnation, Ledger
     from spark_ext.ledger.memory import JobMemory
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.sinks.contract import TwoPhaseCommitSink
@@ -24,14 +26,19 @@ REPLACED: Final = "replaced"
 """The folder of a state directory into which a restore moves what it replaces."""
 
 
-def interrupted_restores(ledger: Ledger) -> set[int]:
+def interrupted_restores(ledger: Ledger) -> frozenset[int]:
     """The lineages of the restores that have begun since the last one that was completed."""
-    found: set[int] = set()
+    return _attempts(ledger)[-1]
+
+
+def _attempts(ledger: Ledger) -> list[frozenset[int]]:
+    """For each restore that was completed, its lineage and those of its interrupted attempts; last the ones since."""
+    found: list[frozenset[int]] = [frozenset()]
     for row in sorted(ledger.jobs(), key=lambda row: (row.incarnation, row.at)):
+        if row.event in ("restoring", "restored"):
+            found[-1] |= {row.lineage}
         if row.event == "restored":
-            found = set()
-        elif row.event == "restoring":
-            found.add(row.lineage)
+            found.append(frozenset())
     return found
 
 
@@ -43,7 +50,13 @@ class Target:
     position: Any
     """Where it was at the cut."""
     untouched: bool
-    """Whether nothing can have been committed to it since."""
+    """Whether nothing can have been committed to it since, as far as the state knows."""
+    lineage: int = 0
+    """The query's, before the restore."""
+    query_id: str | None = None
+    """Spark's id of the query in the state; None: it has no checkpoint."""
+    planned: int = -1
+    """The newest epoch that was planned; -1: none."""
 
     @property
     def name(self) -> str:
@@ -79,36 +92,122 @@ class Targets:
         self._job, self._state, self._ledger, self._comparison = job, state, ledger, comparison
 
     def find(self, specs: Sequence[QuerySpec], memory: JobMemory) -> tuple[Target, ...]:
-        """The target of each query; exchanges are not among them."""
-        there = (spec for spec in specs if spec.sink is None or spec.sink.format.lower() != SINK)
-        return tuple(self._target(spec, memory.of(spec.uid).lineage) for spec in there)
+        """The target of each query; exchanges are not among them.
 
-    def _target(self, spec: QuerySpec, lineage: int) -> Target:
-        part, sink = self._comparison.saved_query(spec.uid), spec.sink
-        log = SparkLog(self._former(spec.uid))
-        query_id, planned = log.query_id(), log.newest_offsets()
+        Args:
+            specs: the queries of the job, also those that wait for others now and did not when they wrote.
+            memory: what the ledger remembers of them.
+        """
+        there = (spec for spec in specs if spec.sink is None or spec.sink.format.lower() != SINK)
+        return tuple(self._target(spec, memory) for spec in there)
+
+    def _target(self, spec: QuerySpec, memory: JobMemory) -> Target:
+        part, sink, names = self._comparison.saved_query(spec.uid), spec.sink, self._names(spec.uid)
+        known = memory.of(next((name for name in names if memory.knows(name)), spec.uid))
+        logs = self._logs(names)
+        query_id = next((found for log in logs if (found := log.query_id()) is not None), known.query_id)
+        planned = max((epoch for log in logs if (epoch := log.newest_offsets()) is not None), default=-1)
         if part is None or part.epoch is None:
-            untouched = query_id is None
+            untouched = known.committed < 0 and query_id is None
         else:
-            same = query_id == part.query_id and lineage <= self._comparison.saved.about.lineage
-            untouched = same and (planned is None or planned <= part.epoch)
+            same = all(log.query_id() == part.query_id for log in logs)
+            untouched = same and planned <= part.epoch and self._has_all_logs(names)
         position = None
         if part is not None and sink is not None and sink.uid in part.sinks:
             position = part.sinks[sink.uid].position
-        elif sink is not None and not untouched:
+        elif sink is not None:
             # The query came after the savepoint: all that it has written is taken away.
             number = self._ledger.newest_incarnation() or 0
-            whole = Epoch(sink.uid, lineage, query_id or "", -1, number)
+            whole = Epoch(sink.uid, known.lineage, query_id or "", -1, number)
             position = operators.sink(sink.format, sink.options).position(whole)
-        return Target(spec, position, untouched)
+        return Target(spec, position, untouched, known.lineage, query_id, planned)
 
-    def _former(self, query: str) -> str:
-        """The query's checkpoint as it was before any restore that is not complete."""
-        for lineage in sorted(interrupted_restores(self._ledger)):
-            place = checkpoint_of(f"{self._state}/{REPLACED}/{lineage}", query)
-            if SparkLog(place).exists():
-                return place
-        return checkpoint_of(self._state, query)
+    def _names(self, query: str) -> tuple[str, ...]:
+        """The names under which a query may have run, the present one first."""
+        other = (self._comparison.names.get(query), self._comparison.wishes.renamed.get(query))
+        return tuple(dict.fromkeys((query, *(name for name in other if name is not None))))
+
+    def _logs(self, names: Sequence[str]) -> list[SparkLog]:
+        """The query's checkpoints since the savepoint: the present one, and those that restores have moved aside."""
+        places = {place for attempt in self._places() for place in attempt}
+        logs = (SparkLog(checkpoint_of(place, name)) for place in sorted(places) for name in names)
+        return [log for log in logs if log.exists()]
+
+    def _has_all_logs(self, names: Sequence[str]) -> bool:
+        """Whether no checkpoint in which the query has run since the savepoint is missing."""
+        return all(
+            any(SparkLog(checkpoint_of(place, name)).exists() for place in attempt for name in names)
+            for attempt in self._places()
+        )
+
+    def _places(self) -> list[list[str]]:
+        """Where its checkpoint is, was when each restore since the savepoint began, or was put by an attempt at one."""
+        since = self._comparison.saved.about.lineage
+        attempts = [[lineage for lineage in one if lineage > since] for one in _attempts(self._ledger)]
+        moved = [[f"{self._state}/{REPLACED}/{lineage}" for lineage in one] for one in attempts]
+        return [*(one for one in moved[:-1] if one), [*moved[-1], self._state]]
+
+    def left_out(self, specs: Sequence[QuerySpec], memory: JobMemory) -> tuple[str, ...]:
+        """The queries that have written, and whose targets are not put back: they are not in the job.
+
+        Args:
+            specs: as for `find`.
+            memory: what the ledger remembers of them.
+        """
+        here = {name for spec in specs for name in self._names(spec.uid)}
+        found = []
+        for name in sorted(memory.names | {query for query, _ in memory.left_out}):
+            known, part = memory.of(name), self._comparison.saved_query(name)
+            sinks = () if known.definition is None else known.definition.of(Role.SINK)
+            wrote = known.committed >= 0 and not any(one.format.lower() == SINK for one in sinks)
+            again = known.left_out and (part is None or part.epoch is None)
+            if again or (wrote and name not in here):
+                found.append(name)
+        return tuple(found)
+
+    def check_left_out(self, specs: Sequence[QuerySpec], memory: JobMemory) -> None:
+        """Refuse a query that has written since the savepoint and is not in the job, unless it is removed on purpose.
+
+        Raises:
+            StateError: names it.
+        """
+        for name in self.left_out(specs, memory):
+            known = memory.of(name)
+            if name in self._comparison.wishes.removed or known.removed or known.left_out:
+                continue
+            raise StateError(
+                f"query '{name}' came after the savepoint and is not in the job: what it has written would stay, and "
+                "would be written again if it were added later",
+                operator=f"job '{self._job}', query '{name}', {self._comparison.saved.who}",
+                kept="the savepoint, the state and all output are unchanged",
+                do=f"add it, so that its target is put back; or call job.remove('{name}') before job.restore, and its "
+                "output stays",
+            )
+
+    def fence(self, targets: Sequence[Target], incarnation: Incarnation, accepted: Collection[str]) -> None:
+        """Claim, as a start does, the targets that cannot be put back and need not be: nothing may come to them now.
+
+        Args:
+            targets: of the job.
+            incarnation: of the restore.
+            accepted: names of those that may get rows again.
+
+        Raises:
+            StateError: one of them is ahead of the state: this is an older copy.
+            FencedError: a newer incarnation has claimed one.
+        """
+        for target in targets:
+            sink = target.sink
+            if sink is None or sink.rolls_back or target.name in accepted:
+                continue
+            mark = FenceMark(incarnation.number, incarnation.start)
+            claim = replace(
+                self.claim(target, mark, target.lineage, incarnation.job_id),
+                query_id=target.query_id,
+                planned=target.planned,
+                starts=incarnation.starts,
+            )
+            attempts(sink.options, f"the claim of sink '{claim.sink}'", reraise=True)(sink.claim, claim)
 
     def check(self, targets: Sequence[Target], accepted: Collection[str]) -> None:
         """Refuse targets that cannot be put back.
@@ -122,10 +221,12 @@ class Targets:
             StateError: one is not what it was.
         """
         for target in targets:
-            if target.untouched or target.name in accepted:
-                continue
             sink = target.sink
+            if target.name in accepted:
+                continue
             if sink is None or not sink.rolls_back:
+                if target.untouched:
+                    continue
                 raise ConfigurationError(
                     f"what {target.described} has received since the savepoint cannot be removed, and would be "
                     "written again",

@@ -28,6 +28,8 @@ class JobEvent(Kind):
     """A step of a restore has been taken: the job cannot be started before the last one."""
     RESTORED = "restored"
     """The last step: all queries have the new lineage."""
+    LEFT_OUT = "left_out"
+    """A restore in place has left a query out: its output was not put back, so it may begin only after a reset."""
     RESCALED = "rescaled"
     """The state of a query has another number of partitions."""
 

@@ -49,6 +49,8 @@ class QueryMemory:
     """How far its final checkpoint has progressed; None: none was completed."""
     removed: bool = False
     """Whether it was abandoned on purpose, and not started since."""
+    left_out: bool = False
+    """Whether its lineage began with a restore in place that left it out: its output is still that of an older one."""
 
     @property
     def finished(self) -> bool:
@@ -81,6 +83,8 @@ class JobMemory:
     """The completed final checkpoints, and the newest completed periodic one, oldest first."""
     removed: Mapping[str, int]
     """Queries that were abandoned on purpose, and in which incarnation."""
+    left_out: frozenset[tuple[str, int]] = frozenset()
+    """Queries that a restore in place left out, each with the lineage that began with it."""
 
     @classmethod
     def read(cls, ledger: Ledger) -> JobMemory:
@@ -103,6 +107,7 @@ class JobMemory:
                 key=lambda row: row.checkpoint_id,
             ),
             {row.query: row.incarnation for row in jobs if row.event == "removed"},
+            frozenset((row.query, row.lineage) for row in jobs if row.event == "left_out"),
         )
 
     # -- queries ------------------------------------------------------------------------------------------------------
@@ -189,6 +194,7 @@ class JobMemory:
             frozenset(zip(others["kind"].to_pylist(), others["source"].to_pylist(), strict=True)),
             _final(steps),
             self.removed.get(query, -1) > started,
+            (query, lineage) in self.left_out,
         )
 
     @property

@@ -55,10 +55,10 @@ class JobRow(Row):
     keeps."""
     query: str
     """For a reset, the query with a new lineage, "" for all; the new name of a query that was renamed; the query that
-    was removed; "" otherwise."""
+    was removed or left out; "" otherwise."""
     event: Annotated[str, JobEvent]
     """`started`, `ended` (in order, whatever its outcome), `reset`, `renamed`, `removed` or `rescaled`; of a restore
-    each step is `restoring`, and the last one `restored`."""
+    each step is `restoring`, the last one `restored`, and each query that it does not put back is `left_out`."""
     at: datetime
     """When."""
     host: str

@@ -149,6 +149,7 @@ def test_r10_a_sink_that_cannot_be_rolled_back_refuses_unless_duplicates_are_acc
     first_epoch(lab)
     first.stop(savepoint=place)
     job().restore(place)
+    job().restore(place)  # repeated, nothing was written either
     (lab.folder / "gate").touch()
     assert job().run(progress=False).finished, "as nothing was written since, nothing has to be taken away"
     assert lab.numbers() == expected(40, 25)
