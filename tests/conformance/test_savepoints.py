@@ -289,6 +289,8 @@ def test_u5_recovered_rows_come_first_and_a_rescaled_query_reads_what_is_left(la
         until(lambda: ledger.flagged("q", 1).get("in") == 2, "the flags of two channels")
         until(lambda: any(row.kind == "query" for row in ledger.table(FinishedRow).rows()), "the end of a")
         until(lambda: log.newest_commit() == log.newest_offsets(), "an epoch of q that is committed")
+        last = max(event["epoch"] for event in lab.events("commit") if event["uid"] == "b-out")
+        until(lambda: SparkLog(str(lab.checkpoint("b"))).newest_commit() == last, "the last one of b, by Spark as well")
         kill(driver)
     done = len(lab.events("read"))
 
