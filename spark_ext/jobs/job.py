@@ -192,8 +192,8 @@ class Job(Restorable):
     def remove(self, uid: str) -> Job:
         """Abandon a query that has not finished: the job starts without it. What it has written stays where it is.
 
-        Takes effect at the next start, and may stay there. Added again later, the query continues where it was, unless a
-        restore in place has left it out meanwhile: then it is refused until it is reset.
+        Takes effect at the next start, and may stay there. Added again later, the query continues where it was, unless
+        a restore in place has left it out meanwhile: then it is refused until it is reset.
 
         Raises:
             ConfigurationError: the query has been added.
