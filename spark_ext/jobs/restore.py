@@ -16,22 +16,19 @@ A model in TLA+, `docs/spec/checkpoint.tla`, shows that the order of the first a
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, read_savepoint
 from spark_ext.errors import ConfigurationError, StateError
-from spark_ext.exchange import decisions
-from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restore_checks import Comparison
 from spark_ext.jobs.restore_targets import REPLACED, Target, Targets, interrupted_restores
+from spark_ext.jobs.restored_exchanges import claim_exchanges, exchanges_in
 from spark_ext.jobs.restored_rows import restored_rows
 from spark_ext.jobs.restored_states import RestoredStates
 from spark_ext.ledger import LedgerWriter, start_incarnation
@@ -46,7 +43,6 @@ from spark_ext.spark.spark_log import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.exchange.contract import ExchangeMaster
     from spark_ext.ledger import Ledger
 
 MARGIN: Final = 1_000
@@ -116,7 +112,7 @@ class Restore:
         targets = Targets(self._job, self._state, self._ledger, comparison)
         found = targets.find(self._specs, memory) if in_place else ()
         targets.check(found, self._accepted)
-        tuple(self._exchanges())
+        tuple(exchanges_in(self._state, self._who))
         if in_place and local_path(self._state) is None:
             raise StateError(
                 "the state directory is on an object store, where nothing can be moved aside",
@@ -232,7 +228,8 @@ class Restore:
                 claim = targets.claim(target, mark, lineage, incarnation.job_id)
                 attempts(sink.options, f"the claim of sink '{claim.sink}'", reraise=True)(sink.claim, claim)
                 claims.append((target, sink, claim))
-        last = self._fence_exchanges(mark, incarnation.job_id)
+        interrupted = interrupted_restores(self._ledger)
+        last = claim_exchanges(self._state, interrupted, mark, incarnation.job_id, self._who)
         self._taken(Step.CLAIMED, writer, lineage, saved)
         reach(FailPoint.RESTORE_CLAIMED)
         for target, sink, claim in claims:
@@ -273,29 +270,6 @@ class Restore:
 
     def _renamed(self, comparison: Comparison) -> dict[str, str]:
         return {query: name for query, name in comparison.names.items() if query != name}
-
-    def _fence_exchanges(self, mark: FenceMark, job_id: str) -> dict[str, int]:
-        """Claim all exchanges of the state directory; the number of the last entry of each."""
-        last: dict[str, int] = {}
-        for name, who, master in self._exchanges():
-            at = time.time_ns() // 1_000_000
-            adopted = partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at)
-            master.log.append(adopted, str(mark.incarnation))
-            last[name] = master.log.look().last
-        return last
-
-    def _exchanges(self) -> Iterator[tuple[str, str, ExchangeMaster]]:
-        """Name, name for messages and master of each exchange in the state directory.
-
-        Raises:
-            StateError: there is something else in the place of one.
-        """
-        root = local_path(f"{self._state}/exchanges")
-        for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
-            who = f"{self._who}, exchange '{folder.name}'"
-            master = parts(kind_at(str(folder)), str(folder), who).master
-            if master.describe() is not None:
-                yield folder.name, who, master
 
     def _move_aside(self, lineage: int) -> None:
         for name in ("exchanges", "queries"):
