@@ -93,6 +93,10 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
 
 
 def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who: str) -> dict[int, Entry]:
+    if end == 0:
+        # The query that writes it was reset, and has not begun anew: what older lineages have written is released, or
+        # will be abandoned by its first start, and in neither case belongs to the cut.
+        return {}
     if is_abandoned(state, end):
         raise FileNotFoundError(f"entries of {who} before entry {end} were abandoned since the cut of the job")
     found = {}

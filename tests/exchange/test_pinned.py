@@ -91,7 +91,7 @@ def test_the_state_at_a_cut_is_the_one_that_was_there(entries: list[Entry], data
     end = data.draw(st.integers(0, len(entries)))
     assume(not is_abandoned(newest, end))
     first = data.draw(st.integers(0, end))
-    there = {number: entry for number, entry in enumerate(entries) if number >= first}
+    there = {number: entry for number, entry in enumerate(entries) if number >= first} if end else {}
     found, fold = state_at(newest, there, first, end), _fold(entries[:end])
     within, later = entries[first:end], entries[end:]
     assert (found.last, found.total, found.cuts) == (fold.last, fold.total, fold.cuts)
@@ -284,6 +284,20 @@ def test_a_savepoint_that_is_damaged_or_of_something_else_is_refused(
         again(place)
     assert caught.value.operator.startswith(f"{WHO}, savepoint at {place.path}-pinned")
     assert not (tmp_path / "fresh").exists()
+
+
+def test_an_exchange_whose_producer_was_reset_and_has_not_begun_anew_is_empty(place: Place, tmp_path: Path) -> None:
+    """The log still has what the older lineage has written, sealed and released, and its rows are gone."""
+    producer = Producer(place)
+    producer.seal(4)
+    producer.release(4, 30)
+    producer.parts.master.delete_released()
+    made = pin(place.parts().master, place.path, 0, 0, str(tmp_path / "reset-pinned"))
+    assert (made.log.first, made.log.end, made.log.rows, made.files) == (0, 0, 0, ("exchange.json", "log.json"))
+    fresh = Place(place.kind, str(tmp_path / "reset"))
+    put_back(str(tmp_path / "reset-pinned"), fresh.path, number=9, lineage=1, job_id="job-1", who=WHO)
+    Producer(fresh, 2, lineage=1).claim().run(0, 40, 50)
+    assert Reader(fresh).all().ids == list(range(40, 50))
 
 
 def test_an_older_attempt_to_pin_is_replaced(place: Place) -> None:
