@@ -111,6 +111,10 @@ class Restore:
         self._check_options(comparison)
         targets = Targets(self._job, self._state, self._ledger, comparison)
         found = targets.find(self._specs, memory) if in_place else ()
+        for target in found:
+            sink = None if target.untouched or target.name in self._accepted else target.sink
+            if sink is not None and sink.rolls_back:
+                comparison.check_position(target.spec.uid, target.name)
         targets.check(found, self._accepted)
         tuple(exchanges_in(self._state, self._who))
         if in_place and local_path(self._state) is None:
