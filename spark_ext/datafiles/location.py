@@ -81,11 +81,15 @@ class Location:
 
     @cached_property
     def _remote(self) -> Any:
+        import pyarrow as pa
         import pyarrow.fs
         from deltalake.fs import DeltaStorageHandler
 
-        handler = DeltaStorageHandler(self.uri, self.options)
-        return pyarrow.fs.PyFileSystem(handler)
+        class Handler(DeltaStorageHandler):
+            def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
+                return pa.PythonFile(_AsBytes(self._handler.open_output_stream(path, metadata)), "w")
+
+        return pyarrow.fs.PyFileSystem(Handler(self.uri, self.options))
 
     def __getstate__(self) -> tuple[str, dict[str, str]]:
         """Executors get the location without the opened store."""
@@ -182,6 +186,22 @@ class Location:
                 return content
         except OSError:
             return None
+
+
+class _AsBytes:
+    """A stream of `deltalake`'s, which takes nothing but bytes; pyarrow also hands it buffers of its own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, data: Any) -> int:
+        """Write something that has the form of a buffer."""
+        content = bytes(data)
+        self._stream.write(content)
+        return len(content)
 
 
 def _below(root: Path, prefix: str) -> Iterator[str]:
