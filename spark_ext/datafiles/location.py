@@ -150,7 +150,10 @@ class Location:
             self.local.mkdir(parents=True, exist_ok=True)
 
     def delete_all(self) -> None:
-        """Remove the root and everything below it.
+        """Remove the root and everything below it, logs of tables included.
+
+        On an object store a table's log goes last, the newest file of it first: until nothing is left there is a table
+        that can be opened, so what was interrupted can be repeated by one who opens it.
 
         Raises:
             OSError: something cannot be removed; what comes after it is left.
@@ -158,7 +161,8 @@ class Location:
         if self.local is not None:
             shutil.rmtree(self.local)
             return
-        for name in list(self.files()):
+        names = sorted(self._all(), reverse=True)
+        for name in sorted(names, key=lambda name: "/_delta_log/" in f"/{name}"):
             self.delete(name)
 
     def files(self) -> Iterator[str]:
@@ -170,10 +174,14 @@ class Location:
         if self.local is not None:
             yield from _below(self.local, "")
             return
+        yield from (name for name in self._all() if not name.startswith("_delta_log/"))
+
+    def _all(self) -> Iterator[str]:
+        """As `files`, on an object store, with the log's."""
         import pyarrow.fs
 
         for found in self._remote.get_file_info(pyarrow.fs.FileSelector("", recursive=True, allow_not_found=True)):
-            if found.type == pyarrow.fs.FileType.File and not found.path.lstrip("/").startswith("_delta_log/"):
+            if found.type == pyarrow.fs.FileType.File:
                 yield found.path.lstrip("/")
 
     def read(self, name: str) -> bytes | None:

@@ -161,9 +161,12 @@ def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str
     wanted = replace(pinned.about, job_id=job_id)
     if _is_there(wanted, target, number, lineage, who):
         return
-    local = Location.of(target, {}).local
+    place = Location.of(target, {})
+    local = place.local
     if local is not None:
         _empty(local)
+    else:
+        place.delete_all()
     master = parts(wanted.kind, target, who).master
     master.register(wanted)
     for segment in pinned.log.segments:

@@ -27,10 +27,10 @@ from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restore_checks import Comparison
-from spark_ext.jobs.restore_targets import REPLACED, Target, Targets, interrupted_restores
+from spark_ext.jobs.restore_targets import Target, Targets, interrupted_restores
 from spark_ext.jobs.restored_exchanges import claim_exchanges, exchanges_in
 from spark_ext.jobs.restored_rows import restored_rows
-from spark_ext.jobs.restored_states import RestoredStates
+from spark_ext.jobs.restored_states import RestoredStates, clear_away
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
@@ -244,7 +244,7 @@ class Restore:
             attempts(sink.options, what, reraise=True)(sink.roll_back, claim, target.position)
         self._taken(Step.ROLLED_BACK, writer, lineage, saved)
         reach(FailPoint.RESTORE_ROLLED_BACK)
-        self._move_aside(lineage)
+        clear_away(self._state, lineage, again=bool(interrupted - {lineage}))
         reach(FailPoint.RESTORE_MOVED_ASIDE)
         self._put_exchanges(comparison, last, lineage, incarnation.job_id)
         self._taken(Step.EXCHANGES, writer, lineage, saved)
@@ -274,14 +274,6 @@ class Restore:
 
     def _renamed(self, comparison: Comparison) -> dict[str, str]:
         return {query: name for query, name in comparison.names.items() if query != name}
-
-    def _move_aside(self, lineage: int) -> None:
-        for name in ("exchanges", "queries"):
-            place = local_path(f"{self._state}/{name}")
-            if place is not None and place.exists():
-                aside = place.parent / REPLACED / str(lineage) / name
-                aside.parent.mkdir(parents=True, exist_ok=True)
-                place.rename(aside)
 
     def _put_exchanges(self, comparison: Comparison, last: Mapping[str, int], lineage: int, job_id: str) -> None:
         graph = comparison.graph

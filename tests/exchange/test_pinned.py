@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from spark_ext.datafiles.copies import put_copy
+from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
 from spark_ext.exchange import pinned
 from spark_ext.exchange.arrow import log as arrow_log
@@ -239,6 +240,27 @@ def test_put_back_that_crashes_at_any_step_is_completed_by_the_next_one(
     Producer(fresh, 2, lineage=2).claim().run(0, 40, 50)
     assert Reader(fresh).all().ids == list(range(10, 50))
     assert not (Path(fresh.path) / pinned.UNFINISHED).exists()
+
+
+def test_on_an_object_store_an_earlier_attempt_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under another number, at another time; the log refused entries that were not its own."""
+    made = Place("delta", str(tmp_path / "flights"))
+    producer = Producer(made).claim()
+    producer.run(0, 0, 10)
+    pin(made.parts().master, made.path, 1, 2, f"{made.path}-pinned")
+    monkeypatch.setattr(Location, "of", staticmethod(lambda path, options: Location(path, options)))
+    fresh = tmp_path / "fresh"
+    (fresh / "data").mkdir(parents=True)
+    target = Place("delta", f"file://{fresh}")
+    for number, lineage in ((9, 1), (12, 2), (12, 2)):
+        put_back(f"{made.path}-pinned", target.path, number=number, lineage=lineage, job_id="job-1", who=WHO)
+        state = target.parts().master.log.look()
+        assert (state.last, state.lineage, state.total) == (number, lineage, 10)
+    Producer(target, 2, lineage=2).claim().run(0, 10, 20)
+    assert Reader(target).all().ids == list(range(20))
+    with pytest.raises(StateError, match="already, which is in use"):
+        put_back(f"{made.path}-pinned", target.path, number=20, lineage=3, job_id="job-1", who=WHO)
+    assert Reader(target).all().ids == list(range(20))
 
 
 def test_put_back_touches_nothing_else(place: Place, tmp_path: Path) -> None:
