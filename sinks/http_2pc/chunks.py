@@ -9,6 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Final
+
+from spark_ext.model.commits import Epoch
+
+KEYS: Final = 2
+"""The version of the keys under which requests are sent.
+
+* 1: keys do not name the job. Two jobs that were restored from one savepoint have the same ones.
+* 2: keys name the job.
+"""
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,8 @@ class Cut:
     """Maximum size of its lines, bytes; a longer line is a request of its own."""
     body: str
     """`lines` or `array`."""
+    keys: int = KEYS
+    """The version of the keys. A request that may have been sent is repeated under the key that it had."""
 
     def to_json(self) -> str:
         """The stored form."""
@@ -29,7 +41,7 @@ class Cut:
     @classmethod
     def from_json(cls, text: str) -> Cut:
         """Parse the stored form."""
-        return cls(**json.loads(text))
+        return cls(**{"keys": 1, **json.loads(text)})
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,13 @@ class Chunk:
     rows: int
     body: bytes
     last: bool
+    job: str = ""
+    """What its key says of the job; "" if the key does not name one: outside a job, and in version 1."""
+
+    def key(self, epoch: Epoch) -> str:
+        """The idempotency key of the request: the same whenever, and by whomever, it is sent."""
+        job = f":{self.job}" if self.job else ""
+        return f"{epoch.sink}{job}:{epoch.lineage}:{epoch.query_id}:{epoch.number}:{self.number}"
 
 
 def pieces(lines: Iterator[str], cut: Cut) -> Iterator[Piece]:
@@ -72,22 +91,29 @@ def pieces(lines: Iterator[str], cut: Cut) -> Iterator[Piece]:
         yield Piece(len(held), "\n".join(held) + "\n")
 
 
-def chunks(found: Iterator[Piece], cut: Cut) -> Iterator[Chunk]:
-    """Join the pieces of an epoch's tasks into requests: many small tasks do not make many small requests."""
+def chunks(found: Iterator[Piece], cut: Cut, job: str = "") -> Iterator[Chunk]:
+    """Join the pieces of an epoch's tasks into requests: many small tasks do not make many small requests.
+
+    Args:
+        found: the pieces.
+        cut: recorded with the epoch.
+        job: what tells the job from all others; "" outside a job.
+    """
+    job = job if cut.keys > 1 else ""
     held: list[Piece] = []
     rows = size = number = 0
     for piece in found:
         if held and (rows + piece.rows > cut.rows or size + piece.size > cut.bytes):
-            yield _chunk(number, held, cut, last=False)
+            yield _chunk(number, held, cut, job, last=False)
             number, held, rows, size = number + 1, [], 0, 0
         held.append(piece)
         rows += piece.rows
         size += piece.size
     if held:
-        yield _chunk(number, held, cut, last=True)
+        yield _chunk(number, held, cut, job, last=True)
 
 
-def _chunk(number: int, held: Sequence[Piece], cut: Cut, *, last: bool) -> Chunk:
+def _chunk(number: int, held: Sequence[Piece], cut: Cut, job: str, *, last: bool) -> Chunk:
     lines = "".join(piece.lines for piece in held)
     body = lines if cut.body == "lines" else "[" + lines[:-1].replace("\n", ",") + "]"
-    return Chunk(number, sum(piece.rows for piece in held), body.encode(), last)
+    return Chunk(number, sum(piece.rows for piece in held), body.encode(), last, job)

@@ -234,7 +234,7 @@ class Outbox:
             with self.location.open(names[0]) as file:
                 first = next(pq.ParquetFile(file).iter_batches(batch_size=1, columns=["cut"]))
             cut = Cut.from_json(first.column(0)[0].as_py())
-            yield from chunks(self._pieces(names), cut)
+            yield from chunks(self._pieces(names), cut, self._job(table, epoch))
         except OSError as problem:
             raise StorageError(
                 f"the outbox could not be read: {problem}",
@@ -242,6 +242,16 @@ class Outbox:
                 kept="the epoch is recorded; what the receiver has accepted of it is not sent again",
                 do="check the storage; the epoch will be retried",
             ) from problem
+
+    def _job(self, table: DeltaTable, epoch: Epoch) -> str:
+        """What tells the job that has claimed the outbox from all others; "" outside a job.
+
+        It is read from the outbox, which no other job can claim: so whoever sends the epoch finds the same.
+        """
+        from spark_ext.delta.transactions import owner_name
+
+        owner = table.transaction_version(owner_name(self._uid)) if epoch.incarnation else None
+        return "" if owner is None else f"{owner:016x}"
 
     def _pieces(self, names: Sequence[str]) -> Iterator[Piece]:
         import pyarrow.parquet as pq

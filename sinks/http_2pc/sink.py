@@ -250,10 +250,10 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
 
     def _names(self, epoch: Epoch, chunk: Chunk) -> dict[str, str]:
         """The headers that identify the rows: the key, and its parts for a receiver that compares them."""
-        key = f"{epoch.sink}:{epoch.lineage}:{epoch.query_id}:{epoch.number}:{chunk.number}"
         return {
-            self.options.key_header: key,
+            self.options.key_header: chunk.key(epoch),
             "Spark-Ext-Sink": epoch.sink,
+            **({"Spark-Ext-Job": chunk.job} if chunk.job else {}),
             "Spark-Ext-Lineage": str(epoch.lineage),
             "Spark-Ext-Query": epoch.query_id,
             "Spark-Ext-Epoch": str(epoch.number),

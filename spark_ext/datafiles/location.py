@@ -81,11 +81,15 @@ class Location:
 
     @cached_property
     def _remote(self) -> Any:
+        import pyarrow as pa
         import pyarrow.fs
         from deltalake.fs import DeltaStorageHandler
 
-        handler = DeltaStorageHandler(self.uri, self.options)
-        return pyarrow.fs.PyFileSystem(handler)
+        class Handler(DeltaStorageHandler):
+            def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> pa.PythonFile:
+                return pa.PythonFile(_AsBytes(self._handler.open_output_stream(path, metadata)), "w")
+
+        return pyarrow.fs.PyFileSystem(Handler(self.uri, self.options))
 
     def __getstate__(self) -> tuple[str, dict[str, str]]:
         """Executors get the location without the opened store."""
@@ -146,7 +150,10 @@ class Location:
             self.local.mkdir(parents=True, exist_ok=True)
 
     def delete_all(self) -> None:
-        """Remove the root and everything below it.
+        """Remove the root and everything below it, logs of tables included.
+
+        On an object store a table's log goes last, the newest file of it first: until nothing is left there is a table
+        that can be opened, so what was interrupted can be repeated by one who opens it.
 
         Raises:
             OSError: something cannot be removed; what comes after it is left.
@@ -154,7 +161,8 @@ class Location:
         if self.local is not None:
             shutil.rmtree(self.local)
             return
-        for name in list(self.files()):
+        names = sorted(self._all(), reverse=True)
+        for name in sorted(names, key=lambda name: "/_delta_log/" in f"/{name}"):
             self.delete(name)
 
     def files(self) -> Iterator[str]:
@@ -166,10 +174,14 @@ class Location:
         if self.local is not None:
             yield from _below(self.local, "")
             return
+        yield from (name for name in self._all() if not name.startswith("_delta_log/"))
+
+    def _all(self) -> Iterator[str]:
+        """As `files`, on an object store, with the log's."""
         import pyarrow.fs
 
         for found in self._remote.get_file_info(pyarrow.fs.FileSelector("", recursive=True, allow_not_found=True)):
-            if found.type == pyarrow.fs.FileType.File and not found.path.lstrip("/").startswith("_delta_log/"):
+            if found.type == pyarrow.fs.FileType.File:
                 yield found.path.lstrip("/")
 
     def read(self, name: str) -> bytes | None:
@@ -182,6 +194,22 @@ class Location:
                 return content
         except OSError:
             return None
+
+
+class _AsBytes:
+    """A stream of `deltalake`'s, which takes nothing but bytes; pyarrow also hands it buffers of its own."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, data: Any) -> int:
+        """Write something that has the form of a buffer."""
+        content = bytes(data)
+        self._stream.write(content)
+        return len(content)
 
 
 def _below(root: Path, prefix: str) -> Iterator[str]:

@@ -23,7 +23,14 @@ from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
 from spark_ext.delta.target_errors import TargetErrors
-from spark_ext.delta.transactions import known_epochs, lineage_name, newest_epoch, owner_number, rolled_back_name
+from spark_ext.delta.transactions import (
+    known_epochs,
+    lineage_name,
+    newest_epoch,
+    owner_name,
+    owner_number,
+    rolled_back_name,
+)
 from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.commits import Claim, CommitOutcome, Epoch, FenceMark, not_the_target
@@ -264,7 +271,7 @@ class Target:
         fence = self.fence(claim.mark)
         mine = (
             *(fence.transactions if fence else ()),
-            Transaction(f"owner:{self.uid}", owner_number(claim.job_id)),
+            Transaction(owner_name(self.uid), owner_number(claim.job_id)),
             Transaction(lineage_name(self.uid), claim.lineage),
         )
 
@@ -371,7 +378,7 @@ class Target:
 
     def _check_claimant(self, log: FencedLog, claim: Claim) -> None:
         """Refuse a start of another job, and one that a newer one has fenced off."""
-        owner = log.held(f"owner:{self.uid}")
+        owner = log.held(owner_name(self.uid))
         if owner is not None and owner != owner_number(claim.job_id):
             raise ConfigurationError(
                 f"the table holds epochs that another job wrote under the sink uid '{self.uid}', "

@@ -19,6 +19,11 @@ def owner_number(job_id: str) -> int:
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8], "big") >> 1
 
 
+def owner_name(uid: str) -> str:
+    """The id under which a claim keeps the number of the job that owns the sink's epochs."""
+    return f"owner:{uid}"
+
+
 def lineage_name(uid: str) -> str:
     """The id under which a claim, and a roll back, keep the lineage that they were made for."""
     return f"lineage:{uid}"
@@ -33,7 +38,7 @@ def is_of(uid: str, application: str) -> bool:
     """Whether an application id is one of those that the commits of a sink carry."""
     return application.startswith(f"spark_ext:{uid}:") or application in {
         f"fence:{uid}",
-        f"owner:{uid}",
+        owner_name(uid),
         lineage_name(uid),
     }
 

@@ -158,8 +158,10 @@ def state_at(state: LogState, entries: Mapping[int, Entry], first: int, end: int
         state: the newest, by which no entry before `end` was abandoned later.
         entries: from `first` to the newest.
         first: the first entry that stays.
-        end: the number after the last one.
+        end: the number after the last one. With 0 the log is empty, whatever became of it since; no entry is needed.
     """
+    if end == 0:
+        return LogState(consumers=state.consumers)
     cuts = tuple(cut for cut in state.cuts if cut.number < end)
     within = {number: entry for number, entry in entries.items() if first <= number < end}
     later = {number: entry for number, entry in entries.items() if number >= end}

@@ -93,6 +93,10 @@ def pin(master: ExchangeMaster, place: str, first: int, end: int, folder: str) -
 
 
 def _entries(master: ExchangeMaster, state: LogState, first: int, end: int, who: str) -> dict[int, Entry]:
+    if end == 0:
+        # The query that writes it was reset, and has not begun anew: what older lineages have written is released, or
+        # will be abandoned by its first start, and in neither case belongs to the cut.
+        return {}
     if is_abandoned(state, end):
         raise FileNotFoundError(f"entries of {who} before entry {end} were abandoned since the cut of the job")
     found = {}
@@ -157,9 +161,12 @@ def put_back(folder: str, target: str, *, number: int, lineage: int, job_id: str
     wanted = replace(pinned.about, job_id=job_id)
     if _is_there(wanted, target, number, lineage, who):
         return
-    local = Location.of(target, {}).local
+    place = Location.of(target, {})
+    local = place.local
     if local is not None:
         _empty(local)
+    else:
+        place.delete_all()
     master = parts(wanted.kind, target, who).master
     master.register(wanted)
     for segment in pinned.log.segments:

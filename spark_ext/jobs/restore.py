@@ -16,24 +16,21 @@ A model in TLA+, `docs/spec/checkpoint.tla`, shows that the order of the first a
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.checkpoints.savepoint import Savepoint, child, exchange_folder, read_savepoint
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError
-from spark_ext.exchange import decisions
-from spark_ext.exchange.kinds import kind_at, parts
-from spark_ext.exchange.pinned import put_back, read_pinned
+from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.restore_checks import Comparison
-from spark_ext.jobs.restore_targets import REPLACED, Target, Targets, interrupted_restores
+from spark_ext.jobs.restore_targets import Target, Targets, interrupted_restores
+from spark_ext.jobs.restored_exchanges import check_readers, claim_exchanges, exchanges_in
 from spark_ext.jobs.restored_rows import restored_rows
-from spark_ext.jobs.restored_states import RestoredStates
+from spark_ext.jobs.restored_states import RestoredStates, clear_away
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
@@ -46,7 +43,6 @@ from spark_ext.spark.spark_log import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.exchange.contract import ExchangeMaster
     from spark_ext.ledger import Ledger
     from spark_ext.queries.spec import QuerySpec
 
@@ -120,8 +116,8 @@ class Restore:
         targets.check(found, self._accepted)
         if in_place:
             targets.check_left_out(wrote, memory)
-        tuple(self._exchanges())
-        self._check_readers(comparison)
+        tuple(exchanges_in(self._state, self._who))
+        check_readers(comparison, self._composition, self._specs, late=bool(self._waiting))
         if in_place and local_path(self._state) is None:
             raise StateError(
                 "the state directory is on an object store, where nothing can be moved aside",
@@ -220,38 +216,6 @@ class Restore:
                 ) from problem
         return tuple(found)
 
-    def _check_readers(self, comparison: Comparison) -> None:
-        """Refuse a source that has not begun, and reads an exchange of which the savepoint lacks the first rows.
-
-        Raises:
-            StateError: names it.
-        """
-        specs = [
-            (reader.exchange, reader.uid, spec.uid) for spec in self._specs for reader in self._composition.reads(spec)
-        ]
-        built = {(exchange, uid) for exchange, uid, _ in specs}
-        specs += [
-            (name, uid, "")
-            for name, made in self._composition.exchanges.items()
-            for uid in made.readers
-            if self._waiting and (name, uid) not in built
-        ]
-        for name, uid, query in specs:
-            part = comparison.saved_query(query)
-            if name not in comparison.saved.metadata.exchanges or (part is not None and part.epoch is not None):
-                continue
-            who = f"{self._who}, query '{query or '(not built yet)'}', source '{uid}'"
-            released = read_pinned(child(comparison.saved.folder, exchange_folder(name)), who).log.state.released_rows
-            if released and not (part is not None and part.finished):
-                raise StateError(
-                    f"the first {released} rows of exchange '{name}' had been released when the savepoint was taken, "
-                    "and this source had read nothing by then",
-                    operator=f"{who}, {comparison.saved.who}",
-                    kept="the savepoint, the state and all output are unchanged",
-                    do="leave the source out; or restore without it, and then discard the history of the query that "
-                    "writes the exchange, with job.reset(<query>, cascade=True)",
-                )
-
     def _check_options(self, comparison: Comparison) -> None:
         for query, number in self._partitions.items():
             part = comparison.saved_query(query)
@@ -300,7 +264,8 @@ class Restore:
                 claim = targets.claim(target, mark, lineage, incarnation.job_id)
                 attempts(sink.options, f"the claim of sink '{claim.sink}'", reraise=True)(sink.claim, claim)
                 claims.append((target, sink, claim))
-        last = self._fence_exchanges(mark, incarnation.job_id)
+        interrupted = interrupted_restores(self._ledger)
+        last = claim_exchanges(self._state, interrupted, mark, incarnation.job_id, self._who)
         self._taken(Step.CLAIMED, writer, lineage, saved)
         reach(FailPoint.RESTORE_CLAIMED)
         for target, sink, claim in claims:
@@ -311,7 +276,7 @@ class Restore:
             attempts(sink.options, what, reraise=True)(sink.roll_back, claim, target.position)
         self._taken(Step.ROLLED_BACK, writer, lineage, saved)
         reach(FailPoint.RESTORE_ROLLED_BACK)
-        self._move_aside(lineage)
+        clear_away(self._state, lineage, again=bool(interrupted - {lineage}))
         reach(FailPoint.RESTORE_MOVED_ASIDE)
         self._put_exchanges(comparison, last, lineage, incarnation.job_id)
         self._taken(Step.EXCHANGES, writer, lineage, saved)
@@ -343,37 +308,6 @@ class Restore:
 
     def _renamed(self, comparison: Comparison) -> dict[str, str]:
         return {query: name for query, name in comparison.names.items() if query != name}
-
-    def _fence_exchanges(self, mark: FenceMark, job_id: str) -> dict[str, int]:
-        """Claim all exchanges of the state directory; the number of the last entry of each."""
-        last: dict[str, int] = {}
-        for name, who, master in self._exchanges():
-            at = time.time_ns() // 1_000_000
-            adopted = partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at)
-            master.log.append(adopted, str(mark.incarnation))
-            last[name] = master.log.look().last
-        return last
-
-    def _exchanges(self) -> Iterator[tuple[str, str, ExchangeMaster]]:
-        """Name, name for messages and master of each exchange in the state directory.
-
-        Raises:
-            StateError: there is something else in the place of one.
-        """
-        root = local_path(f"{self._state}/exchanges")
-        for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
-            who = f"{self._who}, exchange '{folder.name}'"
-            master = parts(kind_at(str(folder)), str(folder), who).master
-            if master.describe() is not None:
-                yield folder.name, who, master
-
-    def _move_aside(self, lineage: int) -> None:
-        for name in ("exchanges", "queries"):
-            place = local_path(f"{self._state}/{name}")
-            if place is not None and place.exists():
-                aside = place.parent / REPLACED / str(lineage) / name
-                aside.parent.mkdir(parents=True, exist_ok=True)
-                place.rename(aside)
 
     def _put_exchanges(self, comparison: Comparison, last: Mapping[str, int], lineage: int, job_id: str) -> None:
         graph = comparison.graph

@@ -67,6 +67,32 @@ class Comparison:
         for problem in self._problems():
             raise problem
 
+    def check_position(self, query: str, uid: str) -> None:
+        """Refuse to roll a target back that was not asked where it is.
+
+        Without a position all is taken away that the sink has ever committed, which is right for a target that was not
+        there yet; but the query continues behind the epochs that it had committed.
+
+        Args:
+            query: a query of the job.
+            uid: its sink's.
+
+        Raises:
+            StateError: the savepoint does not say where the target was.
+        """
+        part = self.saved_query(query)
+        sink = None if part is None else part.sinks.get(uid)
+        if part is None or part.epoch is None or sink is None or sink.asked:
+            return
+        raise StateError(
+            f"the savepoint does not say where the target of sink '{uid}' was after epoch {part.epoch}, which was "
+            "committed: a release that did not record this has written it",
+            operator=self._who(query),
+            kept=UNCHANGED,
+            do="restore into another state directory, with outputs of its own; or, if what was written since may be "
+            f"written again, restore with accept_duplicates=('{uid}',)",
+        )
+
     def _problems(self) -> Iterator[SparkExtError]:
         yield from self._gone()
         for query in self.given:

@@ -235,6 +235,7 @@ class Targets:
                     do="restore into another state directory, with outputs of its own; or accept duplicates there: "
                     f"accept_duplicates=('{target.name}',)",
                 )
+            self._comparison.check_position(target.spec.uid, target.name)
             sink.check_roll_back(self.claim(target, FenceMark(0), 0, ""), target.position)
 
     def claim(self, target: Target, mark: FenceMark, lineage: int, job_id: str) -> Claim:

@@ -15,6 +15,7 @@ from spark_ext.checkpoints.savepoint import child, query_folder
 from spark_ext.datafiles.copies import put_copy
 from spark_ext.datafiles.location import Location
 from spark_ext.jobs.memory import checkpoint_of
+from spark_ext.jobs.restore_targets import REPLACED
 from spark_ext.spark.spark_log import local_path
 from spark_ext.spark.state_operators import relocate
 from spark_ext.spark.state_partitions import repartition
@@ -26,6 +27,31 @@ if TYPE_CHECKING:
 
 DRAFTS: Final = "restoring"
 """The folder of a state directory in which a restore prepares them; nothing of it is left afterwards."""
+
+
+def clear_away(state: str, lineage: int, *, again: bool) -> None:
+    """Leave nothing where the checkpoints and exchanges of a savepoint are going to be.
+
+    On a file system what is there is moved aside. On an object store only the history of a new job begins with a
+    restore: what is there was left by an interrupted one, perhaps of another savepoint, and is deleted.
+
+    Args:
+        state: the state directory.
+        lineage: of the restore.
+        again: whether a restore was interrupted before this one.
+
+    Raises:
+        OSError: something cannot be moved or deleted.
+    """
+    for name in ("exchanges", "queries"):
+        local = local_path(f"{state}/{name}")
+        if local is None:
+            if again:
+                Location.of(f"{state}/{name}", {}).delete_all()
+        elif local.exists():
+            aside = local.parent / REPLACED / str(lineage) / name
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            local.rename(aside)
 
 
 class RestoredStates:
@@ -75,7 +101,9 @@ class RestoredStates:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 Path(draft).rename(local)
                 continue
-            for file in list(Location.of(draft, {}).files()):
+            # Epochs count as committed when all else is there.
+            names = sorted(Location.of(draft, {}).files(), key=lambda name: name.startswith("commits/"))
+            for file in names:
                 put_copy(child(draft, file), child(target, file))
 
     def discard(self) -> None:

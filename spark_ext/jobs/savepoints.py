@@ -169,7 +169,7 @@ def _query(one: Cutting, member: Member, memory: JobMemory) -> QueryMetadata:
     position = _position(member, -1 if epoch is None else epoch, one.incarnation.number)
     return replace(
         found,
-        sinks={uid: SinkMetadata(sink.format, sink.options, position) for uid, sink in found.sinks.items()},
+        sinks={uid: SinkMetadata(sink.format, sink.options, position, True) for uid, sink in found.sinks.items()},
     )
 
 

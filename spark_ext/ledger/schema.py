@@ -133,13 +133,14 @@ class CheckpointRow(Row):
     reason: str
     """Why it failed; "" otherwise."""
     mode: Annotated[str | None, CheckpointMode] = None
-    """`unaligned` or `aligned`, of a checkpoint of the whole job; null for one query, and in rows of older releases."""
+    """`unaligned` or `aligned`, of a checkpoint of the whole job; null for one query, in `RELEASED` rows, and in rows
+    of older releases."""
     triggered_at: datetime | None = None
     """When it was begun; null where `mode` is."""
     rows_in_flight: int | None = None
     """Rows between its queries, in the exchanges, over all that read them; null where `mode` is, or if unknown."""
     path: str | None = None
-    """Where it is kept, if it is a savepoint or retained; null otherwise."""
+    """Where it is kept, if it is a savepoint or retained; null otherwise, and in `RELEASED` rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,10 @@ class SinkMetadata:
     options: Mapping[str, str]
     """Secrets masked."""
     position: Any = None
-    """Where its target was at the cut, in the sink's own form; None: it keeps no such thing, or was not asked."""
+    """Where its target was at the cut, in the sink's own form; None: there was none yet, or it keeps no such thing."""
+    asked: bool = False
+    """Whether the sink was asked for its position, as for a savepoint. Before version 4 none was, and then a position
+    of None says nothing."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,11 @@ def _query_json(query: QueryMetadata) -> dict[str, Any]:
             for uid, source in query.sources.items()
         },
         "sinks": {
-            uid: {"format": sink.format, "options": dict(sink.options), "position": sink.position}
+            uid: {
+                "format": sink.format,
+                "options": dict(sink.options),
+                **({"position": sink.position} if sink.asked else {}),
+            }
             for uid, sink in query.sinks.items()
         },
         "ends": {uid: end.to_json() for uid, end in query.ends.items()},
@@ -178,16 +185,13 @@ def _query(raw: Mapping[str, Any]) -> QueryMetadata:
         raw["epoch"],
         raw["finished"],
         {uid: _source(part) for uid, part in raw["sources"].items()},
-        {
-            uid: SinkMetadata(part["format"], part["options"], part.get("position"))
-            for uid, part in raw["sinks"].items()
-        },
+        {uid: _sink(part) for uid, part in raw["sinks"].items()},
         {uid: EndOffset.from_json(part) for uid, part in raw["ends"].items()},
     )
 
 
 def _sink(raw: Mapping[str, Any]) -> SinkMetadata:
-    return SinkMetadata(raw["format"], raw["options"], raw.get("position"))
+    return SinkMetadata(raw["format"], raw["options"], raw.get("position"), "position" in raw)
 
 
 def _source(raw: Mapping[str, Any]) -> SourceMetadata:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from spark_ext.datafiles.copies import put_copy
+from spark_ext.datafiles.location import Location
 from spark_ext.errors import StateError
 from spark_ext.exchange import pinned
 from spark_ext.exchange.arrow import log as arrow_log
@@ -91,7 +92,7 @@ def test_the_state_at_a_cut_is_the_one_that_was_there(entries: list[Entry], data
     end = data.draw(st.integers(0, len(entries)))
     assume(not is_abandoned(newest, end))
     first = data.draw(st.integers(0, end))
-    there = {number: entry for number, entry in enumerate(entries) if number >= first}
+    there = {number: entry for number, entry in enumerate(entries) if number >= first} if end else {}
     found, fold = state_at(newest, there, first, end), _fold(entries[:end])
     within, later = entries[first:end], entries[end:]
     assert (found.last, found.total, found.cuts) == (fold.last, fold.total, fold.cuts)
@@ -241,6 +242,27 @@ def test_put_back_that_crashes_at_any_step_is_completed_by_the_next_one(
     assert not (Path(fresh.path) / pinned.UNFINISHED).exists()
 
 
+def test_on_an_object_store_an_earlier_attempt_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under another number, at another time; the log refused entries that were not its own."""
+    made = Place("delta", str(tmp_path / "flights"))
+    producer = Producer(made).claim()
+    producer.run(0, 0, 10)
+    pin(made.parts().master, made.path, 1, 2, f"{made.path}-pinned")
+    monkeypatch.setattr(Location, "of", staticmethod(lambda path, options: Location(path, options)))
+    fresh = tmp_path / "fresh"
+    (fresh / "data").mkdir(parents=True)
+    target = Place("delta", f"file://{fresh}")
+    for number, lineage in ((9, 1), (12, 2), (12, 2)):
+        put_back(f"{made.path}-pinned", target.path, number=number, lineage=lineage, job_id="job-1", who=WHO)
+        state = target.parts().master.log.look()
+        assert (state.last, state.lineage, state.total) == (number, lineage, 10)
+    Producer(target, 2, lineage=2).claim().run(0, 10, 20)
+    assert Reader(target).all().ids == list(range(20))
+    with pytest.raises(StateError, match="already, which is in use"):
+        put_back(f"{made.path}-pinned", target.path, number=20, lineage=3, job_id="job-1", who=WHO)
+    assert Reader(target).all().ids == list(range(20))
+
+
 def test_put_back_touches_nothing_else(place: Place, tmp_path: Path) -> None:
     (tmp_path / "fresh").mkdir()
     (tmp_path / "fresh" / ".profile").write_text("mine")
@@ -284,6 +306,20 @@ def test_a_savepoint_that_is_damaged_or_of_something_else_is_refused(
         again(place)
     assert caught.value.operator.startswith(f"{WHO}, savepoint at {place.path}-pinned")
     assert not (tmp_path / "fresh").exists()
+
+
+def test_an_exchange_whose_producer_was_reset_and_has_not_begun_anew_is_empty(place: Place, tmp_path: Path) -> None:
+    """The log still has what the older lineage has written, sealed and released, and its rows are gone."""
+    producer = Producer(place)
+    producer.seal(4)
+    producer.release(4, 30)
+    producer.parts.master.delete_released()
+    made = pin(place.parts().master, place.path, 0, 0, str(tmp_path / "reset-pinned"))
+    assert (made.log.first, made.log.end, made.log.rows, made.files) == (0, 0, 0, ("exchange.json", "log.json"))
+    fresh = Place(place.kind, str(tmp_path / "reset"))
+    put_back(str(tmp_path / "reset-pinned"), fresh.path, number=9, lineage=1, job_id="job-1", who=WHO)
+    Producer(fresh, 2, lineage=1).claim().run(0, 40, 50)
+    assert Reader(fresh).all().ids == list(range(40, 50))
 
 
 def test_an_older_attempt_to_pin_is_replaced(place: Place) -> None:

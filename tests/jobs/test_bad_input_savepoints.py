@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_ext import failpoints
 from spark_ext.checkpoints.savepoint import read_savepoint
+from spark_ext.datafiles.copies import checksum
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
@@ -81,6 +82,22 @@ def test_of_a_job_with_another_past(chain: Chain) -> None:
     with refused(StateError, "is of job 'chain' with another state directory", "restore into an empty state"):
         chain.job("other", "other-out").restore(chain.savepoint)
     assert chain.content() == before
+
+
+def test_without_the_positions_of_tables_it_is_not_restored_in_place(chain: Chain) -> None:
+    """As a release wrote it that knew none: the table would be rolled back to nothing."""
+    place, manifest = chain.savepoint / "checkpoint.json", chain.savepoint / "manifest.json"
+    metadata = json.loads(place.read_text())
+    del metadata["queries"]["unique"]["sinks"]["unique"]["position"]
+    place.write_text(json.dumps({**metadata, "version": 3}))
+    sealed = json.loads(manifest.read_text())
+    sealed["files"]["checkpoint.json"] = checksum(str(place))
+    manifest.write_text(json.dumps(sealed))
+    before = chain.content()
+    with refused(StateError, "where the target of sink 'unique' was after epoch", "accept_duplicates=('unique',)"):
+        chain.job().restore(chain.savepoint)
+    assert chain.content() == before
+    chain.job("other", "other-out").restore(chain.savepoint)
 
 
 def removed(chain: Chain) -> Job:

@@ -15,8 +15,10 @@ from spark_ext import failpoints
 from spark_ext.checkpoints.savepoint import read_savepoint
 from spark_ext.errors import ConfigurationError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
+from spark_ext.jobs import restore
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
+from spark_ext.testing.exchange_driver import Place
 from tests.support.processes import Tree
 from tests.support.saved import ALL, Chain
 
@@ -86,11 +88,14 @@ def _files(state: Path, query: str) -> list[Path]:
 
 
 @pytest.mark.slow(20, "restores and rescales once per step")
-def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break) -> None:
+def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restore in place, a savepoint of what was restored, a restore of that, and a rescale.
 
-    No start gets in between two steps of a restore.
+    No start gets in between two steps of a restore. The log of the exchange continues above the one that was there.
     """
+    monkeypatch.setattr(restore, "MARGIN", 1)
+    exchange = Place("arrow", str(chain.folder / "state" / "exchanges" / "x"))
+    before = exchange.parts().master.log.look().last
     for point in RESTORE:
         broken(point, lambda: chain.job().restore(chain.savepoint))
         if point is not FailPoint.RESTORE_COMPLETE:
@@ -98,6 +103,10 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break) -> N
                 chain.job().start()
             with pytest.raises(StateError, match="has begun and is not complete"):
                 chain.job().savepoint(chain.folder / "half")
+        if point is FailPoint.RESTORE_MOVED_ASIDE:
+            assert not Path(exchange.path).exists()
+        if point is FailPoint.RESTORE_EXCHANGES:
+            assert exchange.parts().master.log.look().last > before, "which the attempt before had moved aside"
     chain.job().restore(chain.savepoint)
 
     second = chain.folder / "second"

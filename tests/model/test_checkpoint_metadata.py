@@ -63,7 +63,7 @@ CHECKPOINT = CheckpointMetadata(
 )
 
 DAILY = CHECKPOINT.queries["daily"]
-SINK = replace(DAILY.sinks["daily"], position={"version": 12, "table": "t"})
+SINK = replace(DAILY.sinks["daily"], position={"version": 12, "table": "t"}, asked=True)
 NEWEST = replace(
     CHECKPOINT,
     queries={**CHECKPOINT.queries, "daily": replace(DAILY, sinks={"daily": SINK})},

@@ -55,7 +55,7 @@ class Store:
 
     def take(self, headers: Any, path: str, body: bytes) -> tuple[int, str]:
         """A request's whole effect, in one transaction; the answer."""
-        stream = f"{headers['Spark-Ext-Sink']}/{headers['Spark-Ext-Lineage']}/{headers['Spark-Ext-Query']}"
+        stream = "/".join(headers.get(f"Spark-Ext-{part}", "") for part in ("Job", "Sink", "Lineage", "Query"))
         key, incarnation = headers["Idempotency-Key"], int(headers["Spark-Ext-Incarnation"])
         epoch, chunk = int(headers["Spark-Ext-Epoch"]), int(headers["Spark-Ext-Chunk"])
         digest = hashlib.sha256(body).hexdigest()

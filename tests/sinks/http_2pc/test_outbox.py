@@ -33,6 +33,29 @@ def sent(folder: Path, number: int, previous: int | None) -> None:
         outbox.settle(epoch)
 
 
+def recorded(folder: Path, claim: Claim, cut: Cut) -> list[str]:
+    """The keys of an epoch of two rows that a job has recorded, as a later start of it finds them."""
+    outbox = opened(folder)
+    outbox.claim(claim)
+    task = Task("out", "q", 0, 0, 0, claim.incarnation, 0, claim.start)
+    batches = iter(table(NUMBERS, numbered(0, 2)).to_batches())
+    files = stage(outbox.location, NUMBERS, batches, task, cut, "sink 'out'")
+    assert outbox.decide(Epoch("out", 0, "q", 0, claim.incarnation, start=claim.start), files or ())
+    later = replace(claim, incarnation=claim.incarnation + 1, start=claim.start + 1)
+    opened(folder).claim(later)
+    epoch = Epoch("out", 0, "q", 0, later.incarnation, start=later.start)
+    return [chunk.key(epoch) for chunk in opened(folder).decided(epoch)]
+
+
+def test_keys_of_two_jobs_differ_and_those_of_an_earlier_release_stay(tmp_path: Path) -> None:
+    """Two jobs that were restored from one savepoint have lineage, query id and epoch in common."""
+    cut, other = Cut(1, 1000, "lines"), replace(CLAIM, job_id="job-2")
+    first, second = recorded(tmp_path / "first", CLAIM, cut), recorded(tmp_path / "second", other, cut)
+    assert len({*first, *second}) == 4
+    assert first == recorded(tmp_path / "again", CLAIM, cut)
+    assert recorded(tmp_path / "older", CLAIM, replace(cut, keys=1)) == ["out:0:q:0:0", "out:0:q:0:1"]
+
+
 def test_a_restore_that_brings_the_epochs_back_is_the_way_out(tmp_path: Path) -> None:
     """The error advised to put the outbox back, and the RESTORE by which that is done was refused as well."""
     opened(tmp_path).claim(CLAIM)

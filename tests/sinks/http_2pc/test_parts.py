@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import types as T
 
 from spark_ext.errors import DataError
+from spark_ext.model.commits import Epoch
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.http_2pc.chunks import Cut, Piece, chunks, pieces
 from spark_ext.sinks.http_2pc.client import Verdict, retry_after, verdict
@@ -52,6 +53,22 @@ def test_many_small_tasks_make_few_requests_and_no_limit_is_passed() -> None:
     assert joined[2].body == b'[{"n":10},{"n":11}]'
     assert [(chunk.number, chunk.last) for chunk in joined] == [(0, False), (1, False), (2, True)]
     assert list(chunks(iter([]), cut)) == []
+
+
+def test_a_key_names_the_job_unless_the_epoch_was_recorded_before_keys_did() -> None:
+    epoch = Epoch("out", 1, "q", 7, 2)
+    cut = Cut(rows=1, bytes=40, body="lines")
+    older = Cut.from_json('{"rows": 1, "bytes": 40, "body": "lines"}')
+    found = [Piece(1, "{}\n")] * 2
+
+    def keys(cut: Cut, job: str) -> list[str]:
+        return [chunk.key(epoch) for chunk in chunks(iter(found), cut, job)]
+
+    assert keys(Cut.from_json(cut.to_json()), "1f") == ["out:1f:1:q:7:0", "out:1f:1:q:7:1"]
+    assert keys(cut, "2e") != keys(cut, "1f")
+    assert keys(older, "1f") == ["out:1:q:7:0", "out:1:q:7:1"], "as they were sent"
+    assert keys(cut, "") == keys(older, ""), "outside a job"
+    assert {chunk.job for chunk in chunks(iter(found), older, "1f")} == {""}
 
 
 def test_rows_that_json_has_no_values_for() -> None:

@@ -19,6 +19,7 @@ import tenacity
 from pyspark.sql import types as T
 
 from spark_ext import failpoints
+from spark_ext.delta.transactions import owner_number
 from spark_ext.errors import CommitError, ConfigurationError, DataError, FencedError, SparkExtError, TransientError
 from spark_ext.sinks.contract import Claim, CommitOutcome, TwoPhaseCommitSink
 from spark_ext.sinks.http_2pc.sink import HttpTwoPhaseCommit
@@ -80,13 +81,28 @@ def test_requests_carry_keys_content_and_credentials(
     driver.run(3, numbered(0, 5))
     assert numbers(receiver) == list(range(5))
     asked = receiver.requests()
-    assert [one["key"] for one in asked] == [f"out:0:{driver.query_id}:3:{chunk}" for chunk in range(3)]
+    job = f"{owner_number(driver.job_id):016x}"
+    assert [one["key"] for one in asked] == [f"out:{job}:0:{driver.query_id}:3:{chunk}" for chunk in range(3)]
     assert {one["content_type"] for one in asked} == {content}
     assert {one["authorization"] for one in asked} == {f"Bearer {TOKEN}"}
     assert {one["other"] for one in asked} == {"from options"}
     assert [one["last"] for one in asked] == ["false", "false", "true"]
     assert target.leftovers() == set()
     assert [path.name for path in (target.outbox / "out").iterdir()] == ["_delta_log"], "no folder per epoch is left"
+
+
+def test_two_jobs_that_were_restored_from_one_savepoint_are_two_streams(
+    target: HttpTarget, receiver: Receiver, tmp_path: Path
+) -> None:
+    """They have lineage, query id and epoch in common, and each an outbox of its own.
+
+    The receiver dropped the rows of the second one.
+    """
+    started(target).run(3, numbered(0, 5))
+    fork = Driver(HttpTarget(receiver.url, receiver.folder, tmp_path / "fork"), job_id="job-2", options=QUICK)
+    fork.claim()
+    fork.run(3, numbered(5, 9))
+    assert numbers(receiver) == list(range(9)) and receiver.repeats() == 0
 
 
 def test_credentials_come_from_the_environment(

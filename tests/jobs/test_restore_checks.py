@@ -1,0 +1,57 @@
+"""What a restore refuses of a savepoint by its content alone. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_ext.checkpoints.savepoint import About, Savepoint
+from spark_ext.errors import StateError
+from spark_ext.jobs.restore_checks import Comparison
+from spark_ext.jobs.wishes import Wishes
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata, SinkMetadata
+from spark_ext.model.dag import JobGraph
+from spark_ext.model.definitions import QueryDefinition
+
+ABOUT = About("flights", "job-1", 3, 1, 7, "savepoint", "unaligned", "2024-05-01T12:00:00+00:00", 0)
+
+
+def comparison(metadata: CheckpointMetadata, *queries: str) -> Comparison:
+    """A job of these queries that is restored in place."""
+    saved = Savepoint("/kept/monday", ABOUT, metadata, {}, ())
+    given = {query: QueryDefinition(()) for query in queries}
+    return Comparison("flights", saved, given, frozenset(), JobGraph(), Wishes(), in_place=True)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_metadata_that_has_no_positions_rolls_no_table_back(version: int) -> None:
+    """The table would be rolled back to nothing, while the query continues behind epoch 41."""
+    raw = json.loads((Path(__file__).parents[1] / "golden" / f"checkpoint-v{version}.json").read_text())
+    found = comparison(CheckpointMetadata.from_json(raw), "daily")
+    message = "does not say where the target of sink 'daily' was after epoch 41"
+    with pytest.raises(StateError, match=message) as refused:
+        found.check_position("daily", "daily")
+    assert "accept_duplicates=('daily',)" in refused.value.do and "query 'daily'" in refused.value.operator
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sink"),
+    [
+        (4, SinkMetadata("delta_2pc", {}, {"version": 3, "table": "t"}, asked=True)),
+        (4, SinkMetadata("delta_2pc", {}, None, asked=True)),  # epochs without rows, and no table yet
+        (None, SinkMetadata("delta_2pc", {})),
+    ],
+)
+def test_a_position_that_is_known_or_before_the_first_epoch(epoch: int | None, sink: SinkMetadata) -> None:
+    part = QueryMetadata("q", epoch, sinks={"out": sink})
+    written = CheckpointMetadata("flights", 1, 7, {"daily": part})
+    read = CheckpointMetadata.from_json(json.loads(json.dumps(written.to_json())))
+    assert read == written
+    found = comparison(read, "daily", "later")
+    found.check_position("daily", "out")
+    found.check_position("later", "later-out")
+    renamed = replace(found, given={"new": QueryDefinition(())}, wishes=Wishes({"new": "daily"}))
+    renamed.check_position("new", "out")

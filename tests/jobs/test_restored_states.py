@@ -1,0 +1,76 @@
+"""Where the checkpoints of a savepoint are put: what was there goes first. Without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_ext.datafiles import copies
+from spark_ext.datafiles.location import Location
+from spark_ext.jobs import restored_states
+from spark_ext.jobs.restored_states import RestoredStates, clear_away
+from spark_ext.model.checkpoint_metadata import QueryMetadata
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state directory whose files are reached as those of an object store are."""
+    monkeypatch.setattr(Location, "of", staticmethod(lambda path, options: Location(path, options)))
+    monkeypatch.setattr(restored_states, "local_path", lambda uri: None)
+    return tmp_path
+
+
+def make(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def names_in(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+LEFT = ("queries/q/checkpoint/commits/7", "exchanges/x/_delta_log/0.json", "exchanges/x/data/a", "ledger/jobs/a")
+
+
+def test_on_an_object_store_what_an_interrupted_restore_has_left_is_deleted(store: Path) -> None:
+    """Otherwise its epochs would count as committed beside those of another savepoint."""
+    make(store, *LEFT)
+    clear_away(f"file://{store}", 3, again=False)
+    assert names_in(store) == set(LEFT), "what no restore has put there is nobody's to delete"
+    clear_away(f"file://{store}", 3, again=True)
+    assert names_in(store) == {"ledger/jobs/a"}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_on_a_file_system_it_is_moved_aside(tmp_path: Path, again: bool) -> None:
+    make(tmp_path, *LEFT)
+    clear_away(str(tmp_path), 3, again=again)
+    assert names_in(tmp_path) == {"ledger/jobs/a", *(f"replaced/3/{name}" for name in LEFT[:3])}
+    clear_away(str(tmp_path), 4, again=True)
+
+
+def test_on_an_object_store_commits_are_copied_last(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch that counts as committed has its offsets and its state, also after a crash in between."""
+    draft, place = "restoring/5/q", "queries/q/checkpoint"
+    names = {"commits/7", "metadata", "offsets/7", "state/0/0/7_a.zip"}
+    make(store / draft, *names)
+    for name in names:  # the store of local files asks for the folders, unlike others
+        (store / place / name).parent.mkdir(parents=True, exist_ok=True)
+    copied = []
+
+    def put_copy(source: str, target: str) -> None:
+        copied.append(target.partition(f"{place}/")[2])
+        copies.put_copy(source, target)
+
+    monkeypatch.setattr(restored_states, "put_copy", put_copy)
+    part = QueryMetadata("id", 7)
+    comparison: Any = SimpleNamespace(
+        names={"q": "q"}, saved=SimpleNamespace(metadata=SimpleNamespace(queries={"q": part}))
+    )
+    RestoredStates(comparison, f"file://{store}", 5).put()
+    assert set(copied) == names == names_in(store / place)
+    assert copied[-1] == "commits/7"
