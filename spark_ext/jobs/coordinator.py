@@ -53,7 +53,6 @@ class Coordinator:
         context: the job's.
         ledger: for reading; writing goes through the context's `write_behind`.
         runs: the queries.
-        next_checkpoint: the first checkpoint id of this incarnation.
         finals: final checkpoints that an earlier run left unfinished, by query.
         exchanges: between the queries.
         gates: queries that wait for the end of others.
@@ -65,7 +64,6 @@ class Coordinator:
         context: JobContext,
         ledger: Ledger,
         runs: Sequence[QueryRun],
-        next_checkpoint: int,
         finals: dict[str, FinalCheckpoint],
         exchanges: Exchanges | None = None,
         gates: Gates | None = None,
@@ -76,7 +74,7 @@ class Coordinator:
         self.failure: SparkExtError | None = None
         self.done = threading.Event()
         self._context = context
-        self._next_checkpoint = next_checkpoint
+        self._next_checkpoint = context.first_checkpoint
         self._finals = dict(finals)
         self._exchanges = exchanges
         self._gates = gates

@@ -38,7 +38,8 @@ class LinkedJob:
         self.a = Bench(folder, query="a", worker=Worker("a", self.wake), sources=sources, natives=natives, **settings)
         self.c = Bench(folder, query="c", worker=Worker("c", self.wake), around=self.a, sources=[], fed=["c-in"])
         ledger: Any = self.a.ledger
-        self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.c.run], 7, {}, graph=GRAPH)
+        context = replace(self.a.context, first_checkpoint=7)
+        self.coordinator = Coordinator(context, ledger, [self.a.run, self.c.run], {}, graph=GRAPH)
         for bench in (self.a, self.c):
             bench.started()
             until(lambda bench=bench: not self._busy(bench), "the start")  # type: ignore[misc]
