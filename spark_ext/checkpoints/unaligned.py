@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from spark_ext.exchange.consumers import front_of
 from spark_ext.exchange.positions import Front
 from spark_ext.model.checkpoint_plan import NotNow, Reason
-from spark_ext.model.cut import CommittedEpoch, Cut, Position, QueryLog, cut
+from spark_ext.model.cut import START, CommittedEpoch, Cut, Position, QueryLog, cut
 from spark_ext.model.logged_offsets import LoggedOffsets
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Logged = Sequence[tuple[int, LoggedOffsets]]
 """Committed epochs with their offsets, ascending."""
+
+Held = Mapping[str, LoggedOffsets | None]
+"""By query, offsets that a restore may begin from; None: from the first row."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,28 @@ class Unaligned:
             for (uid, application, epoch), one in self._known.items()
             if epoch >= oldest.get((application, uid), epoch + 1)
         }
+
+
+def held_positions(
+    held: Held, readers: Mapping[str, Mapping[str, str]], views: Mapping[str, ExchangeView]
+) -> dict[tuple[str, str], Position]:
+    """How far the sources of some queries had read, by query and source; see `release_bound`.
+
+    Args:
+        held: the queries' offsets.
+        readers: by exchange, the query by the uid of its source.
+        views: of these exchanges, looked at after `held`.
+
+    Raises:
+        OffsetError: an offset is not that of a source which reads its exchange.
+    """
+    found = {}
+    for name, queries in readers.items():
+        for uid, query in queries.items():
+            if query in held:
+                offsets = held[query]
+                found[query, uid] = START if offsets is None else position_in(offsets, uid, views[name])
+    return found
 
 
 def position_in(logged: LoggedOffsets, uid: str, view: ExchangeView) -> Position:

@@ -22,7 +22,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
-    from spark_ext.checkpoints.unaligned import Taken
+    from spark_ext.checkpoints.unaligned import Held, Taken
     from spark_ext.jobs.taking import Pinned, SavepointRequest, Savepoints
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
@@ -101,6 +101,16 @@ class AlignedCheckpoints:
     def under_way(self) -> bool:
         """Whether one is pending: no query that waits for others may be built then."""
         return self._pending is not None
+
+    @property
+    def held(self) -> Held:
+        """The offsets of each query that has delivered its cut of the checkpoint under way.
+
+        What is behind them may not be released until the checkpoint is recorded, however far the query has read since.
+        """
+        if self._pending is None:
+            return {}
+        return {query: place.offsets for query, place in self._pending.checkpoint.delivered.items()}
 
     def request(self, folder: str | None = None) -> Request:
         """Ask for a checkpoint; for any thread. If one is under way, another one follows it.

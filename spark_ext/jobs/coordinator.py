@@ -257,7 +257,7 @@ class Coordinator:
         if self._savepoints is not None:
             self._savepoints.tick(self.runs, self.looks)
         if self._exchanges is not None:
-            self._exchanges.tick(now, self.looks)
+            self._exchanges.tick(now, self.looks, lambda: self._aligned.held)
         self._settle()
         if self._exchanges is None or not self._exchanges.links:
             self._periodic.tick(now, self.runs, None, self.looks)

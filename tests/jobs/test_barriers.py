@@ -111,6 +111,33 @@ def test_it_is_recorded_where_the_barrier_has_passed(tmp_path: Path, notices: li
     job.stop()
 
 
+def test_releases_know_what_it_has_delivered_until_it_is_recorded(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path)
+    kept: list[Any] = []
+    exchanges: Any = SimpleNamespace(
+        newest=None,
+        graph=GRAPH,
+        links=(),
+        tick=lambda now, looks, held: kept.append(held()),
+        close=lambda: None,
+        busy="",
+    )
+    job.coordinator._exchanges = exchanges
+    asked = job.ask()
+    job.c.query.commit(at("c-in", 7, 4))
+    job.c.query.commit(at("c-in", 7, 6))
+    until(lambda: job.c.run.committed == 1, "the epochs")
+    kept.clear()
+    until(lambda: kept, "a further look")
+    assert kept[-1] == {"c": job.c.run.recent[-2][1]}
+    job.a.query.commit(at("in", 7, 8))
+    assert wait_for(asked, END) == 7
+    until(lambda: kept[-1] == {}, "a look after its end")
+    job.stop()
+
+
 def test_u4_one_that_takes_too_long_is_aborted_once_and_the_next_one_may_complete(
     tmp_path: Path, notices: list[tuple[int, bool]]
 ) -> None:
