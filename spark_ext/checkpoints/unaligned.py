@@ -8,7 +8,7 @@ reference: it is not copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,15 @@ class QueryLook:
     """Under which its exchange knows its epochs; see `Epoch.application`."""
     epochs: Logged = ()
     finished: bool = False
+    committed: int = -1
+    """Its newest committed epoch, as far as it is not among them; -1: they say it."""
+    exact: bool = False
+    """A cut at another place than the newest one is none: that of an aligned checkpoint is given."""
+
+    @property
+    def newest(self) -> int:
+        """Its newest committed epoch; -1: it has none."""
+        return max(self.committed, self.epochs[-1][0] if self.epochs else -1)
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,10 @@ class Unaligned:
         found = cut(graph, logs)
         if isinstance(found, NotNow) and found.reason is Reason.FORGOTTEN and found.query in looks:
             look = looks[found.query]
-            more = QueryLook(look.application, tuple(self.older(found.query)), look.finished)
+            # What has been committed since the look may not be in the cut: releases rely on later looks giving no
+            # earlier cuts, and such epochs may carry barriers with greater numbers than the checkpoint has.
+            epochs = tuple(one for one in self.older(found.query) if one[0] <= look.newest)
+            more = replace(look, epochs=epochs)
             looks = {**looks, found.query: more}
             logs[found.query] = self._log(graph[found.query], more, views)
             found = cut(graph, logs)
@@ -109,7 +121,7 @@ class Unaligned:
             # It had finished before this start.
             ends = {reader.uid: views[reader.exchange].state.sealed for reader in node.reads}
             ended = {uid: Position.behind(number + 1) for uid, number in ends.items() if number is not None}
-        return QueryLog(epochs, finished, sealed, ended)
+        return QueryLog(epochs, finished, sealed, look.newest, look.exact, ended)
 
     def _epoch(
         self, node: QueryNode, look: QueryLook, epoch: int, logged: LoggedOffsets, views: Mapping[str, ExchangeView]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +185,7 @@ class AlignedCheckpoints:
             self._complete(pending, runs)
         elif now >= pending.aligned_by and self._savepoints is not None:
             # A cut of this moment, which the worker that keeps its files chooses.
-            looks = {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in runs}
+            looks = {run.spec.uid: look_at(run) for run in runs}
             self._pin(pending, CheckpointMode.UNALIGNED, looks, runs)
         elif now >= pending.aligned_by and (taken := self._newest()) and taken.at > pending.triggered_at:
             self._turn_unaligned(pending, runs, taken)
@@ -332,13 +332,21 @@ class AlignedCheckpoints:
         )
 
 
+def look_at(run: QueryRun) -> QueryLook:
+    """A look at a query as it is now."""
+    return QueryLook(run.application, run.recent, run.state is State.FINISHED, run.committed)
+
+
 def _at(checkpoint: Aligned, run: QueryRun) -> QueryLook:
-    """A look at a query that ends with its cut: the newest cut that such looks allow is this checkpoint's."""
+    """A look at a query at its place in the checkpoint.
+
+    The place was kept when the query delivered it: it may have committed any number of epochs since.
+    """
     place = checkpoint.delivered.get(run.spec.uid)
     if place is None:
-        return QueryLook(run.application, run.recent, run.state is State.FINISHED)
-    upto = -1 if place.epoch is None else place.epoch
-    return QueryLook(run.application, tuple(one for one in run.recent if one[0] <= upto))
+        return replace(look_at(run), exact=True)
+    epochs = () if place.epoch is None or place.offsets is None else ((place.epoch, place.offsets),)
+    return QueryLook(run.application, epochs, exact=True)
 
 
 def wait_for(request: Request | SavepointRequest, timeout: float | None) -> int:

@@ -19,7 +19,7 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.checkpoints.unaligned import QueryLook, Taken
 from spark_ext.control.events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
-from spark_ext.jobs.barriers import AlignedCheckpoints, Request
+from spark_ext.jobs.barriers import AlignedCheckpoints, Request, look_at
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.periodic import PeriodicCheckpoints
@@ -309,7 +309,7 @@ class Coordinator:
 
     def looks(self) -> dict[str, QueryLook]:
         """A look at each query, from which a cut of the job is taken."""
-        return {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in self.runs}
+        return {run.spec.uid: look_at(run) for run in self.runs}
 
     def _become(self, state: State) -> None:
         if state is not self.state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,24 @@ def test_a_step_back_beyond_what_is_remembered_reads_sparks_log(tmp_path: Path) 
     taken = take(producer, [(6, behind), (7, ahead)], **looks)
     assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(6)
     assert take(producer, [(7, ahead)], **looks) == NotNow(Reason.FORGOTTEN, "b"), "Spark has removed it"
+
+
+def test_a_step_back_takes_nothing_that_was_committed_after_the_look(tmp_path: Path) -> None:
+    """A release that has taken a later cut than a savepoint of the same time would have deleted what that one needs."""
+    producer = Producer(tmp_path)
+    first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
+    epochs = [logged(6, [first, 1], [first, 3]), logged(7, [second + 1, 0], [second + 1, 0])]
+    later = logged(8, [first + 1, 0], [first + 1, 0])
+    taken = take(producer, [(one.epoch, one) for one in (*epochs, later)], a=producer.look(0), b=reader(epochs[1]))
+    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(6)
+
+
+def test_the_place_in_an_aligned_checkpoint_is_never_exchanged_for_an_older_one(tmp_path: Path) -> None:
+    producer = Producer(tmp_path)
+    first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
+    ahead, behind = logged(7, [second + 1, 0], [second + 1, 0]), logged(6, [first + 1, 0], [first + 1, 0])
+    looks = {"a": producer.look(0), "b": replace(reader(ahead), exact=True)}
+    assert take(producer, [(6, behind), (7, ahead)], **looks) == NotNow(Reason.INCONSISTENT, "b")
 
 
 def test_the_seal_belongs_to_a_cut_in_which_the_producer_has_finished(tmp_path: Path) -> None:

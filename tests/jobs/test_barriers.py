@@ -14,11 +14,13 @@ from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs.barriers import Request, wait_for
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow, IncidentRow
 from spark_ext.model.cut import Cut, CutPoint
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Running, SourceOffset
+from spark_ext.queries.observer import RECENT
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.worker import Worker
 from tests.queries.fakes import Bench, position
@@ -108,6 +110,31 @@ def test_it_is_recorded_where_the_barrier_has_passed(tmp_path: Path, notices: li
     job.c.query.commit(at("c-in", 8, 6))
     assert wait_for(second, END) == 8
     until(lambda: notices == [(7, True)] * 2 + [(8, True)] * 2, "one notice per query and checkpoint")
+    job.stop()
+
+
+def test_it_is_recorded_where_it_was_delivered_however_many_epochs_follow(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    """More than a query's run remembers: a fast query goes on while a slow one is waited for."""
+    job = LinkedJob(tmp_path)
+    pinned: list[Any] = []
+    job.coordinator._aligned._savepoints = SimpleNamespace(pin=lambda *given: pinned.append(given))  # type: ignore[assignment]
+    job.ask()
+    job.a.query.commit(at("in", 7, 0))
+    until(lambda: job.a.run.committed == 0, "its cut")
+    delivered = job.a.run.recent
+    until(lambda: job.coordinator._aligned.held, "the checkpoint to know of it")
+    for row in range(1, RECENT + 2):
+        job.a.query.commit(at("in", 7, row))
+    until(lambda: job.a.run.committed == RECENT + 1, "what follows")
+    assert delivered[0] not in job.a.run.recent
+    job.c.query.commit(at("c-in", 7, 4))
+    until(lambda: pinned, "the checkpoint")
+    number, _, mode, _, looks, *_ = pinned[0]
+    assert (number, mode) == (7, CheckpointMode.ALIGNED)
+    assert (looks["a"].epochs, looks["c"].epochs) == (delivered, job.c.run.recent)
+    assert looks["a"].exact and looks["c"].exact
     job.stop()
 
 
