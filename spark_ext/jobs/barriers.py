@@ -14,6 +14,7 @@ from spark_ext.checkpoints.unaligned import QueryLook
 from spark_ext.errors import CheckpointError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.periodic import part_of, point_of
+from spark_ext.jobs.taking import unknown_end
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
@@ -23,7 +24,7 @@ from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
     from spark_ext.checkpoints.unaligned import Held, Taken
-    from spark_ext.jobs.taking import Pinned, SavepointRequest, Savepoints
+    from spark_ext.jobs.taking import Pinned, SavepointRequest, Savepoints, Verdict
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -50,8 +51,8 @@ class _Pending:
     """Until when it stays aligned, s, monotonic."""
     by: float
     requests: list[Request]
-    pinning: bool = False
-    """Its cut is complete, and is being recorded."""
+    verdict: Verdict | None = None
+    """Its cut is complete, and is being recorded; None: not yet."""
 
     @property
     def folder(self) -> str | None:
@@ -174,10 +175,8 @@ class AlignedCheckpoints:
         self._watch(self._pending, now, runs)
 
     def _watch(self, pending: _Pending, now: float, runs: Sequence[QueryRun]) -> None:
-        if pending.pinning:
-            if now >= pending.by:
-                self._abort(pending, "it did not complete in time; its cut was being recorded", runs)
-            return
+        if pending.verdict is not None:
+            return  # it waits for nobody any more: whether it is complete is for those who record it to say
         before = pending.checkpoint
         members = self._members(runs)
         pending.checkpoint = after = before.seen(members)
@@ -222,7 +221,6 @@ class AlignedCheckpoints:
         self, pending: _Pending, mode: CheckpointMode, looks: Mapping[str, QueryLook], runs: Sequence[QueryRun]
     ) -> None:
         assert self._savepoints is not None
-        pending.pinning = True
 
         def done(outcome: Outcome[Pinned]) -> None:
             if isinstance(outcome.error, FencedError):
@@ -237,7 +235,7 @@ class AlignedCheckpoints:
 
         kind = "periodic" if pending.folder is None else "savepoint"
         number, at = pending.checkpoint.number, pending.triggered_at
-        self._savepoints.pin(number, kind, mode, runs, looks, pending.folder, done, at)
+        pending.verdict = self._savepoints.pin(number, kind, mode, runs, looks, pending.folder, done, at)
 
     def _metadata(self, parts: dict[str, QueryMetadata]) -> Any:
         incarnation = self._context.incarnation
@@ -270,6 +268,16 @@ class AlignedCheckpoints:
                 "tolerable_failed_checkpoints is how many may fail",
             )
 
+    def _give_up(self, pending: _Pending, reason: str, runs: Sequence[QueryRun]) -> None:
+        """Abort it, unless it has become complete, and only its row is on its way."""
+        if pending.verdict is None or pending.verdict.give_up(reason):
+            self._abort(pending, reason, runs)
+            return
+        self._pending = None
+        for request in pending.requests:
+            request.failure = unknown_end(self._context.job, f"checkpoint {pending.checkpoint.number}")
+            request.done.set()
+
     def end(self, runs: Sequence[QueryRun], reason: str) -> None:
         """The job is ending: what is pending is aborted, and nobody waits any longer.
 
@@ -278,7 +286,7 @@ class AlignedCheckpoints:
             reason: why.
         """
         if self._pending is not None:
-            self._abort(self._pending, reason, runs)
+            self._give_up(self._pending, reason, runs)
         with self._lock:
             # Nobody would ever look at a request that came later.
             asked, self._requests, self._over = self._requests, [], reason

@@ -14,6 +14,7 @@ from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs.barriers import Request, wait_for
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.taking import Verdict
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow, IncidentRow
 from spark_ext.model.cut import Cut, CutPoint
@@ -22,7 +23,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.queries.observer import RECENT
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.queries.worker import Worker
+from spark_ext.queries.worker import Outcome, Worker
 from tests.queries.fakes import Bench, position
 from tests.support.waiting import until
 
@@ -118,8 +119,7 @@ def test_it_is_recorded_where_it_was_delivered_however_many_epochs_follow(
 ) -> None:
     """More than a query's run remembers: a fast query goes on while a slow one is waited for."""
     job = LinkedJob(tmp_path)
-    pinned: list[Any] = []
-    job.coordinator._aligned._savepoints = SimpleNamespace(pin=lambda *given: pinned.append(given))  # type: ignore[assignment]
+    pinned = pins_of(job)
     job.ask()
     job.a.query.commit(at("in", 7, 0))
     until(lambda: job.a.run.committed == 0, "its cut")
@@ -136,6 +136,69 @@ def test_it_is_recorded_where_it_was_delivered_however_many_epochs_follow(
     assert (looks["a"].epochs, looks["c"].epochs) == (delivered, job.c.run.recent)
     assert looks["a"].exact and looks["c"].exact
     job.stop()
+
+
+def pins_of(job: LinkedJob) -> list[Any]:
+    """What is given to be recorded; nobody does so. The last item of each is its verdict."""
+    pinned: list[Any] = []
+
+    def pin(*given: Any) -> Verdict:
+        pinned.append((*given, Verdict()))
+        return pinned[-1][-1]
+
+    job.coordinator._aligned._savepoints = SimpleNamespace(pin=pin)  # type: ignore[assignment]
+    return pinned
+
+
+def delivered(job: LinkedJob) -> Request:
+    """A checkpoint of which only the recording is left."""
+    asked = job.ask()
+    job.a.query.commit(at("in", 7, 8))
+    job.c.query.commit(at("c-in", 7, 4))
+    return asked
+
+
+def test_time_does_not_abort_what_is_being_recorded(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    """Nobody would undo what is written by then: the caller would be told that it has failed, and it would be there."""
+    job = LinkedJob(tmp_path, checkpoint_timeout=1_000)
+    pinned = pins_of(job)
+    asked = delivered(job)
+    until(lambda: pinned, "the recording")
+    then = pinned[0][6]
+    job.coordinator._aligned._watch(job.coordinator._aligned._pending, float("inf"), job.coordinator.runs)  # type: ignore[arg-type]
+    assert not asked.done.is_set() and not job.rows("FAILED")
+    pinned[0][-1].complete()
+    then(Outcome())
+    assert wait_for(asked, END) == 7
+    job.stop()
+    assert not job.rows("FAILED")
+
+
+def test_a_stop_gives_up_what_is_being_recorded_and_whoever_records_it_learns_of_it(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path)
+    pinned = pins_of(job)
+    asked = delivered(job)
+    until(lambda: pinned, "the recording")
+    job.stop()
+    with pytest.raises(CheckpointError, match="the job is ending"):
+        wait_for(asked, END)
+    assert len(job.rows("FAILED")) == 1
+    with pytest.raises(CheckpointError, match="was given up while it was being recorded: the job is ending"):
+        pinned[0][-1].complete()
+
+
+def test_a_stop_does_not_declare_a_complete_one_to_have_failed(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    job = LinkedJob(tmp_path)
+    pinned = pins_of(job)
+    asked = delivered(job)
+    until(lambda: pinned, "the recording")
+    pinned[0][-1].complete()
+    job.stop()
+    with pytest.raises(CheckpointError, match="has ended while checkpoint 7 was being recorded"):
+        wait_for(asked, END)
+    assert not job.rows("FAILED")
 
 
 def test_releases_know_what_it_has_delivered_until_it_is_recorded(
