@@ -14,7 +14,13 @@ class PlannerView:
     """Reads flags and control events through one kept handle, at most every 100 ms or so."""
 
     def __init__(self, registration: Registration) -> None:
-        self._view = SourceView(registration.state, registration.uid, registration.lineage, query=registration.query)
+        self._view = SourceView(
+            registration.state,
+            registration.uid,
+            registration.lineage,
+            query=registration.query,
+            first_checkpoint=registration.first_checkpoint,
+        )
         self._requests = Requests()
         self._incarnation = registration.incarnation
 

@@ -8,7 +8,7 @@ was.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -73,13 +73,15 @@ def refuse_used(folder: str, who: str) -> None:
         )
 
 
-def pin(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
+def pin(spark: SparkSession, folder: str, what: ToPin, before_seal: Callable[[], object] = lambda: None) -> Savepoint:
     """Write a savepoint.
 
     Args:
         spark: the job's session.
         folder: an absolute path or URI; empty or missing.
         what: it is made of.
+        before_seal: called once all of it is there but the manifest, which makes it a savepoint. If it raises an
+            exception, what was written is deleted again.
 
     Raises:
         CheckpointError: a file was deleted before it was pinned; what was written is deleted again.
@@ -94,7 +96,7 @@ def pin(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
     except OSError as problem:
         raise not_writable(folder, who, problem) from problem
     try:
-        return _written(spark, folder, what)
+        return _written(spark, folder, what, before_seal)
     except FileNotFoundError as gone:
         _delete(folder)
         raise CheckpointError(
@@ -121,7 +123,7 @@ def not_writable(folder: str, who: str, problem: OSError) -> StorageError:
     )
 
 
-def _written(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
+def _written(spark: SparkSession, folder: str, what: ToPin, before_seal: Callable[[], object]) -> Savepoint:
     names: list[str] = []
     for query, part in what.metadata.queries.items():
         if part.epoch is None or part.finished:
@@ -140,6 +142,7 @@ def _written(spark: SparkSession, folder: str, what: ToPin) -> Savepoint:
     write_text(folder, DEFINITIONS, json.dumps({query: one.to_json() for query, one in what.definitions.items()}))
     write_flags(folder, list(what.flags))
     names += [CHECKPOINT, DEFINITIONS, FLAGS]
+    before_seal()
     reach(FailPoint.SAVEPOINT_BEFORE_MANIFEST)
     files = seal(folder, what.about, names)
     reach(FailPoint.SAVEPOINT_SEALED)

@@ -8,14 +8,14 @@ reference: it is not copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.exchange.consumers import front_of
 from spark_ext.exchange.positions import Front
 from spark_ext.model.checkpoint_plan import NotNow, Reason
-from spark_ext.model.cut import CommittedEpoch, Cut, Position, QueryLog, cut
+from spark_ext.model.cut import START, CommittedEpoch, Cut, Position, QueryLog, cut
 from spark_ext.model.logged_offsets import LoggedOffsets
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Logged = Sequence[tuple[int, LoggedOffsets]]
 """Committed epochs with their offsets, ascending."""
+
+Held = Mapping[str, LoggedOffsets | None]
+"""By query, offsets that a restore may begin from; None: from the first row."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,15 @@ class QueryLook:
     """Under which its exchange knows its epochs; see `Epoch.application`."""
     epochs: Logged = ()
     finished: bool = False
+    committed: int = -1
+    """Its newest committed epoch, as far as it is not among them; -1: they say it."""
+    exact: bool = False
+    """A cut at another place than the newest one is none: that of an aligned checkpoint is given."""
+
+    @property
+    def newest(self) -> int:
+        """Its newest committed epoch; -1: it has none."""
+        return max(self.committed, self.epochs[-1][0] if self.epochs else -1)
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,10 @@ class Unaligned:
         found = cut(graph, logs)
         if isinstance(found, NotNow) and found.reason is Reason.FORGOTTEN and found.query in looks:
             look = looks[found.query]
-            more = QueryLook(look.application, tuple(self.older(found.query)), look.finished)
+            # What has been committed since the look may not be in the cut: releases rely on later looks giving no
+            # earlier cuts, and such epochs may carry barriers with greater numbers than the checkpoint has.
+            epochs = tuple(one for one in self.older(found.query) if one[0] <= look.newest)
+            more = replace(look, epochs=epochs)
             looks = {**looks, found.query: more}
             logs[found.query] = self._log(graph[found.query], more, views)
             found = cut(graph, logs)
@@ -106,7 +121,7 @@ class Unaligned:
             # It had finished before this start.
             ends = {reader.uid: views[reader.exchange].state.sealed for reader in node.reads}
             ended = {uid: Position.behind(number + 1) for uid, number in ends.items() if number is not None}
-        return QueryLog(epochs, finished, sealed, ended)
+        return QueryLog(epochs, finished, sealed, look.newest, look.exact, ended)
 
     def _epoch(
         self, node: QueryNode, look: QueryLook, epoch: int, logged: LoggedOffsets, views: Mapping[str, ExchangeView]
@@ -125,6 +140,28 @@ class Unaligned:
             for (uid, application, epoch), one in self._known.items()
             if epoch >= oldest.get((application, uid), epoch + 1)
         }
+
+
+def held_positions(
+    held: Held, readers: Mapping[str, Mapping[str, str]], views: Mapping[str, ExchangeView]
+) -> dict[tuple[str, str], Position]:
+    """How far the sources of some queries had read, by query and source; see `release_bound`.
+
+    Args:
+        held: the queries' offsets.
+        readers: by exchange, the query by the uid of its source.
+        views: of these exchanges, looked at after `held`.
+
+    Raises:
+        OffsetError: an offset is not that of a source which reads its exchange.
+    """
+    found = {}
+    for name, queries in readers.items():
+        for uid, query in queries.items():
+            if query in held:
+                offsets = held[query]
+                found[query, uid] = START if offsets is None else position_in(offsets, uid, views[name])
+    return found
 
 
 def position_in(logged: LoggedOffsets, uid: str, view: ExchangeView) -> Position:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from spark_ext.checkpoints.unaligned import QueryLook
 from spark_ext.errors import CheckpointError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.periodic import part_of, point_of
+from spark_ext.jobs.taking import unknown_end
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
@@ -22,8 +23,8 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
-    from spark_ext.checkpoints.unaligned import Taken
-    from spark_ext.jobs.taking import Pinned, SavepointRequest, Savepoints
+    from spark_ext.checkpoints.unaligned import Held, Taken
+    from spark_ext.jobs.taking import Pinned, SavepointRequest, Savepoints, Verdict
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -50,8 +51,8 @@ class _Pending:
     """Until when it stays aligned, s, monotonic."""
     by: float
     requests: list[Request]
-    pinning: bool = False
-    """Its cut is complete, and is being recorded."""
+    verdict: Verdict | None = None
+    """Its cut is complete, and is being recorded; None: not yet."""
 
     @property
     def folder(self) -> str | None:
@@ -101,6 +102,16 @@ class AlignedCheckpoints:
     def under_way(self) -> bool:
         """Whether one is pending: no query that waits for others may be built then."""
         return self._pending is not None
+
+    @property
+    def held(self) -> Held:
+        """The offsets of each query that has delivered its cut of the checkpoint under way.
+
+        What is behind them may not be released until the checkpoint is recorded, however far the query has read since.
+        """
+        if self._pending is None:
+            return {}
+        return {query: place.offsets for query, place in self._pending.checkpoint.delivered.items()}
 
     def request(self, folder: str | None = None) -> Request:
         """Ask for a checkpoint; for any thread. If one is under way, another one follows it.
@@ -164,10 +175,8 @@ class AlignedCheckpoints:
         self._watch(self._pending, now, runs)
 
     def _watch(self, pending: _Pending, now: float, runs: Sequence[QueryRun]) -> None:
-        if pending.pinning:
-            if now >= pending.by:
-                self._abort(pending, "it did not complete in time; its cut was being recorded", runs)
-            return
+        if pending.verdict is not None:
+            return  # it waits for nobody any more: whether it is complete is for those who record it to say
         before = pending.checkpoint
         members = self._members(runs)
         pending.checkpoint = after = before.seen(members)
@@ -175,7 +184,7 @@ class AlignedCheckpoints:
             self._complete(pending, runs)
         elif now >= pending.aligned_by and self._savepoints is not None:
             # A cut of this moment, which the worker that keeps its files chooses.
-            looks = {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in runs}
+            looks = {run.spec.uid: look_at(run) for run in runs}
             self._pin(pending, CheckpointMode.UNALIGNED, looks, runs)
         elif now >= pending.aligned_by and (taken := self._newest()) and taken.at > pending.triggered_at:
             self._turn_unaligned(pending, runs, taken)
@@ -212,7 +221,6 @@ class AlignedCheckpoints:
         self, pending: _Pending, mode: CheckpointMode, looks: Mapping[str, QueryLook], runs: Sequence[QueryRun]
     ) -> None:
         assert self._savepoints is not None
-        pending.pinning = True
 
         def done(outcome: Outcome[Pinned]) -> None:
             if isinstance(outcome.error, FencedError):
@@ -227,7 +235,7 @@ class AlignedCheckpoints:
 
         kind = "periodic" if pending.folder is None else "savepoint"
         number, at = pending.checkpoint.number, pending.triggered_at
-        self._savepoints.pin(number, kind, mode, runs, looks, pending.folder, done, at)
+        pending.verdict = self._savepoints.pin(number, kind, mode, runs, looks, pending.folder, done, at)
 
     def _metadata(self, parts: dict[str, QueryMetadata]) -> Any:
         incarnation = self._context.incarnation
@@ -260,6 +268,16 @@ class AlignedCheckpoints:
                 "tolerable_failed_checkpoints is how many may fail",
             )
 
+    def _give_up(self, pending: _Pending, reason: str, runs: Sequence[QueryRun]) -> None:
+        """Abort it, unless it has become complete, and only its row is on its way."""
+        if pending.verdict is None or pending.verdict.give_up(reason):
+            self._abort(pending, reason, runs)
+            return
+        self._pending = None
+        for request in pending.requests:
+            request.failure = unknown_end(self._context.job, f"checkpoint {pending.checkpoint.number}")
+            request.done.set()
+
     def end(self, runs: Sequence[QueryRun], reason: str) -> None:
         """The job is ending: what is pending is aborted, and nobody waits any longer.
 
@@ -268,7 +286,7 @@ class AlignedCheckpoints:
             reason: why.
         """
         if self._pending is not None:
-            self._abort(self._pending, reason, runs)
+            self._give_up(self._pending, reason, runs)
         with self._lock:
             # Nobody would ever look at a request that came later.
             asked, self._requests, self._over = self._requests, [], reason
@@ -322,13 +340,21 @@ class AlignedCheckpoints:
         )
 
 
+def look_at(run: QueryRun) -> QueryLook:
+    """A look at a query as it is now."""
+    return QueryLook(run.application, run.recent, run.state is State.FINISHED, run.committed)
+
+
 def _at(checkpoint: Aligned, run: QueryRun) -> QueryLook:
-    """A look at a query that ends with its cut: the newest cut that such looks allow is this checkpoint's."""
+    """A look at a query at its place in the checkpoint.
+
+    The place was kept when the query delivered it: it may have committed any number of epochs since.
+    """
     place = checkpoint.delivered.get(run.spec.uid)
     if place is None:
-        return QueryLook(run.application, run.recent, run.state is State.FINISHED)
-    upto = -1 if place.epoch is None else place.epoch
-    return QueryLook(run.application, tuple(one for one in run.recent if one[0] <= upto))
+        return replace(look_at(run), exact=True)
+    epochs = () if place.epoch is None or place.offsets is None else ((place.epoch, place.offsets),)
+    return QueryLook(run.application, epochs, exact=True)
 
 
 def wait_for(request: Request | SavepointRequest, timeout: float | None) -> int:

@@ -19,7 +19,7 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.checkpoints.unaligned import QueryLook, Taken
 from spark_ext.control.events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
-from spark_ext.jobs.barriers import AlignedCheckpoints, Request
+from spark_ext.jobs.barriers import AlignedCheckpoints, Request, look_at
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.periodic import PeriodicCheckpoints
@@ -53,7 +53,6 @@ class Coordinator:
         context: the job's.
         ledger: for reading; writing goes through the context's `write_behind`.
         runs: the queries.
-        next_checkpoint: the first checkpoint id of this incarnation.
         finals: final checkpoints that an earlier run left unfinished, by query.
         exchanges: between the queries.
         gates: queries that wait for the end of others.
@@ -65,7 +64,6 @@ class Coordinator:
         context: JobContext,
         ledger: Ledger,
         runs: Sequence[QueryRun],
-        next_checkpoint: int,
         finals: dict[str, FinalCheckpoint],
         exchanges: Exchanges | None = None,
         gates: Gates | None = None,
@@ -76,7 +74,7 @@ class Coordinator:
         self.failure: SparkExtError | None = None
         self.done = threading.Event()
         self._context = context
-        self._next_checkpoint = next_checkpoint
+        self._next_checkpoint = context.first_checkpoint
         self._finals = dict(finals)
         self._exchanges = exchanges
         self._gates = gates
@@ -259,7 +257,7 @@ class Coordinator:
         if self._savepoints is not None:
             self._savepoints.tick(self.runs, self.looks)
         if self._exchanges is not None:
-            self._exchanges.tick(now, self.looks)
+            self._exchanges.tick(now, self.looks, lambda: self._aligned.held)
         self._settle()
         if self._exchanges is None or not self._exchanges.links:
             self._periodic.tick(now, self.runs, None, self.looks)
@@ -311,7 +309,7 @@ class Coordinator:
 
     def looks(self) -> dict[str, QueryLook]:
         """A look at each query, from which a cut of the job is taken."""
-        return {run.spec.uid: QueryLook(run.application, run.recent, run.state is State.FINISHED) for run in self.runs}
+        return {run.spec.uid: look_at(run) for run in self.runs}
 
     def _become(self, state: State) -> None:
         if state is not self.state:

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from spark_ext.checkpoints.unaligned import Logged, QueryLook, Taken, Unaligned
+from spark_ext.checkpoints.unaligned import Held, Logged, QueryLook, Taken, Unaligned, held_positions
 from spark_ext.errors import CheckpointError, CommitError, FencedError, StateError
 from spark_ext.exchange import decisions
 from spark_ext.exchange.kinds import parts
@@ -201,12 +201,13 @@ class Exchanges:
 
     # -- release ------------------------------------------------------------------------------------------------------
 
-    def tick(self, now: float, looks: Callable[[], Mapping[str, QueryLook]]) -> None:
+    def tick(self, now: float, looks: Callable[[], Mapping[str, QueryLook]], held: Callable[[], Held] = dict) -> None:
         """Begin to release what is due.
 
         Args:
             now: s, monotonic.
             looks: at each query, as it is now.
+            held: by query, the offsets that it has in a checkpoint which is not complete, as far as they are known now.
 
         Raises:
             FencedError: a newer incarnation has claimed an exchange.
@@ -215,9 +216,10 @@ class Exchanges:
         self._worker.deliver()
         if self._links and now - self._at >= RELEASE_EVERY and not self._worker.busy and self._outage.due(now):
             self._at = now
-            # Both as of this moment: a query that is built meanwhile is in neither.
-            found, graph = looks(), self.graph
-            self._worker.do("a release of exchanges", lambda: self.release(found, graph), self._released)
+            # All as of this moment: a query that is built meanwhile is in none, and what a query delivers meanwhile is
+            # not before these looks.
+            found, graph, kept = looks(), self.graph, held()
+            self._worker.do("a release of exchanges", lambda: self.release(found, graph, kept), self._released)
 
     def _released(self, outcome: Outcome[Taken | None]) -> None:
         if isinstance(outcome.error, (*UNREADABLE, CommitError)):
@@ -269,14 +271,15 @@ class Exchanges:
             return there, NotNow(Reason.STARTING, graph.producer(missing))
         return there, self._unaligned.take(graph, looks, there)
 
-    def release(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> Taken | None:
-        """Release what no consumer needs: what lies before the newest consistent cut.
+    def release(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held | None = None) -> Taken | None:
+        """Release what no consumer needs: what lies before the newest consistent cut, and before what is held.
 
         A cut may be behind what consumers have committed, and a checkpoint may begin from there.
 
         Args:
             looks: at each query.
             graph: the job's, with these queries.
+            held: see `tick`.
 
         Returns:
             The cut; None when there is none now.
@@ -286,9 +289,9 @@ class Exchanges:
             OSError: an exchange cannot be read or written.
         """
         with self._releasing:
-            return self._release_all(looks, graph)
+            return self._release_all(looks, graph, held or {})
 
-    def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> Taken | None:
+    def _release_all(self, looks: Mapping[str, QueryLook], graph: JobGraph, held: Held) -> Taken | None:
         there, taken = self._cut(looks, graph)
         for name, view in there.items():
             if view.state.sealed is not None and name not in self._sealed:
@@ -298,10 +301,16 @@ class Exchanges:
         if isinstance(taken, NotNow):
             log.debug("job '%s': no cut now, %s", self._context.job, taken)
             return None
-        bounds = release_bound(graph, taken.cut)
+        readers = {name: {**view.state.consumers, **self._links[name].readers} for name, view in there.items()}
+        places = held_positions(held, readers, there)
+        bounds = release_bound(graph, taken.cut, [places])
         for name, view in there.items():
-            known = {reader.uid for _, reader in graph.consumers(name)} if name in bounds else set()
-            self._release(view, bounds.get(name), known)
+            if name in bounds:
+                self._release(view, bounds[name], {reader.uid for _, reader in graph.consumers(name)})
+            else:
+                # Its producer has left the job.
+                mine = (place.released for (_, uid), place in places.items() if uid in readers[name])
+                self._release(view, min(mine, default=None), set())
         return taken
 
     def _release(self, view: ExchangeView, bound: int | None, known: set[str]) -> None:

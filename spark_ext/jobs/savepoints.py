@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from spark_ext.checkpoints.pinning import ToPin
 from spark_ext.checkpoints.savepoint import About
 from spark_ext.checkpoints.unaligned import QueryLook, position_in
+from spark_ext.errors import CheckpointError
 from spark_ext.jobs.composition import SINK
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.ledger.columns import from_arrow
@@ -123,6 +124,7 @@ def describe(one: Cutting, ledger: Ledger) -> ToPin:
         ledger: the job's.
 
     Raises:
+        CheckpointError: rows that the cut needs have been released.
         StateError, StorageError: the ledger or a target cannot be read, or a target's past is not known any more.
         OSError: a log cannot be read.
     """
@@ -197,23 +199,39 @@ def _exchanges(one: Cutting, queries: Mapping[str, QueryMetadata]) -> dict[str, 
             epoch = None if producer is None else queries[producer].epoch
             application = "" if producer is None or producer not in members else members[producer].application
             end = view.entries_upto(application, -1 if epoch is None else epoch)
-        reads = [state.released] if not readers.get(name) else []
-        for uid, query in {**state.consumers, **readers.get(name, {})}.items():
-            reads.append(_read(one, queries, view, uid, query, end))
+        here = readers.get(name, {})
+        reads = [state.released] if not here else []
+        for uid, query in {**state.consumers, **here}.items():
+            ended = query in queries and queries[query].finished
+            if ended:
+                reads.append(end)
+            elif uid in here and query in queries:
+                reads.append(_read(one, view, uid, query, end))
+            else:
+                # It is not built yet, or has left the job: what it has not read has been kept.
+                reads.append(state.released)
         found[name] = ExchangeMetadata(view.about.kind, min(end, *reads), end, sealed)
     return found
 
 
-def _read(
-    one: Cutting, queries: Mapping[str, QueryMetadata], view: ExchangeView, uid: str, query: str, end: int
-) -> int:
-    """The first entry that a source has not read in full."""
-    part, offsets = queries.get(query), one.taken.offsets.get(query)
-    if part is not None and part.finished:
-        return end
-    if part is None or offsets is None:
-        return view.state.released
-    return max(position_in(offsets, uid, view).released, view.state.released)
+def _read(one: Cutting, view: ExchangeView, uid: str, query: str, end: int) -> int:
+    """The first entry that a source of a query which has not finished has not read in full.
+
+    Raises:
+        CheckpointError: what it has still to read has been released.
+    """
+    offsets, state = one.taken.offsets.get(query), view.state
+    begin = 0 if offsets is None else position_in(offsets, uid, view).released
+    # Entries before the first row have no rows: they may be released before anybody has read anything.
+    if begin < min(end, state.released) and (begin > 0 or state.released_rows):
+        raise CheckpointError(
+            f"entries {begin} to {min(end, state.released) - 1}, which source '{uid}' has not read at the cut, have "
+            "been released",
+            operator=f"job '{one.job}', query '{query}', {view.about.who}",
+            kept="all committed epochs; the checkpoint was given up",
+            do="take it again",
+        )
+    return max(begin, state.released)
 
 
 def _flags(memory: JobMemory, queries: Mapping[str, QueryMetadata], ledger: Ledger) -> list[FinishedRow]:

@@ -124,6 +124,8 @@ def start_job(
         for notice in past.notices:
             who = f"job '{name}', query '{notice.query}'"
             context.write_behind.incident(who, "definition", notice.what, notice.action)
+        # A barrier is stamped only once the ledger has a row with its number, and the greatest number never expires.
+        context = replace(context, first_checkpoint=unused_number(ledger.uri, memory.next_checkpoint_id))
         for spec in specs:
             run, final = _restored(memory.of(spec.uid), spec, context, elsewhere=spec.uid in past.elsewhere)
             runs.append(run)
@@ -140,8 +142,7 @@ def start_job(
         late = LateQueries(composition, memory, context, writer, exchanges, graph)
         ended = frozenset(uid for gate in gated for uid in gate.after if memory.of(uid).finished)
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
-        number = unused_number(ledger.uri, memory.next_checkpoint_id)
-        coordinator = Coordinator(context, ledger, runs, number, finals, exchanges, gates, graph)
+        coordinator = Coordinator(context, ledger, runs, finals, exchanges, gates, graph)
         late.coordinator = coordinator
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if halted:

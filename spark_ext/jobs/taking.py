@@ -48,6 +48,42 @@ class Pinned:
     """None: nothing was asked to be kept."""
 
 
+class Verdict:
+    """Whether a checkpoint that is being recorded is complete or given up: decided once, by who comes first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._completed = False
+        self._given_up = ""
+
+    def complete(self) -> None:
+        """It is complete, for the thread that records it: what follows makes this known.
+
+        Raises:
+            CheckpointError: it has been given up.
+        """
+        with self._lock:
+            self._completed = not self._given_up
+        if self._given_up:
+            raise CheckpointError(
+                f"the checkpoint was given up while it was being recorded: {self._given_up}",
+                operator="the checkpoint",
+                kept="all committed epochs",
+                do="nothing: it was reported to whoever asked for it",
+            )
+
+    def give_up(self, reason: str) -> bool:
+        """Nobody waits for it any longer; returns whether it is given up. If not, it is complete, or about to be."""
+        with self._lock:
+            self._given_up = self._given_up or ("" if self._completed else reason)
+            return bool(self._given_up)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether whoever gave it up has said so in the ledger."""
+        return bool(self._given_up)
+
+
 @dataclass
 class SavepointRequest:
     """A savepoint that somebody waits for."""
@@ -76,6 +112,8 @@ class Savepoints:
         self._lock = threading.Lock()
         self._requests: list[SavepointRequest] = []
         self._under_way: SavepointRequest | None = None
+        self._verdict = Verdict()
+        """Of the one that is under way."""
         self._over = ""
         """Why there are no further ones; "" as long as there may be."""
 
@@ -116,7 +154,7 @@ class Savepoints:
                 self._fail(asked, outcome.error)
             asked.done.set()
 
-        self.pin(number, "savepoint", CheckpointMode.UNALIGNED, runs, looks(), asked.folder, done)
+        self._verdict = self.pin(number, "savepoint", CheckpointMode.UNALIGNED, runs, looks(), asked.folder, done)
 
     def pin(
         self,
@@ -128,7 +166,7 @@ class Savepoints:
         folder: str | None,
         then: Then,
         triggered_at: datetime | None = None,
-    ) -> None:
+    ) -> Verdict:
         """Take the newest cut that looks allow, keep what belongs to it, and record it.
 
         Args:
@@ -140,7 +178,11 @@ class Savepoints:
             folder: of the savepoint; None: it is kept only if the setting `retained_checkpoints` says so.
             then: gets the outcome, on the coordinator's thread.
             triggered_at: when it was begun; None: when the cut is taken.
+
+        Returns:
+            By which it can be given up, as long as it is not complete.
         """
+        verdict = Verdict()
         members = [Member.of_run(run) for run in runs]
         retained = self._context.settings.retained_checkpoints
         place = folder
@@ -152,11 +194,16 @@ class Savepoints:
             try:
                 what = describe(cutting, self._ledger)
                 spark = jvm.writer_frame(members[0].spec.writer).sparkSession
-                kept = None if place is None else pin(spark, place, what)
+                if place is None:
+                    kept = None
+                    verdict.complete()
+                else:
+                    kept = pin(spark, place, what, verdict.complete)
                 self._record(cutting, what.metadata, triggered_at or taken.at, place)
             except Exception as problem:
-                with suppress(Exception):  # what has gone wrong first is what the caller has to know
-                    self._record_failure(cutting, problem, triggered_at or taken.at)
+                if not verdict.given_up:
+                    with suppress(Exception):  # what has gone wrong first is what the caller has to know
+                        self._record_failure(cutting, problem, triggered_at or taken.at)
                 raise
             if folder is None and retained:
                 release_old(self._context.state, retained, self._context.incarnation, self._write)
@@ -164,6 +211,7 @@ class Savepoints:
 
         what = f"checkpoint {number}" if place is None else f"savepoint {place}"
         self._exchanges.with_cut(what, looks, work, then)
+        return verdict
 
     def _cutting(
         self,
@@ -213,6 +261,9 @@ class Savepoints:
         with self._lock:
             asked, self._requests, self._over = self._requests, [], reason
         under_way, self._under_way = self._under_way, None
+        if under_way is not None and not under_way.done.is_set() and not self._verdict.give_up(reason):
+            under_way.failure = unknown_end(self._context.job, f"the savepoint {under_way.folder}")
+            under_way.done.set()
         for request in (*asked, *((under_way,) if under_way is not None else ())):
             if not request.done.is_set():
                 self._fail(request, reason)
@@ -228,6 +279,16 @@ class Savepoints:
                 do="try again; a job that has ended can take one too, with job.savepoint(path)",
             )
         request.done.set()
+
+
+def unknown_end(job: str, what: str) -> CheckpointError:
+    """The error for who waits for a checkpoint that is complete, but not known to be recorded when the job ends."""
+    return CheckpointError(
+        f"the job has ended while {what} was being recorded",
+        operator=f"job '{job}'",
+        kept="all committed epochs",
+        do="look it up in job.ledger.checkpoints(): it can be used if it is COMPLETED there",
+    )
 
 
 def completed(one: Cutting, metadata: CheckpointMetadata, at: datetime, place: str | None) -> list[Row]:

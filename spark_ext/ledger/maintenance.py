@@ -1,8 +1,8 @@
 """Keeps the ledger small: compacts files, checkpoints logs, and lets rows that are no longer needed expire by age.
 
 These never expire: finished flags, the tables of jobs and definitions, final checkpoints and savepoints, the newest
-checkpoints, each query's newest epoch per lineage, control events that are not settled, the newest row of each operator
-and sequence.
+checkpoints and the newest aligned one, each query's newest epoch per
+lineage, control events that are not settled, the newest row of each operator and sequence.
 Replaced data files stay for two hours, for slow readers; log files for one.
 
 A call does what is due until its time is used up; the next call continues. All commits are fenced like appends.
@@ -272,6 +272,10 @@ def _old_checkpoints(table: LedgerTable[Any], now: datetime, settings: Maintenan
     # The greatest id stays as well: the next one is one more.
     kept = {*sorted(set(completed["checkpoint_id"].to_pylist()))[-settings.newest_checkpoints :]}
     kept.add(pc.max(rows["checkpoint_id"]).as_py())
+    # So does the newest aligned one. Offsets may carry its barrier for as long as the job runs, and a planner waits for
+    # a barrier above the newest one that it knows of.
+    aligned = rows.filter(pc.equal(rows["status"], "TRIGGERED"))
+    kept.add(pc.max(aligned["checkpoint_id"]).as_py() or 0)
     return [
         [
             ("kind", "=", "periodic"),

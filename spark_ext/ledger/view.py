@@ -37,6 +37,7 @@ class SourceView:
         min_interval_ms: minimum time between two reads of a table.
         query: uid of the source's query; flags that the source has earned in another query do not count. If "", as it
             is unknown, flags of any query count, and the query's control events are not seen.
+        first_checkpoint: the least number that an aligned checkpoint of this start can have.
         storage_options: of the object store, as delta-rs names them.
     """
 
@@ -48,6 +49,7 @@ class SourceView:
         min_interval_ms: int = 100,
         *,
         query: str = "",
+        first_checkpoint: int = NO_BARRIER + 1,
         storage_options: dict[str, str] | None = None,
     ) -> None:
         self._source = source_uid
@@ -63,7 +65,9 @@ class SourceView:
         cuts = child(uri, FOLDER, CheckpointRow.table)
         self._cuts = _Watched(LedgerTable(cuts, CheckpointRow, storage_options), min_interval_ms)
         self._pending: dict[int, frozenset[str]] = {}
-        self._newest = NO_BARRIER
+        # Offsets may carry barriers of which there are no rows: of another job, whose savepoint was restored here, or
+        # of a checkpoint whose rows have expired. All of them have smaller numbers.
+        self._newest = first_checkpoint - 1
         self._flags: list[pa.Table] = []
         self._confirmed = 0
         self._events: dict[str, ControlEventRow] = {}

@@ -61,6 +61,7 @@ class Reason(Enum):
     CANCELED = "the query was canceled before its end"
     UNION_STATE = "the source is partly finished, and its state is one list over all channels"
     FORGOTTEN = "Spark has removed the epoch that a consistent cut needs"
+    INCONSISTENT = "its place in the checkpoint does not fit those of the queries that it depends on"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from spark_ext.model.checkpoint_plan import NotNow, Reason
 from spark_ext.model.dag import JobGraph, QueryNode
@@ -88,6 +89,10 @@ class QueryLog:
     sealed: Mapping[str, int] = field(default_factory=dict)
     """Per exchange that it has sealed, the number of entries there with the seal; one more than those of its last
     epoch where that is missing."""
+    committed: int = -1
+    """Its newest committed epoch, also if it is not among `epochs`, because it is not known any more; -1: none is."""
+    exact: bool = False
+    """It belongs to the cut with its newest place and with no other, as that of an aligned checkpoint does."""
     ended: Mapping[str, Position] = field(default_factory=dict)
     """Of a query that has finished and whose epochs were not looked at, how far it has read: to the end."""
 
@@ -152,15 +157,16 @@ def cut(graph: JobGraph, logs: Mapping[str, QueryLog], rows: EntryRows | None = 
         rows: the sizes of entries, for the number of rows in flight.
 
     Returns:
-        The cut, or the query of which Spark has already removed the epoch that it would have to step back to.
+        The cut, or the query of which Spark has already removed the epoch that it would have to step back to; or one
+        that may not step back, and is at a place that is not consistent with the others'.
     """
     states: dict[str, _State] = {}
     for node in graph:
-        found = next(
-            (one for one in _newest_first(node, logs[node.uid]) if _consistent(one, node, graph, states)), None
-        )
+        log = logs[node.uid]
+        places = islice(_newest_first(node, log), 1 if log.exact else None)
+        found = next((one for one in places if _consistent(one, node, graph, states)), None)
         if found is None:
-            return NotNow(Reason.FORGOTTEN, node.uid)
+            return NotNow(Reason.INCONSISTENT if log.exact else Reason.FORGOTTEN, node.uid)
         states[node.uid] = found
     in_flight = (part for exchange in graph.exchanges for part in _in_flight(exchange, graph, states, rows or {}))
     return Cut({query: state.point for query, state in states.items()}, tuple(in_flight))
@@ -209,7 +215,7 @@ def _newest_first(node: QueryNode, log: QueryLog) -> Iterator[_State]:
         yield _State(CutPoint(last.number if log.epochs else None, True), reads, sealed)
     for epoch in reversed(log.epochs):
         yield _State(CutPoint(epoch.number), epoch.reads, epoch.writes)
-    if not log.epochs or log.epochs[0].number == 0:
+    if log.epochs[0].number == 0 if log.epochs else log.committed < 0:
         yield _State(CutPoint(None), {}, {})
 
 

@@ -36,6 +36,8 @@ class JobContext:
     """Set to make the coordinator look at once."""
     hold: bool = False
     """Whether the start only completes epochs that were interrupted, and plans no others."""
+    first_checkpoint: int = 1
+    """The first checkpoint number of this start. No offset that was planned before it carries a barrier as great."""
     consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
     """By exchange, the sources for which its producer waits."""
 

@@ -128,6 +128,7 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
             interval_ms=context.settings.interval,
             target_ms=context.settings.target_epoch or 0,
             hold=context.hold,
+            first_checkpoint=context.first_checkpoint,
             writes=writes if role == "source" else (),
         )
         for uid, role in roles

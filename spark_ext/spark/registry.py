@@ -60,6 +60,8 @@ class Registration:
     """Duration that an epoch is to take, ms; 0: as its read limits have it."""
     hold: bool = False
     """Whether no further epoch is to be planned: the start only completes those that were interrupted."""
+    first_checkpoint: int = 1
+    """The least number of a checkpoint of this start: nobody waits for the barrier of an earlier one."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,55 +10,15 @@ import pytest
 from spark_ext.checkpoints.unaligned import Logged, QueryLook, Taken, Unaligned
 from spark_ext.errors import StateError
 from spark_ext.exchange import decisions
-from spark_ext.exchange.arrow.master import ArrowMaster
-from spark_ext.exchange.entries import Run, Segment
 from spark_ext.exchange.view import ExchangeView
 from spark_ext.model.checkpoint_plan import NotNow, Reason
-from spark_ext.model.commits import Claim, Epoch, FenceMark
+from spark_ext.model.commits import FenceMark
 from spark_ext.model.cut import CutPoint, Position, release_bound
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.logged_offsets import LoggedOffsets
-from spark_ext.model.offsets import Running, SourceOffset
-from tests.support.exchanges import descriptor
+from tests.support.exchanges import Producer, descriptor, logged
 
 GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("b", (Reader("x", "x-in"),))))
-
-
-class Producer:
-    """A query `a` that writes the exchange `x` of two partitions."""
-
-    def __init__(self, folder: Path) -> None:
-        self.master = ArrowMaster(folder / "x", "exchange 'x'")
-        self.master.register(descriptor("x", partitions=2))
-        claim = Claim("x", "lab", "job-id", 1, 1, start=7)
-        self.master.log.append(lambda state: decisions.claim_entry(state, claim, "x", 0), "1")
-
-    def epoch(self, number: int) -> Epoch:
-        return Epoch("x", 1, "query-id", number, 1, start=7)
-
-    def write(self, number: int, *rows: int) -> int:
-        """An epoch with so many rows in each partition; returns the number of its entry."""
-        runs = tuple(Run(partition, 0, 1, count) for partition, count in enumerate(rows))
-        segments = [Segment(f"{number}.arrow", 100, runs)]
-        written = self.master.log.append(
-            lambda state: decisions.epoch_entry(state, self.epoch(number), segments, 2, "x", 0), "1"
-        )
-        assert written is not None
-        return written.last
-
-    def seal(self, number: int) -> int:
-        written = self.master.log.append(lambda state: decisions.seal_entry(state, self.epoch(number), "x", 0), "1")
-        assert written is not None
-        return written.last
-
-    def look(self, *epochs: int, finished: bool = False) -> QueryLook:
-        return QueryLook(self.epoch(0).application, tuple((epoch, logged(epoch)) for epoch in epochs), finished)
-
-
-def logged(epoch: int, *positions: list[int], ended: bool = False) -> LoggedOffsets:
-    running = {str(partition): Running(at) for partition, at in enumerate(positions)}
-    offset = SourceOffset("x-in", running=running, ended=ended).to_json()
-    return LoggedOffsets(epoch, {}, (offset,) if positions or ended else ())
 
 
 def reader(*epochs: LoggedOffsets, finished: bool = False) -> QueryLook:
@@ -100,6 +61,24 @@ def test_a_step_back_beyond_what_is_remembered_reads_sparks_log(tmp_path: Path) 
     taken = take(producer, [(6, behind), (7, ahead)], **looks)
     assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(6)
     assert take(producer, [(7, ahead)], **looks) == NotNow(Reason.FORGOTTEN, "b"), "Spark has removed it"
+
+
+def test_a_step_back_takes_nothing_that_was_committed_after_the_look(tmp_path: Path) -> None:
+    """A release that has taken a later cut than a savepoint of the same time would have deleted what that one needs."""
+    producer = Producer(tmp_path)
+    first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
+    epochs = [logged(6, [first, 1], [first, 3]), logged(7, [second + 1, 0], [second + 1, 0])]
+    later = logged(8, [first + 1, 0], [first + 1, 0])
+    taken = take(producer, [(one.epoch, one) for one in (*epochs, later)], a=producer.look(0), b=reader(epochs[1]))
+    assert isinstance(taken, Taken) and taken.cut.points["b"] == CutPoint(6)
+
+
+def test_the_place_in_an_aligned_checkpoint_is_never_exchanged_for_an_older_one(tmp_path: Path) -> None:
+    producer = Producer(tmp_path)
+    first, second = producer.write(0, 5, 3), producer.write(1, 4, 4)
+    ahead, behind = logged(7, [second + 1, 0], [second + 1, 0]), logged(6, [first + 1, 0], [first + 1, 0])
+    looks = {"a": producer.look(0), "b": replace(reader(ahead), exact=True)}
+    assert take(producer, [(6, behind), (7, ahead)], **looks) == NotNow(Reason.INCONSISTENT, "b")
 
 
 def test_the_seal_belongs_to_a_cut_in_which_the_producer_has_finished(tmp_path: Path) -> None:

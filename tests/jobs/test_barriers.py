@@ -14,13 +14,16 @@ from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
 from spark_ext.jobs.barriers import Request, wait_for
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.taking import Verdict
+from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow, IncidentRow
 from spark_ext.model.cut import Cut, CutPoint
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import Running, SourceOffset
+from spark_ext.queries.observer import RECENT
 from spark_ext.queries.operator_hooks import OperatorHooks
-from spark_ext.queries.worker import Worker
+from spark_ext.queries.worker import Outcome, Worker
 from tests.queries.fakes import Bench, position
 from tests.support.waiting import until
 
@@ -38,7 +41,8 @@ class LinkedJob:
         self.a = Bench(folder, query="a", worker=Worker("a", self.wake), sources=sources, natives=natives, **settings)
         self.c = Bench(folder, query="c", worker=Worker("c", self.wake), around=self.a, sources=[], fed=["c-in"])
         ledger: Any = self.a.ledger
-        self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.c.run], 7, {}, graph=GRAPH)
+        context = replace(self.a.context, first_checkpoint=7)
+        self.coordinator = Coordinator(context, ledger, [self.a.run, self.c.run], {}, graph=GRAPH)
         for bench in (self.a, self.c):
             bench.started()
             until(lambda bench=bench: not self._busy(bench), "the start")  # type: ignore[misc]
@@ -107,6 +111,120 @@ def test_it_is_recorded_where_the_barrier_has_passed(tmp_path: Path, notices: li
     job.c.query.commit(at("c-in", 8, 6))
     assert wait_for(second, END) == 8
     until(lambda: notices == [(7, True)] * 2 + [(8, True)] * 2, "one notice per query and checkpoint")
+    job.stop()
+
+
+def test_it_is_recorded_where_it_was_delivered_however_many_epochs_follow(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    """More than a query's run remembers: a fast query goes on while a slow one is waited for."""
+    job = LinkedJob(tmp_path)
+    pinned = pins_of(job)
+    job.ask()
+    job.a.query.commit(at("in", 7, 0))
+    until(lambda: job.a.run.committed == 0, "its cut")
+    delivered = job.a.run.recent
+    until(lambda: job.coordinator._aligned.held, "the checkpoint to know of it")
+    for row in range(1, RECENT + 2):
+        job.a.query.commit(at("in", 7, row))
+    until(lambda: job.a.run.committed == RECENT + 1, "what follows")
+    assert delivered[0] not in job.a.run.recent
+    job.c.query.commit(at("c-in", 7, 4))
+    until(lambda: pinned, "the checkpoint")
+    number, _, mode, _, looks, *_ = pinned[0]
+    assert (number, mode) == (7, CheckpointMode.ALIGNED)
+    assert (looks["a"].epochs, looks["c"].epochs) == (delivered, job.c.run.recent)
+    assert looks["a"].exact and looks["c"].exact
+    job.stop()
+
+
+def pins_of(job: LinkedJob) -> list[Any]:
+    """What is given to be recorded; nobody does so. The last item of each is its verdict."""
+    pinned: list[Any] = []
+
+    def pin(*given: Any) -> Verdict:
+        pinned.append((*given, Verdict()))
+        return pinned[-1][-1]
+
+    job.coordinator._aligned._savepoints = SimpleNamespace(pin=pin)  # type: ignore[assignment]
+    return pinned
+
+
+def delivered(job: LinkedJob) -> Request:
+    """A checkpoint of which only the recording is left."""
+    asked = job.ask()
+    job.a.query.commit(at("in", 7, 8))
+    job.c.query.commit(at("c-in", 7, 4))
+    return asked
+
+
+def test_time_does_not_abort_what_is_being_recorded(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    """Nobody would undo what is written by then: the caller would be told that it has failed, and it would be there."""
+    job = LinkedJob(tmp_path, checkpoint_timeout=1_000)
+    pinned = pins_of(job)
+    asked = delivered(job)
+    until(lambda: pinned, "the recording")
+    then = pinned[0][6]
+    job.coordinator._aligned._watch(job.coordinator._aligned._pending, float("inf"), job.coordinator.runs)  # type: ignore[arg-type]
+    assert not asked.done.is_set() and not job.rows("FAILED")
+    pinned[0][-1].complete()
+    then(Outcome())
+    assert wait_for(asked, END) == 7
+    job.stop()
+    assert not job.rows("FAILED")
+
+
+def test_a_stop_gives_up_what_is_being_recorded_and_whoever_records_it_learns_of_it(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path)
+    pinned = pins_of(job)
+    asked = delivered(job)
+    until(lambda: pinned, "the recording")
+    job.stop()
+    with pytest.raises(CheckpointError, match="the job is ending"):
+        wait_for(asked, END)
+    assert len(job.rows("FAILED")) == 1
+    with pytest.raises(CheckpointError, match="was given up while it was being recorded: the job is ending"):
+        pinned[0][-1].complete()
+
+
+def test_a_stop_does_not_declare_a_complete_one_to_have_failed(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    job = LinkedJob(tmp_path)
+    pinned = pins_of(job)
+    asked = delivered(job)
+    until(lambda: pinned, "the recording")
+    pinned[0][-1].complete()
+    job.stop()
+    with pytest.raises(CheckpointError, match="has ended while checkpoint 7 was being recorded"):
+        wait_for(asked, END)
+    assert not job.rows("FAILED")
+
+
+def test_releases_know_what_it_has_delivered_until_it_is_recorded(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path)
+    kept: list[Any] = []
+    exchanges: Any = SimpleNamespace(
+        newest=None,
+        graph=GRAPH,
+        links=(),
+        tick=lambda now, looks, held: kept.append(held()),
+        close=lambda: None,
+        busy="",
+    )
+    job.coordinator._exchanges = exchanges
+    asked = job.ask()
+    job.c.query.commit(at("c-in", 7, 4))
+    job.c.query.commit(at("c-in", 7, 6))
+    until(lambda: job.c.run.committed == 1, "the epochs")
+    kept.clear()
+    until(lambda: kept, "a further look")
+    assert kept[-1] == {"c": job.c.run.recent[-2][1]}
+    job.a.query.commit(at("in", 7, 8))
+    assert wait_for(asked, END) == 7
+    until(lambda: kept[-1] == {}, "a look after its end")
     job.stop()
 
 

@@ -33,7 +33,7 @@ class FakeJob:
         self.a = Bench(folder, query="a", worker=Worker("a", self.wake), **settings)
         self.b = Bench(folder, query="b", worker=Worker("b", self.wake), around=self.a, natives=["rate"], sources=[])
         ledger: Any = self.a.ledger
-        self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.b.run], 1, {})
+        self.coordinator = Coordinator(self.a.context, ledger, [self.a.run, self.b.run], {})
 
     def wake(self) -> None:
         self.a.context.wake.set()
@@ -227,7 +227,7 @@ def test_a_drain_that_an_earlier_run_accepted_is_in_force(job: FakeJob) -> None:
     """Finding 39: a query with Spark's own sources ran on after a crash."""
     request(job.a.context.write_behind, "", "drain")
     ledger: Any = job.a.ledger
-    again = Coordinator(job.a.context, ledger, job.coordinator.runs, 1, {})
+    again = Coordinator(job.a.context, ledger, job.coordinator.runs, {})
     assert again.drained(1) and not again.drained(2) and not job.coordinator.drained(1)
     job.coordinator = again
     job.start()

@@ -59,7 +59,6 @@ class GatedJob:
             self.a.context,
             ledger,
             [self.a.run, self.c.run],
-            1,
             {},
             gates=self.gates,
             graph=graph,

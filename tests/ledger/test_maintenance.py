@@ -13,6 +13,7 @@ from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, EpochRow, ExecutionStateRow, IncidentRow, Row
 from spark_ext.ledger.tables import LedgerTable
+from spark_ext.ledger.view import SourceView
 from tests.ledger.rows import START, checkpoint, epoch, event, flag, incident, line, process, state
 
 LONG = timedelta(minutes=5)
@@ -198,6 +199,17 @@ def test_old_checkpoints_go_but_never_the_newest_final_or_savepoint(writer: Ledg
     assert {number for (number,) in left(writer, CheckpointRow, "checkpoint_id")} == {3, 4, 5, 6, 7}
     assert len(writer.ledger.checkpoints("q")) == 2
     assert writer.ledger.next_checkpoint_id() == 8
+
+
+def test_the_newest_aligned_checkpoint_stays_as_offsets_may_carry_its_barrier(writer: LedgerWriter) -> None:
+    for number in (1, 2):
+        writer.append([checkpoint(number, status=status, at=OLD) for status in ("TRIGGERED", "FAILED")])
+    writer.append([checkpoint(number, at=OLD) for number in (3, 4, 5)])
+    expire(writer)
+    assert {number for (number,) in left(writer, CheckpointRow, "checkpoint_id")} == {2, 4, 5}
+    # What a planner knows that begins now, such as that of a query which is restarted.
+    known, _ = SourceView(writer.ledger.uri, "s", 1, 0).checkpoints(writer.incarnation.number)
+    assert not known.any_pending(0, upto=2)
 
 
 def test_old_states_and_incidents_go_but_not_the_present_state(writer: LedgerWriter) -> None:

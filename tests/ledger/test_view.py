@@ -250,3 +250,15 @@ def test_a_checkpoint_is_pending_from_its_trigger_to_its_end_in_its_own_incarnat
     assert seen.checkpoints(2) == view(writer).checkpoints(2) == (Checkpoints(8, frozenset({8})), 8)
     writer.append(replace(checkpoint(8, status="FAILED"), incarnation=2, mode="aligned"))
     assert seen.checkpoints(2) == (Checkpoints(8), 0)
+
+
+def test_a_barrier_from_before_the_start_of_which_no_row_is_left_is_over(writer: LedgerWriter) -> None:
+    """It came with another job's savepoint, or its rows have expired."""
+    seen = SourceView(writer.ledger.uri, "s", 1, 0, query="q", first_checkpoint=6)
+    assert seen.checkpoints(2) == (Checkpoints(5), 0)
+    writer.append(replace(checkpoint(7), incarnation=2))
+    known, _ = seen.checkpoints(2)
+    assert not known.any_pending(0, upto=5)
+    assert known.any_pending(0, upto=6), "its row is on its way: that of a later checkpoint may come first"
+    writer.append(replace(checkpoint(6, status="TRIGGERED"), incarnation=2, metadata={"stamps": ["s"]}))
+    assert seen.checkpoints(2) == (Checkpoints(6, frozenset({6})), 6)

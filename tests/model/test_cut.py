@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -63,6 +64,20 @@ def age(point: CutPoint) -> tuple[int, bool]:
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_with_committed_epochs_is_never_taken_for_one_without() -> None:
+    assert cut(PAIR, {"a": QueryLog(committed=200), "b": QueryLog()}) == NotNow(Reason.FORGOTTEN, "a")
+    assert taken(PAIR, {"a": QueryLog(), "b": QueryLog()}).points == {"a": CutPoint(None), "b": CutPoint(None)}
+
+
+def test_a_given_place_is_the_cut_or_there_is_none() -> None:
+    """Not an earlier one, although that would be consistent: it would not be that of the aligned checkpoint."""
+    given = replace(read(Position.behind(1), Position.behind(2)), exact=True)
+    assert taken(PAIR, {"a": written(1, 2), "b": given}).points["b"] == CutPoint(1)
+    assert cut(PAIR, {"a": written(1), "b": given}) == NotNow(Reason.INCONSISTENT, "b")
+    nothing = QueryLog(exact=True)
+    assert taken(PAIR, {"a": written(1), "b": nothing}).points["b"] == CutPoint(None)
 
 
 def test_u5_what_is_between_the_two_is_in_flight() -> None:

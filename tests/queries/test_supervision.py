@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,8 @@ from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, In
 from spark_ext.model.lifecycle import IllegalTransition, State
 from spark_ext.queries.history import ASK_AFTER
 from spark_ext.queries.observer import LIST_EVERY
+from spark_ext.sources.runtime.ledger_view import PlannerView
+from spark_ext.spark import registry
 from spark_ext.spark.query_events import Hint
 from tests.queries.fakes import QUERY_ID, Bench, position
 
@@ -37,6 +40,18 @@ def state_of(bench: Bench) -> State:
 
 
 # -- start and epochs -------------------------------------------------------------------------------------------------
+
+
+def test_planners_are_told_which_barriers_are_from_before_the_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.context = replace(bench.context, first_checkpoint=7)
+    bench.run = bench.made()
+    bench.started()
+    found = registry.lookup("in", bench.context.registry)
+    assert found is not None
+    known, _ = PlannerView(found).barriers()
+    assert not known.any_pending(0, upto=6)
+    assert known.any_pending(0, upto=7)
 
 
 def test_a_started_query_runs(bench: Bench) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import LongType, StructField, StructType
 
+from spark_ext.checkpoints.unaligned import QueryLook
+from spark_ext.exchange import decisions
+from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.descriptor import Descriptor, nullable
+from spark_ext.exchange.entries import Run, Segment
+from spark_ext.model.commits import Claim, Epoch
+from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.model.offsets import Running, SourceOffset
 
 
 def descriptor(name: str = "x", **given: Any) -> Descriptor:
@@ -21,3 +29,46 @@ def descriptor(name: str = "x", **given: Any) -> Descriptor:
         "columns": nullable(StructType([StructField("n", LongType())])).jsonValue(),
     }
     return Descriptor(**{**fields, **given})
+
+
+class Producer:
+    """A query `a` that writes the exchange `x` of two partitions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.master = ArrowMaster(folder / "x", "exchange 'x'")
+        self.master.register(descriptor("x", partitions=2))
+        claim = Claim("x", "lab", "job-id", 1, 1, start=7)
+        self.master.log.append(lambda state: decisions.claim_entry(state, claim, "x", 0), "1")
+
+    def epoch(self, number: int) -> Epoch:
+        return Epoch("x", 1, "query-id", number, 1, start=7)
+
+    def write(self, number: int, *rows: int) -> int:
+        """An epoch with so many rows in each partition; returns the number of its entry."""
+        runs = tuple(Run(partition, 0, 1, count) for partition, count in enumerate(rows))
+        segments = [Segment(f"{number}.arrow", 100, runs)]
+        written = self.master.log.append(
+            lambda state: decisions.epoch_entry(state, self.epoch(number), segments, 2, "x", 0), "1"
+        )
+        assert written is not None
+        return written.last
+
+    def register(self, consumer: str, query: str) -> None:
+        """A source of the query reads it."""
+        self.master.log.append(lambda state: decisions.register_entry(state, consumer, query, 0), "1")
+
+    def seal(self, number: int) -> int:
+        written = self.master.log.append(lambda state: decisions.seal_entry(state, self.epoch(number), "x", 0), "1")
+        assert written is not None
+        return written.last
+
+    def look(self, *epochs: int, finished: bool = False) -> QueryLook:
+        """A look at the query, which has committed these epochs."""
+        return QueryLook(self.epoch(0).application, tuple((epoch, logged(epoch)) for epoch in epochs), finished)
+
+
+def logged(epoch: int, *positions: list[int], ended: bool = False) -> LoggedOffsets:
+    """An epoch of a query whose source `x-in` reads it; without positions it reads nothing of ours."""
+    running = {str(partition): Running(at) for partition, at in enumerate(positions)}
+    offset = SourceOffset("x-in", running=running, ended=ended).to_json()
+    return LoggedOffsets(epoch, {}, (offset,) if positions or ended else ())

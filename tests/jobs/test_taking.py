@@ -1,0 +1,83 @@
+"""Recording a checkpoint: whether it is complete is decided once, by who records it or by who gives it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_ext.checkpoints.pinning import ToPin
+from spark_ext.checkpoints.savepoint import MANIFEST, About
+from spark_ext.checkpoints.unaligned import Taken
+from spark_ext.errors import CheckpointError
+from spark_ext.jobs import taking
+from spark_ext.jobs.taking import Savepoints, Verdict
+from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.cut import Cut
+from spark_ext.model.dag import JobGraph
+from spark_ext.spark import jvm
+from tests.queries.fakes import Bench
+
+TAKEN = Taken(Cut({}, ()), {}, 0, datetime(2026, 1, 1, tzinfo=timezone.utc))
+
+
+class Recording:
+    """A checkpoint of a job, as its worker records it when a test says so."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: Path | None) -> None:
+        about = About("lab", "job-id", 7, 1, 1, "savepoint", "aligned", TAKEN.at.isoformat(), 0)
+        what = ToPin(about, CheckpointMetadata("lab", 1, 1, {}), {}, [], {}, {})
+        monkeypatch.setattr(taking, "describe", lambda *_: what)
+        monkeypatch.setattr(jvm, "writer_frame", lambda _: SimpleNamespace(sparkSession=None))
+        self.bench = Bench(folder)
+        self.action: Callable[[], object] = lambda: None
+        exchanges: Any = SimpleNamespace(links=(), graph=JobGraph(()), with_cut=self._given)
+        savepoints = Savepoints(self.bench.context, self.bench.ledger, lambda: 7, exchanges)  # type: ignore[arg-type]
+        place = None if kept is None else str(kept)
+        self.verdict = savepoints.pin(
+            7, "savepoint", CheckpointMode.ALIGNED, [self.bench.run], {}, place, lambda _: None
+        )
+
+    def _given(self, what: str, looks: Any, action: Callable[[Taken, Any], object], then: Any) -> None:
+        self.action = lambda: action(TAKEN, {})
+
+    @property
+    def statuses(self) -> list[str]:
+        return [row.status for row in self.bench.rows(CheckpointRow)]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_one_that_is_given_up_is_neither_sealed_nor_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    folder = tmp_path / "saved"
+    recording = Recording(tmp_path, monkeypatch, folder if kept else None)
+    assert recording.verdict.give_up("the job is ending")
+    with pytest.raises(CheckpointError, match="given up while it was being recorded: the job is ending"):
+        recording.action()
+    assert recording.statuses == [], "whoever gave it up has said so"
+    assert not [file for file in folder.rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_one_that_is_complete_cannot_be_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    folder = tmp_path / "saved"
+    recording = Recording(tmp_path, monkeypatch, folder if kept else None)
+    recording.action()
+    assert not recording.verdict.give_up("the job is ending")
+    assert recording.statuses == ["COMPLETED"]
+    assert (folder / MANIFEST).exists() == kept
+
+
+def test_the_first_decision_stays() -> None:
+    verdict = Verdict()
+    assert verdict.give_up("one") and verdict.give_up("another")
+    with pytest.raises(CheckpointError, match="one"):
+        verdict.complete()
+    assert verdict.given_up
