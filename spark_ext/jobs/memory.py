@@ -128,8 +128,10 @@ def _compared(
     after = memory
     for query, old in to_do.items():
         after = after.with_renamed(query, old, incarnation.number)
-    for query in given:
-        complete_rescale(checkpoint_of(ledger.uri, query))
+    for query in {*given, *after.names}:
+        # Also under a name that it has no more: its checkpoint is moved from there below.
+        for name in after.lineages.names(query, after.lineage(query)):
+            complete_rescale(checkpoint_of(ledger.uri, name))
     logs = {
         query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
     }

@@ -1,7 +1,8 @@
 """Another number of state partitions for one query of a job that does not run.
 
 Spark repartitions a copy of the checkpoint, which adds an epoch without rows to it. The copy then takes the place of
-the checkpoint, which is moved aside. A start between these two renames finds the copy, and completes the exchange.
+the checkpoint, which is moved aside. A start that finds the checkpoint moved aside, and no other in its place, puts the
+copy there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import shutil
 import time
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.datafiles.copies import put_copy
@@ -24,7 +24,7 @@ from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.spark import jvm
 from spark_ext.spark.epoch_files import files_of_epoch
-from spark_ext.spark.rescaled import NEW, OLD, complete
+from spark_ext.spark.rescaled import BUILDING, complete, replace
 from spark_ext.spark.spark_log import SparkLog, local_path
 from spark_ext.spark.state_operators import relocate
 from spark_ext.spark.state_partitions import repartition
@@ -99,7 +99,7 @@ def rescale(
         ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
     )
     writer = LedgerWriter(ledger, incarnation)
-    building = local.with_name(f".{NEW}")
+    building = local.with_name(BUILDING)
     try:
         complete(place)
         memory = JobMemory.read(ledger)
@@ -107,9 +107,6 @@ def rescale(
         waiting = [gate.uid for gate in gated]
         check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
         epoch = _settled(SparkLog(place), who)
-        draft = local.with_name(NEW)
-        shutil.rmtree(draft, ignore_errors=True)
-        shutil.rmtree(building, ignore_errors=True)
         for name in files_of_epoch(spark, place, epoch, who):
             put_copy(f"{place}/{name}", f"{building}/{name}")
         reach(FailPoint.RESCALE_COPIED)
@@ -120,7 +117,7 @@ def rescale(
         reason = f"{partitions} partitions of state, by epoch {added}"
         lineage = memory.lineage(query)
         writer.append(job_row(incarnation, "rescaled", at, lineage=lineage, query=query, reason=reason))
-        _replace(local, building, draft, at)
+        replace(local, building, at)
         reach(FailPoint.RESCALE_COMPLETE)
     finally:
         shutil.rmtree(building, ignore_errors=True)  # what was refused leaves nothing
@@ -197,11 +194,3 @@ def _settled(log: SparkLog, who: str) -> int:
             do="start the job until that epoch is committed, stop it, and rescale then",
         )
     return committed
-
-
-def _replace(local: Path, building: Path, draft: Path, at: datetime) -> None:
-    """From here on the copy is complete, and a start that finds no checkpoint takes it."""
-    building.rename(draft)
-    local.rename(local.with_name(f"{OLD}{at:%Y%m%dT%H%M%S%f}"))
-    reach(FailPoint.RESCALE_MOVED_ASIDE)
-    complete(str(local))

@@ -30,6 +30,7 @@ from spark_ext.exchange.kinds import kind_at, parts
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
+from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.jobs.restore_checks import Comparison
 from spark_ext.jobs.restore_targets import REPLACED, Target, Targets, interrupted_restores
 from spark_ext.jobs.restored_rows import restored_rows
@@ -41,6 +42,7 @@ from spark_ext.model.commits import FenceMark
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import jvm
+from spark_ext.spark.rescaled import take
 from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
@@ -113,6 +115,8 @@ class Restore:
         comparison = self._compared(saved, memory, in_place=in_place)
         comparison.check()
         self._check_options(comparison)
+        for spec in self._specs:
+            take(checkpoint_of(self._state, spec.uid))  # what is read of a query's past may still be beside its place
         targets = Targets(self._job, self._state, self._ledger, comparison)
         found = targets.find(self._specs, memory) if in_place else ()
         targets.check(found, self._accepted)

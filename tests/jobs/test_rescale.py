@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext import failpoints
 from spark_ext.errors import ConfigurationError, JobFailedError
+from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
+from tests.support import validators
 from tests.support.jobs import JobHarness, expected
 from tests.support.waiting import until
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-def job(lab: JobHarness, live: str = "false", **settings: Any) -> Job:
+
+Interrupted = Callable[[FailPoint, Callable[[], object]], None]
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Interrupted:
+    """Runs a function that fails at a fail point."""
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+
+    def run(point: FailPoint, action: Callable[[], object]) -> None:
+        monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
+        with pytest.raises(OSError, match=f"fail point {point}"):
+            action()
+        monkeypatch.delenv(failpoints.VARIABLE)
+
+    return run
+
+
+def distinct(lab: JobHarness, **options: Any) -> DataFrame:
     # Spark takes a row of 1970 for late: its watermark begins there.
-    rows = lab.source(counts="40,40", max_rows_per_epoch=30, live=live).withColumn(
+    rows = lab.source(counts="40,40", max_rows_per_epoch=30, **options).withColumn(
         "ts", F.expr("ts + interval 1 second")
     )
-    return lab.job(sx.with_watermark(rows, "ts", "1 minute").dropDuplicates(["channel", "n", "ts"]), **settings)
+    return sx.with_watermark(rows, "ts", "1 minute").dropDuplicates(["channel", "n", "ts"])
+
+
+def job(lab: JobHarness, live: str = "false", gate: Path | None = None, **settings: Any) -> Job:
+    options = {} if gate is None else {"gate": gate}
+    return lab.job(distinct(lab, live=live, **options), **settings)
+
+
+def stopped(started: Job) -> None:
+    """Run a job until it has committed rows, and stop it."""
+    started.start()
+    try:
+        until(lambda: started.snapshot().query("q").rows > 0, "an epoch with rows")
+    finally:
+        started.stop()
 
 
 def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> None:
@@ -44,6 +85,44 @@ def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> Non
     assert lab.numbers() == expected(40, 40)
     repeated = [event for event in lab.events("commit") if event["repeat"]]
     assert [event["epoch"] for event in repeated] == [1]
+
+
+@pytest.mark.without_validators(
+    validators.end_of_input_once_and_last, validators.hooks_in_order, reason="after a reset all of it comes again"
+)
+def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness, interrupted: Interrupted) -> None:
+    """The job runs on with the checkpoint that it has, to its end. After a reset all rows are read again.
+
+    Before, the start after the reset took the copy for the checkpoint, and the rows that it knows were lost.
+    """
+    gate = lab.folder / "gate"
+    stopped(job(lab, gate=gate))
+    interrupted(FailPoint.RESCALE_BEFORE_MOVING_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
+    gate.touch()
+    assert job(lab, gate=gate).run(progress=False).finished
+    assert lab.numbers() == expected(40, 40)
+    shutil.rmtree(lab.folder / "out")
+    job(lab, gate=gate).reset("q")
+    assert job(lab, gate=gate).run(progress=False).rows == 80
+    assert lab.numbers() == expected(40, 40)
+
+
+def test_a_query_that_is_renamed_after_an_interrupted_rescale_continues(
+    lab: JobHarness, interrupted: Interrupted
+) -> None:
+    """Its checkpoint was moved aside under the old name, where no query looks any more."""
+    gate = lab.folder / "gate"
+    stopped(job(lab, gate=gate))
+    interrupted(FailPoint.RESCALE_MOVED_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
+    assert not lab.checkpoint().exists()
+    gate.touch()
+    renamed = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    writer = distinct(lab, gate=gate).writeStream.format("folder").option("uid", "q-out").option("log", lab.log)
+    renamed.add("r", writer.option("path", str(lab.folder / "out")), renamed_from="q")
+    assert renamed.run(progress=False).finished
+    assert lab.numbers() == expected(40, 40)
+    newest = SparkLog(str(lab.checkpoint("r"))).newest_commit()
+    assert newest is not None and state_partitions(str(lab.checkpoint("r")), newest) == 3
 
 
 def test_a_query_that_was_built_late_is_no_obstacle(lab: JobHarness) -> None:
