@@ -95,8 +95,11 @@ def check_past(
     wishes: Wishes,
     incarnation: Incarnation,
     waiting: Sequence[str] = (),
-) -> None:
+) -> frozenset[str]:
     """Refuse what `recall` refuses, and what it would have to write down; for what is done between two runs.
+
+    Returns:
+        Queries whose sinks write to another target from the next start on, on request.
 
     Raises:
         StateError, ConfigurationError: the job has changed, or a query has been given another name.
@@ -110,6 +113,7 @@ def check_past(
             kept="nothing was changed",
             do="start the job once under the new name, and stop it",
         )
+    return frozenset(start.exchanged())
 
 
 def _compared(
