@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
@@ -128,10 +128,7 @@ def _compared(
     """The job beside its past, and the renames that are still to be recorded."""
     given = {spec.uid: definition_of(spec) for spec in specs}
     refuse_unknown(job, memory, wishes)
-    to_do = renames(job, memory, given, wishes)
-    after = memory
-    for query, old in to_do.items():
-        after = after.with_renamed(query, old, incarnation.number)
+    after, to_do = with_renames(job, memory, (*given, *waiting), wishes, incarnation.number)
     for query in {*given, *after.names}:
         # Also under a name that it has no more: its checkpoint is moved from there below.
         for name in after.lineages.names(query, after.lineage(query)):
@@ -146,6 +143,30 @@ def _compared(
         for name in operators.moving_fields(spec.sink.format)
     )
     return Start(job, after, given, logs, wishes, moving, incarnation.older, frozenset(waiting)), to_do
+
+
+def with_renames(
+    job: str, memory: JobMemory, queries: Iterable[str], wishes: Wishes, number: int
+) -> tuple[JobMemory, dict[str, str]]:
+    """The memory as it is once all queries have the names that the user gives them.
+
+    Args:
+        job: its name.
+        memory: what the ledger remembers.
+        queries: of the job, also those that are not built yet.
+        wishes: what the user has said of changes.
+        number: of the incarnation.
+
+    Returns:
+        It, and the renames that are still to be recorded: former name by new name.
+
+    Raises:
+        ConfigurationError: a former name is unknown or in use, or the new one has a history of its own.
+    """
+    to_do = renames(job, memory, queries, wishes)
+    for query, old in to_do.items():
+        memory = memory.with_renamed(query, old, number)
+    return memory, to_do
 
 
 def recall_late(

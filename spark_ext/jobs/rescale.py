@@ -110,7 +110,7 @@ def rescale(
     try:
         complete(place)
         memory = JobMemory.read(ledger)
-        specs, gated = opened(composition, memory)
+        specs, gated = opened(composition, memory, incarnation.number)
         waiting = [gate.uid for gate in gated]
         elsewhere = check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
         require_state(place, _settled(SparkLog(place), who), who)

@@ -31,7 +31,7 @@ from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.memory import checkpoint_of
-from spark_ext.jobs.restore_checks import Comparison
+from spark_ext.jobs.restore_checks import Comparison, saved_name
 from spark_ext.jobs.restore_targets import REPLACED, Target, Targets, interrupted_restores
 from spark_ext.jobs.restored_rows import restored_rows
 from spark_ext.jobs.restored_states import RestoredStates
@@ -175,19 +175,20 @@ class Restore:
         composition = self._composition
         specs, waiting = list(composition.specs), []
         finished = {name for name, part in saved.metadata.queries.items() if part.finished}
+        queries = {*composition.uids, *(uid for gate in composition.gates for uid in gate.after)}
+        names = {uid: saved_name(uid, saved, composition.wishes) for uid in queries}
         for gate in composition.gates:
-            if set(gate.after) <= finished and gate.uid in saved.definitions:
+            if {names[uid] for uid in gate.after} <= finished and names[gate.uid] in saved.definitions:
                 specs.append(composition.build(gate, specs))
             else:
                 waiting.append(gate)
         given = {spec.uid: definition_of(spec) for spec in specs}
         self._specs = tuple(specs)
-        here = set(composition.uids)
-        left = finished - here
+        left = finished - {names[uid] for uid in composition.uids}
         sealed = frozenset(name for name, part in saved.metadata.exchanges.items() if part.sealed)
         graph = composition.graph(specs, waiting, left, sealed)
-        names = frozenset(gate.uid for gate in waiting)
-        return Comparison(self._job, saved, given, names, graph, composition.wishes, in_place, self._accepted)
+        late = frozenset(gate.uid for gate in waiting)
+        return Comparison(self._job, saved, given, late, graph, composition.wishes, in_place, self._accepted)
 
     def _check_options(self, comparison: Comparison) -> None:
         for query, number in self._partitions.items():
