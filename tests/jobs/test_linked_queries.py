@@ -313,11 +313,12 @@ def test_what_cannot_work_is_refused_before_anything_runs(lab: JobHarness) -> No
 
 
 def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarness) -> None:
-    def job(**given: Any) -> Job:
+    def job(*columns: str, **given: Any) -> Job:
+        """`exchange-changed` in the page on changes."""
         made = sx.Job(lab.spark, "changed", state=lab.folder / "state")
         x = made.exchange("x", **{"partitions": 2, **given})
         rows = lab.source("in", counts=COUNTS, gate=str(lab.folder / "gate"), max_rows_per_epoch=20)
-        made.add("write", x.write(rows))
+        made.add("write", x.write(rows.selectExpr("*", *columns)))
         lab.add(made, x.read("x-in"), query="read", out="out")
         return made
 
@@ -329,6 +330,10 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
         job(partitions=3).run(progress=False)
     with pytest.raises(ConfigurationError, match="key of the exchange is none, but the job now specifies n"):
         job(key="n").run(progress=False)
+    with pytest.raises(ConfigurationError, match="column 'm' of the exchange is missing, but the job now specifies"):
+        job("n + 1 AS m").run(progress=False)
+    with pytest.raises(StateError, match="it is an exchange of the kind 'arrow'"):
+        job(kind="delta").run(progress=False)
     about = lab.folder / "state" / "exchanges" / "x" / "exchange.json"
     text = about.read_text()
     about.write_text("{}")
@@ -342,6 +347,7 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
     (lab.folder / "gate").touch()
     assert job(max_in_flight=30, keep="1 s").run(progress=False).state is State.FINISHED, "these may change"
     assert lab.numbers() == expected(40, 25)
+    assert job(partitions=3).run(progress=False).rows == 0, "nothing of it is started"
 
 
 @pytest.mark.slow(15, "takes five checkpoints of three linked queries")
