@@ -134,7 +134,10 @@ def restore(
     ],
     accept_duplicates: Annotated[
         list[str] | None,
-        typer.Option(metavar="SINK", help="A sink whose target cannot be rolled back and may get rows again."),
+        typer.Option(
+            metavar="SINK",
+            help="A sink whose target may get rows again; the query, for one of Spark's own.",
+        ),
     ] = None,
     state_partitions: Annotated[
         list[str] | None, typer.Option(metavar="QUERY=N", help="Give the state of a query N partitions.")
@@ -235,7 +238,7 @@ def checkpoints(
 ) -> None:
     """List the checkpoints and savepoints of the whole job, oldest first, and where those that are kept are.
 
-    One from which the job was restored has a row in each lineage that began with it.
+    A restore adds a row with a number of its own, the new lineage, and the savepoint's folder.
     """
     from spark_ext.ledger.schema import CheckpointRow
 

@@ -125,6 +125,7 @@ class FailPoint(str, Enum):
     RESTORE_COMPLETE = "restore.complete"
     RESCALE_COPIED = "rescale.copied"
     RESCALE_REPARTITIONED = "rescale.repartitioned"
+    RESCALE_BEFORE_MOVING_ASIDE = "rescale.before_moving_aside"
     RESCALE_MOVED_ASIDE = "rescale.moved_aside"
     RESCALE_COMPLETE = "rescale.complete"
 

@@ -9,7 +9,7 @@ from spark_ext.exchange.consumers import Consumer
 from spark_ext.exchange.kinds import parts
 from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of
 from spark_ext.jobs.exchanges import Link
-from spark_ext.jobs.memory import checkpoint_of, recall_late
+from spark_ext.jobs.memory import checkpoint_of, recall_late, with_renames
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph
 from spark_ext.queries.run import QueryRun
@@ -23,13 +23,19 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import OperatorSpec, QuerySpec
 
 
-def opened(composition: Composition, memory: JobMemory) -> tuple[list[QuerySpec], list[Gate]]:
+def opened(composition: Composition, memory: JobMemory, number: int) -> tuple[list[QuerySpec], list[Gate]]:
     """The queries that can be built now, and those that wait for others which have not finished.
 
+    Args:
+        composition: of the job.
+        memory: what the ledger remembers; what has finished may have another name from this start on.
+        number: of the incarnation.
+
     Raises:
-        ConfigurationError: a query is refused.
+        ConfigurationError: a query or its rename is refused.
         Exception: what the user's function raises.
     """
+    memory, _ = with_renames(composition.job, memory, composition.uids, composition.wishes, number)
     specs = list(composition.specs)
     waiting = []
     for gate in composition.gates:

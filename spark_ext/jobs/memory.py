@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
@@ -95,8 +95,11 @@ def check_past(
     wishes: Wishes,
     incarnation: Incarnation,
     waiting: Sequence[str] = (),
-) -> None:
+) -> frozenset[str]:
     """Refuse what `recall` refuses, and what it would have to write down; for what is done between two runs.
+
+    Returns:
+        Queries whose sinks write to another target from the next start on, on request.
 
     Raises:
         StateError, ConfigurationError: the job has changed, or a query has been given another name.
@@ -110,6 +113,7 @@ def check_past(
             kept="nothing was changed",
             do="start the job once under the new name, and stop it",
         )
+    return frozenset(start.exchanged())
 
 
 def _compared(
@@ -124,12 +128,11 @@ def _compared(
     """The job beside its past, and the renames that are still to be recorded."""
     given = {spec.uid: definition_of(spec) for spec in specs}
     refuse_unknown(job, memory, wishes)
-    to_do = renames(job, memory, given, wishes)
-    after = memory
-    for query, old in to_do.items():
-        after = after.with_renamed(query, old, incarnation.number)
-    for query in given:
-        complete_rescale(checkpoint_of(ledger.uri, query))
+    after, to_do = with_renames(job, memory, (*given, *waiting), wishes, incarnation.number)
+    for query in {*given, *after.names}:
+        # Also under a name that it has no more: its checkpoint is moved from there below.
+        for name in after.lineages.names(query, after.lineage(query)):
+            complete_rescale(checkpoint_of(ledger.uri, name))
     logs = {
         query: _logged(ledger.uri, after, query) for query in {*given, *after.names} if not after.of(query).finished
     }
@@ -140,6 +143,30 @@ def _compared(
         for name in operators.moving_fields(spec.sink.format)
     )
     return Start(job, after, given, logs, wishes, moving, incarnation.older, frozenset(waiting)), to_do
+
+
+def with_renames(
+    job: str, memory: JobMemory, queries: Iterable[str], wishes: Wishes, number: int
+) -> tuple[JobMemory, dict[str, str]]:
+    """The memory as it is once all queries have the names that the user gives them.
+
+    Args:
+        job: its name.
+        memory: what the ledger remembers.
+        queries: of the job, also those that are not built yet.
+        wishes: what the user has said of changes.
+        number: of the incarnation.
+
+    Returns:
+        It, and the renames that are still to be recorded: former name by new name.
+
+    Raises:
+        ConfigurationError: a former name is unknown or in use, or the new one has a history of its own.
+    """
+    to_do = renames(job, memory, queries, wishes)
+    for query, old in to_do.items():
+        memory = memory.with_renamed(query, old, number)
+    return memory, to_do
 
 
 def recall_late(

@@ -69,7 +69,7 @@ def savepoint_of_stopped(spark: SparkSession, composition: Composition, ledger: 
 
 def _cut(composition: Composition, ledger: Ledger, incarnation: Incarnation) -> Cutting:
     memory = JobMemory.read(ledger)
-    specs, gated = opened(composition, memory)
+    specs, gated = opened(composition, memory, incarnation.number)
     waiting = [gate.uid for gate in gated]
     check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
     graph = checked_graph(composition, specs, gated, memory)

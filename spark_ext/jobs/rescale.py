@@ -1,15 +1,17 @@
 """Another number of state partitions for one query of a job that does not run.
 
-Spark repartitions a copy of the checkpoint, which adds an epoch without rows to it. The copy then takes the place of
-the checkpoint, which is moved aside. A start between these two renames finds the copy, and completes the exchange.
+The query's target is claimed, as by a start: drivers of earlier starts commit nothing more to it. Then Spark
+repartitions a copy of the checkpoint, which adds an epoch without rows to it. The copy takes the place of the
+checkpoint, which is moved aside. A start that finds the checkpoint moved aside, and no other in its place, puts the
+copy there.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.datafiles.copies import put_copy
@@ -22,12 +24,15 @@ from spark_ext.jobs.start import start_job
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.identity import job_row
 from spark_ext.ledger.memory import JobMemory
-from spark_ext.spark import jvm
+from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.queries.context import JobContext
+from spark_ext.queries.operator_hooks import OperatorHooks
+from spark_ext.spark import jvm, registry
 from spark_ext.spark.epoch_files import files_of_epoch
-from spark_ext.spark.rescaled import NEW, OLD, complete
+from spark_ext.spark.rescaled import BUILDING, complete, replace
 from spark_ext.spark.spark_log import SparkLog, local_path
 from spark_ext.spark.state_operators import relocate
-from spark_ext.spark.state_partitions import repartition
+from spark_ext.spark.state_partitions import repartition, require_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,8 +73,10 @@ def rescale(
     Raises:
         ConfigurationError: there is no such query, or the number is not positive.
         StateError: the job runs, has changed, or the query has no state, an epoch in doubt, or an operator that Spark
-            cannot repartition.
-        SparkExtError: an epoch had to be completed, for which the start was refused, or failed.
+            cannot repartition; or its target is not what it was.
+        FencedError: a newer start has claimed the query's target.
+        SparkExtError: the target cannot be claimed; or an epoch had to be completed, for which the start was refused,
+            or failed.
     """
     who = f"job '{composition.job}', query '{query}'"
     memory = JobMemory.read(ledger)
@@ -99,17 +106,24 @@ def rescale(
         ledger, composition.job, jvm_pid=jvm.jvm_pid(spark), application_id=spark.sparkContext.applicationId
     )
     writer = LedgerWriter(ledger, incarnation)
-    building = local.with_name(f".{NEW}")
+    building = local.with_name(BUILDING)
     try:
         complete(place)
         memory = JobMemory.read(ledger)
-        specs, gated = opened(composition, memory)
+        specs, gated = opened(composition, memory, incarnation.number)
         waiting = [gate.uid for gate in gated]
-        check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
+        elsewhere = check_past(composition.job, memory, ledger, specs, composition.wishes, incarnation, waiting)
+        require_state(place, _settled(SparkLog(place), who), who)
+        spec = next((one for one in specs if one.uid == query), None)
+        if spec is None:
+            raise StateError(
+                "the query is not in the job", operator=who, kept=KEPT, do="add it, as it was, and rescale then"
+            )
+        context = _context(spark, composition, settings, writer)
+        # A driver of an earlier start, on another host, may still run: an epoch that it commits to the target from here
+        # on would be missing in the copy. What it has committed until now is in Spark's log, or in doubt there.
+        OperatorHooks(spec, context, memory.lineage(query), place, elsewhere=query in elsewhere).claim()
         epoch = _settled(SparkLog(place), who)
-        draft = local.with_name(NEW)
-        shutil.rmtree(draft, ignore_errors=True)
-        shutil.rmtree(building, ignore_errors=True)
         for name in files_of_epoch(spark, place, epoch, who):
             put_copy(f"{place}/{name}", f"{building}/{name}")
         reach(FailPoint.RESCALE_COPIED)
@@ -120,7 +134,7 @@ def rescale(
         reason = f"{partitions} partitions of state, by epoch {added}"
         lineage = memory.lineage(query)
         writer.append(job_row(incarnation, "rescaled", at, lineage=lineage, query=query, reason=reason))
-        _replace(local, building, draft, at)
+        replace(local, building, at)
         reach(FailPoint.RESCALE_COMPLETE)
     finally:
         shutil.rmtree(building, ignore_errors=True)  # what was refused leaves nothing
@@ -171,6 +185,20 @@ def complete_epochs(
         raise coordinator.failure
 
 
+def _context(spark: SparkSession, composition: Composition, settings: JobSettings, writer: LedgerWriter) -> JobContext:
+    incarnation = writer.incarnation
+    return JobContext(
+        job=composition.job,
+        job_id=incarnation.job_id,
+        state=composition.state,
+        settings=settings,
+        incarnation=incarnation,
+        registry=registry.folder_of(spark),
+        write_behind=WriteBehind(writer, composition.job),
+        wake=threading.Event(),
+    )
+
+
 def _refuse_finished(memory: JobMemory, query: str, who: str) -> None:
     if memory.of(query).finished:
         raise StateError("the query has finished", operator=who, kept=KEPT, do="nothing: it is never started again")
@@ -197,11 +225,3 @@ def _settled(log: SparkLog, who: str) -> int:
             do="start the job until that epoch is committed, stop it, and rescale then",
         )
     return committed
-
-
-def _replace(local: Path, building: Path, draft: Path, at: datetime) -> None:
-    """From here on the copy is complete, and a start that finds no checkpoint takes it."""
-    building.rename(draft)
-    local.rename(local.with_name(f"{OLD}{at:%Y%m%dT%H%M%S%f}"))
-    reach(FailPoint.RESCALE_MOVED_ASIDE)
-    complete(str(local))

@@ -26,7 +26,8 @@ from spark_ext.errors import ConfigurationError, SparkExtError, StateError
 from spark_ext.exchange.pinned import put_back
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.composition import Composition
-from spark_ext.jobs.restore_checks import Comparison
+from spark_ext.jobs.memory import checkpoint_of
+from spark_ext.jobs.restore_checks import Comparison, saved_name
 from spark_ext.jobs.restore_targets import Target, Targets, interrupted_restores
 from spark_ext.jobs.restored_exchanges import check_readers, claim_exchanges, exchanges_in
 from spark_ext.jobs.restored_rows import restored_rows
@@ -38,6 +39,7 @@ from spark_ext.model.commits import FenceMark
 from spark_ext.queries.definition import definition_of
 from spark_ext.sinks.runtime.retry import attempts
 from spark_ext.spark import jvm
+from spark_ext.spark.rescaled import take
 from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
@@ -112,6 +114,8 @@ class Restore:
         self._check_options(comparison)
         targets = Targets(self._job, self._state, self._ledger, comparison)
         wrote = self._that_wrote(memory) if in_place else ()
+        for spec in wrote:
+            take(checkpoint_of(self._state, spec.uid))  # what is read of a query's past may still be beside its place
         found = targets.find(wrote, memory)
         targets.check(found, self._accepted)
         if in_place:
@@ -178,19 +182,20 @@ class Restore:
         composition = self._composition
         specs, waiting = list(composition.specs), []
         finished = {name for name, part in saved.metadata.queries.items() if part.finished}
+        queries = {*composition.uids, *(uid for gate in composition.gates for uid in gate.after)}
+        names = {uid: saved_name(uid, saved, composition.wishes) for uid in queries}
         for gate in composition.gates:
-            if set(gate.after) <= finished and gate.uid in saved.definitions:
+            if {names[uid] for uid in gate.after} <= finished and names[gate.uid] in saved.definitions:
                 specs.append(composition.build(gate, specs))
             else:
                 waiting.append(gate)
         given = {spec.uid: definition_of(spec) for spec in specs}
         self._specs, self._waiting = tuple(specs), tuple(waiting)
-        here = set(composition.uids)
-        left = finished - here
+        left = finished - {names[uid] for uid in composition.uids}
         sealed = frozenset(name for name, part in saved.metadata.exchanges.items() if part.sealed)
         graph = composition.graph(specs, waiting, left, sealed)
-        names = frozenset(gate.uid for gate in waiting)
-        return Comparison(self._job, saved, given, names, graph, composition.wishes, in_place, self._accepted)
+        late = frozenset(gate.uid for gate in waiting)
+        return Comparison(self._job, saved, given, late, graph, composition.wishes, in_place, self._accepted)
 
     def _that_wrote(self, memory: JobMemory) -> tuple[QuerySpec, ...]:
         """The queries of the job, and of those that wait for others as of the savepoint those that have begun since.
@@ -200,7 +205,8 @@ class Restore:
         """
         found = list(self._specs)
         for gate in self._waiting:
-            if not memory.knows(self._composition.wishes.renamed.get(gate.uid, gate.uid)):
+            former = self._composition.wishes.renamed.get(gate.uid, gate.uid)
+            if not (memory.knows(gate.uid) or memory.knows(former)):
                 continue
             try:
                 found.append(self._composition.build(gate, found))

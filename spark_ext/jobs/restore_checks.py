@@ -15,6 +15,17 @@ from spark_ext.model.dag import JobGraph
 from spark_ext.model.definitions import QueryDefinition, Role
 
 
+def saved_name(query: str, saved: Savepoint, wishes: Wishes) -> str:
+    """The name that a query of the job has in the savepoint, if it is there at all.
+
+    Args:
+        query: the query.
+        saved: the savepoint.
+        wishes: what the user has said of changes.
+    """
+    return query if query in saved.metadata.queries else wishes.renamed.get(query, query)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A savepoint, and the job that is to continue from it."""
@@ -37,8 +48,7 @@ class Comparison:
         """The name in the savepoint of each query of the job that is in it."""
         found = {}
         for query in (*self.given, *self.waiting):
-            old = self.wishes.renamed.get(query)
-            name = old if old is not None and query not in self.saved.metadata.queries else query
+            name = saved_name(query, self.saved, self.wishes)
             if name in self.saved.metadata.queries:
                 found[query] = name
         return found

@@ -111,7 +111,7 @@ def start_job(
         halted = not stop_older(_older(spark, ledger.uri), context, stopping)
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         memory = JobMemory.read(ledger)
-        specs, gated = opened(composition, memory)
+        specs, gated = opened(composition, memory, incarnation.number)
         graph = checked_graph(composition, specs, gated, memory)
         links = links_of(composition, specs, waiting=bool(gated))
         context = replace(context, consumers=consumers_of(links, ledger.uri))

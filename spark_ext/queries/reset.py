@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
 from spark_ext.ledger import LedgerWriter, start_incarnation
+from spark_ext.spark.rescaled import discard
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
@@ -68,3 +69,5 @@ def _move_aside(location: str, now: datetime) -> None:
     checkpoint = local_path(location)
     if checkpoint is not None and checkpoint.exists():
         checkpoint.rename(checkpoint.with_name(f"checkpoint.until-{now:%Y%m%dT%H%M%S%f}"))
+    # What a rescale that was interrupted has left is older: no start may take it for the checkpoint.
+    discard(location)

@@ -55,9 +55,8 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
     if planned is not None and planned > newest:
         what = f"epoch {planned} of the query is planned and not committed"
         raise _refused(what, who, "let the query commit it, or use a copy of an epoch that is committed")
-    if not is_stateful(checkpoint, newest):
-        # Spark would plan an epoch before it fails, and the query could not be started again.
-        raise _refused("the query has no state that could be repartitioned", who, "do not rescale this query")
+    # Without state Spark would plan an epoch before it fails, and the query could not be started again.
+    require_state(checkpoint, newest, who)
     if state_partitions(checkpoint, newest) == partitions:
         return newest
     _require_keys(log, newest, who)
@@ -74,6 +73,21 @@ def repartition(spark: SparkSession, checkpoint: str, partitions: int, who: str)
             do=f"keep the number of partitions, {state_partitions(checkpoint, newest)}",
         ) from problem
     return newest + 1
+
+
+def require_state(checkpoint: str, epoch: int, who: str) -> None:
+    """Refuse a query without state.
+
+    Args:
+        checkpoint: its checkpoint directory.
+        epoch: a committed epoch.
+        who: job and query, for messages.
+
+    Raises:
+        StateError: it has none.
+    """
+    if not is_stateful(checkpoint, epoch):
+        raise _refused("the query has no state that could be repartitioned", who, "do not rescale this query")
 
 
 def _require_keys(log: SparkLog, epoch: int, who: str) -> None:

@@ -206,7 +206,14 @@ def listed() -> dict[str, tuple[str, str]]:
 def test_the_page_has_each_change_and_its_outcome() -> None:
     page = listed()
     assert len(page) >= 20
-    others = {"started-again", "watermark-delay", "aggregate", "spark-version"}
+    others = {
+        "started-again",
+        "watermark-delay",
+        "aggregate",
+        "spark-version",
+        "exchange-changed",
+        "restore-incomplete",
+    }
     assert page.keys() - others == {change.id for change in CHANGES}
     assert others <= page.keys()
     assert {change.id: (change.stopped, change.finished) for change in CHANGES} == {

@@ -17,7 +17,8 @@ from spark_ext.exchange.arrow.master import ArrowMaster
 from spark_ext.exchange.entries import Entry, EntryKind
 from spark_ext.model.lifecycle import State
 from tests.support import validators
-from tests.support.jobs import JobHarness, expected
+from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.refusals import delta_numbers
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -143,6 +144,32 @@ def test_a_query_behind_another_is_built_when_that_has_finished(lab: JobHarness)
     assert [query.uid for query in result.queries] == ["dimension", "facts", "joined"]
     assert lab.numbers() == expected(40, 25)
     assert job().run(progress=False).rows == 0
+
+
+def test_a_query_behind_one_that_has_another_name_continues(lab: JobHarness) -> None:
+    """The one has finished and is renamed; the other one has begun. After a start, and after a restore."""
+    gate = lab.folder / "gate"
+
+    def job(name: str = "first", old: str | None = None) -> Job:
+        made = sx.Job(lab.spark, "gated", state=lab.folder / "state")
+        first = numbers(lab.spark, "in", counts="5").writeStream.format("delta_2pc").option("uid", "first-out")
+        made.add(name, first.option("path", str(lab.folder / "first")), renamed_from=old)
+        rows = numbers(lab.spark, "late-in", counts="40,25", max_rows_per_epoch=20, gate=gate)
+        late = rows.writeStream.format("delta_2pc").option("uid", "late-out").option("path", str(lab.folder / "late"))
+        return made.add("late", lambda: late, after=name)
+
+    started = job().start()
+    until(lambda: len(started.snapshot().queries) == 2 and started.snapshot().query("late").rows > 0, "it has begun")
+    started.stop(savepoint=lab.folder / "savepoint")
+    gate.touch()
+    assert job("again", "first").run(progress=False).finished
+    assert delta_numbers(lab.folder / "late") == expected(40, 25)
+
+    job("again", "first").restore(lab.folder / "savepoint")
+    assert 0 < len(delta_numbers(lab.folder / "late")) < 65, "it is put back to where it was"
+    assert job("again", "first").run(progress=False).finished
+    assert delta_numbers(lab.folder / "late") == expected(40, 25)
+    assert delta_numbers(lab.folder / "first") == expected(5)
 
 
 def test_a_query_that_cannot_be_built_fails_the_job_by_name(lab: JobHarness) -> None:
@@ -286,11 +313,12 @@ def test_what_cannot_work_is_refused_before_anything_runs(lab: JobHarness) -> No
 
 
 def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarness) -> None:
-    def job(**given: Any) -> Job:
+    def job(*columns: str, **given: Any) -> Job:
+        """`exchange-changed` in the page on changes."""
         made = sx.Job(lab.spark, "changed", state=lab.folder / "state")
         x = made.exchange("x", **{"partitions": 2, **given})
         rows = lab.source("in", counts=COUNTS, gate=str(lab.folder / "gate"), max_rows_per_epoch=20)
-        made.add("write", x.write(rows))
+        made.add("write", x.write(rows.selectExpr("*", *columns)))
         lab.add(made, x.read("x-in"), query="read", out="out")
         return made
 
@@ -302,6 +330,10 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
         job(partitions=3).run(progress=False)
     with pytest.raises(ConfigurationError, match="key of the exchange is none, but the job now specifies n"):
         job(key="n").run(progress=False)
+    with pytest.raises(ConfigurationError, match="column 'm' of the exchange is missing, but the job now specifies"):
+        job("n + 1 AS m").run(progress=False)
+    with pytest.raises(StateError, match="it is an exchange of the kind 'arrow'"):
+        job(kind="delta").run(progress=False)
     about = lab.folder / "state" / "exchanges" / "x" / "exchange.json"
     text = about.read_text()
     about.write_text("{}")
@@ -315,6 +347,7 @@ def test_an_exchange_that_was_changed_or_damaged_is_refused_by_name(lab: JobHarn
     (lab.folder / "gate").touch()
     assert job(max_in_flight=30, keep="1 s").run(progress=False).state is State.FINISHED, "these may change"
     assert lab.numbers() == expected(40, 25)
+    assert job(partitions=3).run(progress=False).rows == 0, "nothing of it is started"
 
 
 @pytest.mark.slow(15, "takes five checkpoints of three linked queries")

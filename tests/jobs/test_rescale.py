@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
 
 import spark_ext as sx
-from spark_ext.errors import ConfigurationError, JobFailedError
+from spark_ext import failpoints
+from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.exchange.kinds import parts
+from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
+from spark_ext.ledger import incarnation
+from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
-from tests.support.jobs import JobHarness, expected
+from spark_ext.spark.state_partitions import repartition
+from tests.support import validators
+from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.refusals import delta_numbers
 from tests.support.waiting import until
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-def job(lab: JobHarness, live: str = "false", **settings: Any) -> Job:
+
+Interrupted = Callable[[FailPoint, Callable[[], object]], None]
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Interrupted:
+    """Runs a function that fails at a fail point."""
+    monkeypatch.setattr(failpoints, "_passed", Counter())
+
+    def run(point: FailPoint, action: Callable[[], object]) -> None:
+        monkeypatch.setenv(failpoints.VARIABLE, f"{point}=raise")
+        with pytest.raises(OSError, match=f"fail point {point}"):
+            action()
+        monkeypatch.delenv(failpoints.VARIABLE)
+
+    return run
+
+
+def distinct(lab: JobHarness, **options: Any) -> DataFrame:
     # Spark takes a row of 1970 for late: its watermark begins there.
-    rows = lab.source(counts="40,40", max_rows_per_epoch=30, live=live).withColumn(
+    rows = lab.source(counts="40,40", max_rows_per_epoch=30, **options).withColumn(
         "ts", F.expr("ts + interval 1 second")
     )
-    return lab.job(sx.with_watermark(rows, "ts", "1 minute").dropDuplicates(["channel", "n", "ts"]), **settings)
+    return sx.with_watermark(rows, "ts", "1 minute").dropDuplicates(["channel", "n", "ts"])
+
+
+def job(lab: JobHarness, live: str = "false", gate: Path | None = None, **settings: Any) -> Job:
+    options = {} if gate is None else {"gate": gate}
+    return lab.job(distinct(lab, live=live, **options), **settings)
+
+
+def stopped(started: Job) -> None:
+    """Run a job until it has committed rows, and stop it."""
+    started.start()
+    try:
+        until(lambda: started.snapshot().query("q").rows > 0, "an epoch with rows")
+    finally:
+        started.stop()
 
 
 def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> None:
@@ -44,6 +90,113 @@ def test_an_epoch_in_doubt_is_completed_before_a_rescale(lab: JobHarness) -> Non
     assert lab.numbers() == expected(40, 40)
     repeated = [event for event in lab.events("commit") if event["repeat"]]
     assert [event["epoch"] for event in repeated] == [1]
+
+
+@pytest.mark.without_validators(
+    validators.end_of_input_once_and_last, validators.hooks_in_order, reason="after a reset all of it comes again"
+)
+def test_a_copy_that_was_not_put_in_its_place_never_is(lab: JobHarness, interrupted: Interrupted) -> None:
+    """The job runs on with the checkpoint that it has, to its end. After a reset all rows are read again.
+
+    Before, the start after the reset took the copy for the checkpoint, and the rows that it knows were lost.
+    """
+    gate = lab.folder / "gate"
+    stopped(job(lab, gate=gate))
+    interrupted(FailPoint.RESCALE_BEFORE_MOVING_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
+    gate.touch()
+    assert job(lab, gate=gate).run(progress=False).finished
+    assert lab.numbers() == expected(40, 40)
+    shutil.rmtree(lab.folder / "out")
+    job(lab, gate=gate).reset("q")
+    assert job(lab, gate=gate).run(progress=False).rows == 80
+    assert lab.numbers() == expected(40, 40)
+
+
+def test_a_query_that_is_renamed_after_an_interrupted_rescale_continues(
+    lab: JobHarness, interrupted: Interrupted
+) -> None:
+    """Its checkpoint was moved aside under the old name, where no query looks any more."""
+    gate = lab.folder / "gate"
+    stopped(job(lab, gate=gate))
+    interrupted(FailPoint.RESCALE_MOVED_ASIDE, lambda: job(lab, gate=gate).rescale("q", 3))
+    assert not lab.checkpoint().exists()
+    gate.touch()
+    renamed = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    writer = distinct(lab, gate=gate).writeStream.format("folder").option("uid", "q-out").option("log", lab.log)
+    renamed.add("r", writer.option("path", str(lab.folder / "out")), renamed_from="q")
+    assert renamed.run(progress=False).finished
+    assert lab.numbers() == expected(40, 40)
+    newest = SparkLog(str(lab.checkpoint("r"))).newest_commit()
+    assert newest is not None and state_partitions(str(lab.checkpoint("r")), newest) == 3
+
+
+@pytest.mark.without_validators(validators.no_state_left, reason="duplicates are remembered without an end")
+@pytest.mark.parametrize("linked", [False, True], ids=["table", "exchange"])
+def test_an_older_driver_commits_nothing_once_the_copy_is_made(
+    lab: JobHarness, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    """It runs on another host, and reads on while the copy is repartitioned.
+
+    Before, the rows of its epoch were written twice; with two epochs the target was ahead of the state for ever.
+    """
+    gate, out = lab.folder / "gate", lab.folder / "table"
+
+    def linked_job() -> Job:
+        made = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+        # Without a watermark: Spark adds no epochs without rows.
+        rows = numbers(lab.spark, "in", counts="60,60", max_rows_per_epoch=20, gate=gate)
+        rows = rows.dropDuplicates(["channel", "n"]).select("channel", "n")
+        if linked:
+            exchange = made.exchange("x", partitions=2)
+            made.add("q", exchange.write(rows))
+            rows = exchange.read("x-in")
+        table = rows.writeStream.format("delta_2pc").option("uid", "out").option("path", str(out))
+        return made.add("r" if linked else "q", table)
+
+    older = linked_job().start()
+    until(lambda: older.snapshot().query("q").rows > 0, "an epoch with rows")
+
+    def while_the_copy_is_made(*given: Any) -> int:
+        gate.touch()
+        until(lambda: older.done, "the older driver has found out that it is one")
+        return repartition(*given)
+
+    monkeypatch.setattr(incarnation, "_refuse_running", lambda *_: None)  # of other hosts nothing is known
+    monkeypatch.setattr("spark_ext.jobs.rescale.repartition", while_the_copy_is_made)
+    linked_job().rescale("q", 3)
+    if linked:
+        held = parts("arrow", str(lab.folder / "state" / "exchanges" / "x"), "x").master.log.look().mark
+        assert held.incarnation == 2, "what the older driver may be writing is refused"
+    with pytest.raises(JobFailedError, match="of the job has been started"):
+        older.await_termination(10)
+    assert linked_job().run(progress=False).finished
+    assert delta_numbers(out) == expected(60, 60)
+
+
+def test_what_is_copied_is_read_after_the_claim(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch that an older driver has planned just before may be in the target: Spark repeats it."""
+    gate = lab.folder / "gate"
+    stopped(job(lab, gate=gate))
+    log = SparkLog(str(lab.checkpoint()))
+    newest = log.newest_commit()
+    claim = OperatorHooks.claim
+
+    def planned_meanwhile(hooks: OperatorHooks) -> None:
+        shutil.copy(lab.checkpoint() / "offsets" / str(newest), lab.checkpoint() / "offsets" / str((newest or 0) + 1))
+        claim(hooks)
+
+    monkeypatch.setattr(OperatorHooks, "claim", planned_meanwhile)
+    with pytest.raises(StateError, match=f"epoch {(newest or 0) + 1} is planned and not committed"):
+        job(lab, gate=gate).rescale("q", 3)
+    assert log.newest_commit() == newest and state_partitions(str(lab.checkpoint()), newest or 0) == 2
+
+
+def test_a_query_that_is_not_in_the_job_is_not_rescaled(lab: JobHarness) -> None:
+    """Nothing says where it writes, and what may still be written there."""
+    stopped(job(lab, live="true"))
+    without = lab.job(lab.source("other-in", counts="5"), query="other", out="other").remove("q")
+    with pytest.raises(StateError, match="the query is not in the job"):
+        without.rescale("q", 3)
 
 
 def test_a_query_that_was_built_late_is_no_obstacle(lab: JobHarness) -> None:

@@ -16,11 +16,15 @@ from spark_ext.checkpoints.savepoint import read_savepoint
 from spark_ext.errors import ConfigurationError, StateError, StorageError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs import restore
+from spark_ext.jobs.job import Job
 from spark_ext.spark.epoch_files import state_partitions
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.testing.exchange_driver import Place
+from tests.support.jobs import numbers
 from tests.support.processes import Tree
-from tests.support.saved import ALL, Chain
+from tests.support.refusals import delta_numbers
+from tests.support.saved import ALL, Chain, first_rows
+from tests.support.waiting import until
 
 RESTORE = tuple(point for point in FailPoint if point.startswith("restore."))
 RESCALE = tuple(point for point in FailPoint if point.startswith("rescale."))
@@ -125,6 +129,21 @@ def test_interrupted_at_each_step_and_repeated(chain: Chain, broken: Break, monk
     assert chain.job().run(progress=False).finished
     assert chain.written() == ALL
     assert state_partitions(str(checkpoint), SparkLog(str(checkpoint)).newest_commit() or 0) == 5
+
+
+def test_a_query_whose_rescale_was_interrupted_is_known_to_a_restore(chain: Chain, broken: Break) -> None:
+    """It came after the savepoint, and its checkpoint is beside its place: its rows are taken back nevertheless."""
+
+    def job() -> Job:
+        rows = numbers(chain.spark, "later-in", counts="40,40", max_rows_per_epoch=20, gate=chain.folder / "later")
+        return chain.job().add("later", chain.table(first_rows(rows, "channel", "n").select("channel", "n"), "later"))
+
+    started = job().start()
+    until(lambda: started.snapshot().query("later").rows > 0 or started.done, "the first rows")
+    started.stop()
+    broken(FailPoint.RESCALE_MOVED_ASIDE, lambda: job().rescale("later", 3))
+    job().restore(chain.savepoint)
+    assert delta_numbers(chain.folder / "out" / "later") == []
 
 
 @pytest.mark.slow(15, "restores a new job once per step, and runs it")

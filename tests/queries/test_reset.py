@@ -14,6 +14,7 @@ from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.queries.reset import reset_queries
 from spark_ext.spark import spark_log
+from spark_ext.spark.rescaled import complete
 
 
 def test_on_an_object_store_the_user_moves_the_checkpoint_first(
@@ -33,6 +34,25 @@ def test_on_an_object_store_the_user_moves_the_checkpoint_first(
     assert [row.event for row in ledger.jobs()] == ["started", "ended"], "nothing was started"
     metadata.rename(tmp_path / "elsewhere")
     assert reset_queries(ledger, "lab", "s3://bucket/lab", {"q": ()}, "") == {"q": 2}
+
+
+def test_a_copy_for_a_rescale_that_was_interrupted_goes_as_well(tmp_path: Path) -> None:
+    """Under the query's name and its former one, whether or not the checkpoint was moved aside for it already.
+
+    Before, the next start took it for the checkpoint, and never read again what it had read.
+    """
+    ledger = Ledger(str(tmp_path))
+    LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
+    places = [tmp_path / "queries" / query / "checkpoint" for query in ("q", "former")]
+    for place, interrupted in zip(places, ("checkpoint", "checkpoint.until-1"), strict=True):
+        for name in (interrupted, "checkpoint.rescaled-1", ".checkpoint.rescaled"):
+            place.with_name(name).mkdir(parents=True)
+            (place.with_name(name) / "metadata").write_text("{}")
+    reset_queries(ledger, "lab", str(tmp_path), {"q": ("former",)}, "")
+    for place in places:
+        assert not complete(str(place)) and not place.exists()
+        (kept,) = place.parent.iterdir()
+        assert kept.name.startswith("checkpoint.until-")
 
 
 def test_options_that_would_reach_the_ledger_alone_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Which queries can be built at a start, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext.jobs.composition import Composition, Gate
+from spark_ext.jobs.flow import opened
+from spark_ext.jobs.wishes import Wishes
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.model.lifecycle import FinalStep
+from tests.ledger.rows import checkpoint, epoch
+
+
+@pytest.mark.parametrize(
+    ("finished", "renamed", "built"), [("new", False, True), ("old", True, True), ("", True, False)]
+)
+def test_a_query_behind_one_that_has_finished_under_another_name_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: str, renamed: bool, built: bool
+) -> None:
+    """Before, it was refused for having begun while the other one, under its new name, had not finished."""
+    writer = LedgerWriter(Ledger(str(tmp_path)), start_incarnation(Ledger(str(tmp_path)), "j"))
+    writer.append(epoch(1, query="old" if renamed else "new"))
+    for status in ("COMPLETED", FinalStep.CLOSED.value) if finished else ():
+        writer.append(replace(checkpoint(1), kind="final", query=finished, status=status))
+    spark: Any = None
+    composition = Composition(spark, "j", str(tmp_path))
+    gates = [Gate("new", (), lambda: spark), Gate("behind", ("new",), lambda: spark)]
+    composition.gates += gates
+    composition.wishes = Wishes({"new": "old"} if renamed else {})
+    monkeypatch.setattr(composition, "build", lambda gate, _: gate.uid)
+    specs, waiting = opened(composition, JobMemory.read(writer.ledger), writer.incarnation.number)
+    expected: list[Any] = ["new", "behind"] if built else ["new"]
+    assert specs == expected and waiting == ([] if built else gates[1:])
+    writer.end("done")
