@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ext.checkpoints.savepoint import MANIFEST
@@ -42,6 +42,7 @@ def test_a_number_that_is_not_retained_is_refused_by_name(tmp_path: Path) -> Non
         retained("job", str(tmp_path), 13)
 
 
+@settings(deadline=None)
 @given(
     folders=st.dictionaries(st.integers(1, 30), st.booleans(), max_size=8),
     keep=st.integers(1, 4),
