@@ -71,7 +71,7 @@ def shown(option: str) -> str:
 def test_every_secret_option_of_every_connector_is_masked(
     connector: type[TwoPhaseCommitSink] | type[ChannelSource], option: str
 ) -> None:
-    """Finding 14: as soon as options are parsed, even if one of them is refused."""
+    """As soon as options are parsed, even if one of them is refused."""
     try:
         connector({"uid": "a", option: shown(option), "no-such-option": "x"})
     except SparkExtError as refused:
@@ -130,7 +130,7 @@ def raised(call: Callable[[], object]) -> Exception:
 
 
 def test_no_cause_of_an_error_in_a_worker_shows_a_secret() -> None:
-    """Finding 14: a library's error was chained to ours, and its text reached log and incidents."""
+    """Formerly: a library's error was chained to ours, and its text reached log and incidents."""
     sent = pickle.dumps(Quoting({"uid": "out", "token": "t0ken-of-a-sink"}))
     masking.forget()  # another process
     writer = EpochWriter(pickle.loads(sent), StructType())
@@ -149,7 +149,7 @@ class QuotingSource(Postgres):
 
 
 def test_reading_shows_no_secret() -> None:
-    """Finding 14, for sources."""
+    """The same for sources."""
     from spark_ext.model.offsets import Range
 
     source = QuotingSource({"uid": "in", "dsn": "postgresql://me:t0ken-of-a-sink@db/x", "table": "orders"})
@@ -165,7 +165,7 @@ def test_an_error_without_a_secret_passes_as_it_is() -> None:
 
 
 def test_the_ledger_and_the_log_take_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Finding 14: texts of Spark, of servers and of users, whoever hands them over."""
+    """Texts of Spark, of servers and of users, whoever hands them over."""
     caplog.set_level(logging.DEBUG)
     TokenOptions.parse("quoting", {"uid": "out", "token": "t0ken-of-a-sink"})
     ledger = Ledger(str(tmp_path / "state"))
@@ -208,7 +208,7 @@ def test_what_is_not_masked() -> None:
 
 
 def test_every_logger_of_the_package_masks() -> None:
-    """Finding 14: a logger that is made in another way would show secrets."""
+    """Formerly: a logger that is made in another way would show secrets."""
     package = Path(spark_ext.__file__).parent
     made = [
         file.name

@@ -20,7 +20,7 @@ class SinkIdentityContract:
     """Who may commit, and to which target."""
 
     def test_i4_of_two_copies_of_a_state_only_the_one_that_claimed_the_target_commits(self, target: SinkTarget) -> None:
-        """Finding 33: their incarnations have one number, and the random numbers of their starts tell them apart."""
+        """Their incarnations have one number, and the random numbers of their starts tell them apart."""
         first, copy = Driver(target), Driver(target, start=5)
         first.claim()
         first.run(0, numbered(0, 5))
@@ -36,7 +36,7 @@ class SinkIdentityContract:
         assert target.ids() == list(range(10))
 
     def test_i5_an_equal_number_with_another_start_is_fenced_like_an_older_one(self, target: SinkTarget) -> None:
-        """Finding 33: a copy of the state was started first, and both have continued from incarnation 1."""
+        """Formerly: a copy of the state was started first, and both have continued from incarnation 1."""
         Driver(target).claim()
         copy, second = Driver(target, incarnation=2, start=5), Driver(target, incarnation=2)
         copy.claim()
@@ -50,7 +50,7 @@ class SinkIdentityContract:
         assert target.ids() == list(range(10))
 
     def test_i5_an_empty_epoch_of_another_start_is_fenced_too(self, target: SinkTarget) -> None:
-        """Finding 42: an epoch without rows did not reach the sink. An older incarnation, and one of equal number."""
+        """Formerly: an epoch without rows did not reach the sink. An older incarnation, and one of equal number."""
         first, copy = Driver(target), Driver(target, incarnation=2, start=5)
         first.claim()
         first.run(0, [])
@@ -66,7 +66,7 @@ class SinkIdentityContract:
         assert second.attempts == 1, "an empty epoch is not committed"
 
     def test_i4_a_state_that_is_older_than_the_target_is_refused_at_the_claim(self, target: SinkTarget) -> None:
-        """Finding 33: epochs that a state put back from a backup planned anew were taken for done."""
+        """Formerly: epochs that a state put back from a backup planned anew were taken for done."""
         first = Driver(target)
         first.claim()
         for epoch in range(3):
@@ -107,7 +107,7 @@ class SinkIdentityContract:
     def test_i7_a_target_that_is_dropped_under_a_running_job_is_an_error(
         self, target: SinkTarget, rows: int, anew: bool
     ) -> None:
-        """Finding 43: the next commit made it anew, without what it had held. Also in an epoch without rows."""
+        """Formerly: the next commit made it anew, without what it had held. Also in an epoch without rows."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
@@ -121,7 +121,7 @@ class SinkIdentityContract:
     def test_i7_a_target_that_is_dropped_while_the_job_is_stopped_is_an_error(
         self, target: SinkTarget, anew: bool
     ) -> None:
-        """Finding 43: the next start made it anew."""
+        """Formerly: the next start made it anew."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))
@@ -132,7 +132,7 @@ class SinkIdentityContract:
         assert target.ids() == left, "nothing was written"
 
     def test_i7_a_target_that_is_put_back_is_an_error(self, target: SinkTarget) -> None:
-        """Finding 43: epochs that it has lost were never missed. Under a running job, and at the next start."""
+        """Formerly: epochs that it has lost were never missed. Under a running job, and at the next start."""
         driver = Driver(target)
         driver.claim()
         driver.run(0, numbered(0, 5))

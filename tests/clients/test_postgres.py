@@ -33,7 +33,7 @@ from spark_ext.errors import ConfigurationError, DataError, SparkExtError, Stora
     ],
 )
 def test_errors_that_come_again_are_not_outages(state: str, kind: type[SparkExtError]) -> None:
-    """Finding 12: what every attempt meets again stops the query at once; an outage is retried."""
+    """What every attempt meets again stops the query at once; an outage is retried."""
     error = psycopg.errors.lookup(state)("x") if state != "39004" else _with_state(state)
     assert type(to_error(error, "who", "kept")) is kind
 
@@ -55,11 +55,11 @@ def _with_state(state: str) -> psycopg.Error:
     ],
 )
 def test_errors_of_the_clients_themselves(error: Exception, kind: type[SparkExtError]) -> None:
-    """Finding 12: they have no SQLSTATE, and were all retried as outages."""
+    """Formerly: they have no SQLSTATE, and were all retried as outages."""
     assert type(to_error(error, "who", "kept")) is kind
 
 
 def test_a_lock_that_was_not_granted_is_named() -> None:
-    """Finding 6: the server is there; a statement such as ALTER TABLE stands between."""
+    """The server is there; a statement such as ALTER TABLE stands between."""
     error = to_error(psycopg.errors.LockNotAvailable("canceling statement due to lock timeout"), "who", "kept")
     assert "a lock on the table was not granted in time" in error.what and "ALTER TABLE" in error.do

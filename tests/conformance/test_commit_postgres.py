@@ -49,7 +49,7 @@ class TestPostgres2pcInline(SinkContract):
 
 @pytest.mark.extended_but("_c2_crash_before", "_c9_nulls", "_c9_every")
 class TestPostgres2pcGerman(SinkContract):
-    """Finding 7: with settings under which the server reads and shows values otherwise."""
+    """With settings under which the server reads and shows values otherwise."""
 
     @pytest.fixture
     def target(self, german_database: Database) -> SinkTarget:
@@ -58,7 +58,7 @@ class TestPostgres2pcGerman(SinkContract):
 
 @pytest.mark.extended_but("_c9_nulls", "_c9_every")
 class TestPostgres2pcGermanInline(SinkContract):
-    """Finding 7: likewise, for rows that travel in the commit message."""
+    """Likewise, for rows that travel in the commit message."""
 
     @pytest.fixture
     def target(self, german_database: Database) -> SinkTarget:

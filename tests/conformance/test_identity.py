@@ -41,7 +41,7 @@ def renamed(lab: JobHarness, frame: Any, *, query: str = "r", sink: str = "q-out
 
 @pytest.mark.slow(14, "four runs of one state, each of which has to end")
 def test_i1_a_renamed_query_is_refused_until_the_user_says_so_and_then_continues_exactly(lab: JobHarness) -> None:
-    """Finding 21: a renamed query wrote everything twice. Stopped half-way, then renamed again once it has finished."""
+    """Formerly: a renamed query wrote everything twice. Stopped half-way, then renamed again once it has finished."""
     gate = lab.folder / "gate"
     half_read(lab, gate)
     gate.touch()
@@ -102,7 +102,7 @@ def moved(lab: JobHarness, *, to_b: bool) -> Job:
 
 
 def test_i2_a_source_that_moves_to_another_query_is_refused(lab: JobHarness) -> None:
-    """Finding 31: in its new query it did not read what it had finished in the first one. A sink uid likewise."""
+    """Formerly: in its new query it did not read what it had finished in the first one. A sink uid likewise."""
     first = moved(lab, to_b=False).start()
     until(lambda: Ledger(str(lab.folder / "state")).flagged("a", 1).get("x") == 1, "a channel of x to finish")
     first.stop()
@@ -149,7 +149,7 @@ def two_folders(lab: JobHarness) -> tuple[Path, Path]:
 
 @pytest.mark.slow(10, "a failed run with its restarts, and the one that continues it")
 def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarness) -> None:
-    """Finding 35: with another `path` files of the same names counted as read. A sink's path and uid likewise."""
+    """Formerly: with another `path` files of the same names counted as read. A sink's path and uid likewise."""
     one, two = two_folders(lab)
     (one / "3.parquet").write_text("no Parquet")
     with pytest.raises(JobFailedError):
@@ -182,7 +182,7 @@ def test_i6_what_an_operator_reads_or_writes_is_part_of_who_it_is(lab: JobHarnes
 def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
     lab: JobHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Finding 25 and 39: FINISHED with 0 rows, whatever was added to the query since it finished."""
+    """Formerly: FINISHED with 0 rows, whatever was added to the query since it finished."""
     assert lab.run(lab.source(counts="10")).finished
 
     def lines(job: Job) -> list[str]:
@@ -206,7 +206,7 @@ def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
 
 
 def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness) -> None:
-    """Finding 39: the query that was left out had rows to read."""
+    """Formerly: the query that was left out had rows to read."""
     gate = lab.folder / "gate"
     half_read(lab, gate)
     gate.touch()
@@ -240,7 +240,7 @@ def test_i8_a_source_that_is_added_to_an_unfinished_query_is_refused_by_name(lab
 
 
 def test_i9_a_checkpoint_that_is_gone_is_refused_whichever_was_written_last(lab: JobHarness) -> None:
-    """Finding 39: it rested on the table of epochs alone, which is written behind. Flags or a checkpoint suffice."""
+    """Formerly: it rested on the table of epochs alone, which is written behind. Flags or a checkpoint suffice."""
     gate = lab.folder / "gate"
     frame = lab.source(counts="20,100", readers=2, max_rows_per_epoch=40, gate=gate)
     first = lab.job(frame, checkpoint_interval="50 ms").start()

@@ -124,13 +124,13 @@ def stopped_and_continued(lab: JobHarness) -> None:
 @pytest.mark.slow(15, "two starts of a stateful query; the first one also starts the Python workers")
 @pytest.mark.parametrize("name", RISKY)
 def test_a_risky_setting_gives_the_right_rows(lab: JobHarness, name: str) -> None:
-    """Finding 19: with the offset log's format 2 the end was never seen, and the job was RUNNING without an end."""
+    """Formerly: with the offset log's format 2 the end was never seen, and the job was RUNNING without an end."""
     lab.spark.conf.set(PREFIX + name, RISKY[name])
     stopped_and_continued(lab)
 
 
 def test_the_formats_of_the_offset_log_may_change_between_runs(lab: JobHarness) -> None:
-    """Finding 19: the format of a checkpoint is that of its first start, or the new one; rows are right in any case."""
+    """The format of a checkpoint is that of its first start, or the new one; rows are right in any case."""
     job = windowed(lab).start()
     first_epoch(lab)
     job.stop(LIMIT)
@@ -152,7 +152,7 @@ def test_any_setting_gives_the_right_rows(lab: JobHarness, name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_setting_that_cannot_work_is_refused_by_name(lab: JobHarness, name: str) -> None:
-    """Finding 20: a raw STREAM_FAILED, or a hang."""
+    """Formerly: A raw STREAM_FAILED, or a hang."""
     value, kind, words = REFUSED[name]
     (lab.folder / "unnamed").touch()
     (lab.folder / "gate").touch()

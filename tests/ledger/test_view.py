@@ -210,7 +210,7 @@ def test_a_ledger_that_has_gone_is_reported(writer: LedgerWriter) -> None:
 
 
 def test_a_source_never_takes_flags_that_it_earned_in_another_query(writer: LedgerWriter) -> None:
-    """Finding 31: a uid that moves to another query of the job would not read what the first one had finished."""
+    """Formerly: a uid that moves to another query of the job would not read what the first one had finished."""
     writer.append([flag(1), flag(2, query="other"), flag(1, query="other")])
     assert (view(writer).confirmed(), view(writer, query="other").confirmed()) == (1, 2)
     assert view(writer, query="third").confirmed() == 0

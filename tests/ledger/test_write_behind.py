@@ -82,7 +82,7 @@ def test_what_keeps_rows_from_being_written_is_raised_where_it_is_asked_for(
 
 
 def test_two_requests_at_once_get_two_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 42: the next sequence was read, and then used."""
+    """Formerly: the next sequence was read, and then used."""
     ledger = FakeLedger()
     behind = WriteBehind(FakeWriter(ledger), "lab")  # type: ignore[arg-type]
     both = threading.Barrier(2)

@@ -28,7 +28,7 @@ def logged(*sources: object) -> LoggedOffsets:
 
 @given(st.lists(states))
 def test_a_job_has_ended_once_all_its_queries_have_and_finished_only_if_all_are(queries: list[State]) -> None:
-    """Finding 24: a canceled query beside one that runs is no end of the job."""
+    """A canceled query beside one that runs is no end of the job."""
     state = job_state(queries)
     assert state.ended == all(query.ended for query in queries)
     assert (state is State.FINISHED) == all(query is State.FINISHED for query in queries)

@@ -66,7 +66,7 @@ def test_an_end_without_a_failure(cause: Cause, same_input: bool, action: Action
 def test_available_now_is_at_its_end_when_all_that_was_planned_is_committed(
     before: Failures, same: bool, committed: bool, moved: bool
 ) -> None:
-    """Finding 34: with an epoch that is not committed it runs again. Finding 38: a run without an epoch waits."""
+    """With an epoch that is not committed it runs again. A run without an epoch waits."""
     decision = decide(Cause.AVAILABLE_NOW, None, before, POLICY, 0.0, run=AvailableNowRun(same, committed, moved))
     if same and committed:
         assert decision == Decision(Action.FINISH, failures=before)

@@ -55,7 +55,7 @@ def traced(raise_it: Callable[[], None]) -> str:
 @pytest.mark.parametrize("kind", [ValueError, OSError, SparkExtError], ids=str)
 @pytest.mark.parametrize("words", WORDS)
 def test_a_users_words_decide_nothing(words: str, kind: type[Exception]) -> None:
-    """Finding 44: a ValueError with our words became a terminal error, one about a full disk an outage."""
+    """Formerly: a ValueError with our words became a terminal error, one about a full disk an outage."""
 
     def users() -> None:
         raise kind(WORDS[words])
@@ -66,7 +66,7 @@ def test_a_users_words_decide_nothing(words: str, kind: type[Exception]) -> None
 
 
 def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 44: what is ours carries a mark that text cannot fake, and which nobody sees."""
+    """What is ours carries a mark that text cannot fake, and which nobody sees."""
 
     def ours() -> None:
         try:
@@ -124,7 +124,7 @@ def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
     ],
 )
 def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -> None:
-    """Finding 27: a changed aggregate came with "fix the cause"."""
+    """Formerly: a changed aggregate came with "fix the cause"."""
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words} SQLSTATE: XXKST"
     found = describe(RuntimeError(text), "job 'j', query 'daily'", 3)
     assert type(found) is StateError
@@ -132,7 +132,7 @@ def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -
 
 
 def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None:
-    """Finding 20: it ended in a raw STREAM_FAILED."""
+    """Formerly: it ended in a raw STREAM_FAILED."""
     words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}"
     found = describe(RuntimeError(text), "job 'j', query 'q'", -1)
@@ -141,7 +141,7 @@ def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None
 
 
 def test_the_users_line_comes_first() -> None:
-    """Finding 28: neither file nor line of the user's was shown."""
+    """Formerly: neither file nor line of the user's was shown."""
     text = in_spark(
         "Traceback (most recent call last):\n"
         '  File "/opt/lib/python3.11/site-packages/pyspark/worker.py", line 3, in main\n    process()\n'
@@ -163,7 +163,7 @@ def test_a_failure_of_java_alone_is_told_without_its_frame() -> None:
 
 
 def test_the_stack_of_the_jvm_is_part_of_a_failures_text() -> None:
-    """Finding 28: pyspark leaves it out, so that neither incident nor `cause_text` had it."""
+    """Formerly: pyspark leaves it out, so that neither incident nor `cause_text` had it."""
 
     class Captured(Exception):
         _stackTrace = "java.lang.X: it failed\n\tat a.B(C.java:1)"

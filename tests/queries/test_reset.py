@@ -20,7 +20,7 @@ from spark_ext.spark.rescaled import complete
 def test_on_an_object_store_the_user_moves_the_checkpoint_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding 40: it could never succeed, not even after its own advice had been followed."""
+    """Formerly: it could never succeed, not even after its own advice had been followed."""
     ledger = Ledger(str(tmp_path))
     LedgerWriter(ledger, start_incarnation(ledger, "lab")).end("done")
     store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
@@ -56,7 +56,6 @@ def test_a_copy_for_a_rescale_that_was_interrupted_goes_as_well(tmp_path: Path) 
 
 
 def test_options_that_would_reach_the_ledger_alone_are_refused(tmp_path: Path) -> None:
-    """Finding 42."""
     spark: Any = None
     with pytest.raises(ConfigurationError, match="storage_options") as refused:
         Job(spark, "lab", state=tmp_path, storage_options={"AWS_SECRET_ACCESS_KEY": "hunter2"})

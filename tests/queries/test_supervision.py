@@ -109,7 +109,7 @@ def test_the_end_of_input_comes_when_the_last_source_has_ended(tmp_path: Path) -
 
 
 def test_a_look_that_comes_late_finds_all_epochs_though_spark_has_removed_the_next_ones(bench: Bench) -> None:
-    """Finding 36: 300 epochs behind, of which Spark has kept the last 100."""
+    """300 epochs behind, of which Spark has kept the last 100."""
     for epoch in range(300):
         bench.query.commit(position(finished=1 + epoch // 10))
     for epoch in range(200):
@@ -377,7 +377,7 @@ def test_a_drain_that_was_in_force_before_the_start_runs_the_planned_epoch(tmp_p
 
 
 def test_a_drain_that_is_in_force_at_the_start_needs_no_spark(tmp_path: Path) -> None:
-    """Finding 39: after a crash a query with Spark's own sources ran on."""
+    """Formerly: after a crash a query with Spark's own sources ran on."""
     bench = Bench(tmp_path, natives=["rate"], sources=[])
     bench.run.request_drain()
     assert (bench.run.state, bench.run.reason, bench.query.starts) == (State.FINISHING, "drained", 0)
@@ -394,7 +394,7 @@ def finishing(bench: Bench) -> Bench:
 
 
 def test_a_further_epoch_that_fails_takes_the_way_of_every_failure(bench: Bench) -> None:
-    """Finding 37: it went unnoticed, and the query was started again without a pause or a limit."""
+    """Formerly: it went unnoticed, and the query was started again without a pause or a limit."""
     finishing(bench).run.ensure_running()
     for starts in (1, 2, 3):
         bench.query.end(PASSING)
@@ -425,7 +425,7 @@ def test_a_step_that_fails_is_tried_again_as_often_as_the_policy_says(bench: Ben
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_stop_ends_a_query_that_waits_for_its_final_checkpoint(bench: Bench, recorded: bool) -> None:
-    """Finding 37. One that is recorded has finished: its last steps are taken."""
+    """One that is recorded has finished: its last steps are taken."""
     finishing(bench).run.step_taken(recorded=recorded)
     bench.run.request_stop()
     bench.tick()
@@ -449,7 +449,7 @@ def test_available_now_runs_until_a_run_finds_nothing_new(tmp_path: Path) -> Non
 
 
 def test_available_now_is_not_at_its_end_by_an_epoch_that_was_not_committed(tmp_path: Path) -> None:
-    """Finding 34: however often a run ends without having committed what was planned; with a pause between them."""
+    """Formerly: however often a run ends without having committed what was planned; with a pause between them."""
     bench = native(tmp_path, available_now=True)
     bench.query.plan({"logOffset": 1})
     for starts in (1, 2, 3):
@@ -465,7 +465,7 @@ def test_available_now_is_not_at_its_end_by_an_epoch_that_was_not_committed(tmp_
 
 
 def test_available_now_without_any_input_ends_with_the_second_run(tmp_path: Path) -> None:
-    """Finding 38: it was started again without an end or a pause."""
+    """Formerly: it was started again without an end or a pause."""
     bench = native(tmp_path, available_now=True)
     bench.query.end()
     bench.tick()

@@ -70,7 +70,7 @@ def test_an_older_incarnation_neither_replaces_nor_withdraws_a_newer_one(tmp_pat
 
 
 def test_the_folder_is_private_and_its_name_cannot_be_guessed(tmp_path: Path) -> None:
-    """Finding 13: a folder that another user had made first was believed, and fenced a table off at 999."""
+    """Formerly: a folder that another user had made first was believed, and fenced a table off at 999."""
     assert registry.new_folder() != registry.new_folder()
     place = tmp_path / "registry"
     registry.publish([registration()], place)
@@ -80,7 +80,7 @@ def test_the_folder_is_private_and_its_name_cannot_be_guessed(tmp_path: Path) ->
 
 @pytest.mark.parametrize("made_by", ["somebody else", "a link", "a mode that lets others write"])
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_by: str) -> None:
-    """Finding 13: nothing is read from it, and nothing is written to it."""
+    """Nothing is read from it, and nothing is written to it."""
     place = tmp_path / "registry"
     registry.publish([registration()], place)
     if made_by == "somebody else":
@@ -98,7 +98,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_a_cleaner_has_deleted_is_written_again_until_it_is_withdrawn(tmp_path: Path) -> None:
-    """Finding 32: a running job's registrations were deleted from the temporary folder."""
+    """Formerly: a running job's registrations were deleted from the temporary folder."""
     place = tmp_path / "registry"
     entries = [registration(), registration(uid="t")]
     mine = Registered(entries, place)

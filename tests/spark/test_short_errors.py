@@ -60,7 +60,7 @@ except sx.errors.JobFailedError as failure:
 
 @pytest.mark.slow(25, "a driver process of its own, whose query is started four times")
 def test_a_simple_mistake_shows_in_under_twenty_lines(tmp_path: Path) -> None:
-    """Finding 28: 1/0 in a UDF printed 1,376 lines, a refused option 10 to 20 frames of libraries."""
+    """Formerly: 1/0 in a UDF printed 1,376 lines, a refused option 10 to 20 frames of libraries."""
     script = tmp_path / "mistakes.py"
     script.write_text(SCRIPT)
     path = os.pathsep.join(sys.path)
@@ -99,7 +99,6 @@ def shown(fail: Callable[[], Any]) -> str:
 
 
 def test_an_error_of_ours_shows_the_users_line_alone() -> None:
-    """Finding 28."""
 
     def users() -> None:
         raise refused("it is wrong", "the test", "correct it")
@@ -110,7 +109,6 @@ def test_an_error_of_ours_shows_the_users_line_alone() -> None:
 
 
 def test_the_whole_traceback_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 28."""
     monkeypatch.setenv(short_errors.VARIABLE, "1")
     assert "Traceback" in shown(lambda: sx.Job(None, "?", state="s"))  # type: ignore[arg-type]
 
@@ -137,7 +135,7 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 
 
 def test_in_a_thread_without_a_session_the_way_out_is_said_and_works(spark: SparkSession, tmp_path: Path) -> None:
-    """Finding 51: `DATA_SOURCE_NOT_FOUND`, without a word on threads."""
+    """Formerly: `DATA_SOURCE_NOT_FOUND`, without a word on threads."""
     register(spark)
     rows = numbers(spark, "in", counts="3")
 
@@ -166,7 +164,7 @@ def test_in_a_thread_without_a_session_the_way_out_is_said_and_works(spark: Spar
 def test_a_plain_sessions_costly_settings_are_logged_once(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding 30: `register` was silent about them."""
+    """Formerly: `register` was silent about them."""
     monkeypatch.setattr(sessions, "_advised", set())
     sessions._advise(spark)
     assert not caplog.records
@@ -181,5 +179,4 @@ def test_a_plain_sessions_costly_settings_are_logged_once(
 
 
 def test_the_version_is_the_packages() -> None:
-    """Finding 30."""
     assert sx.__version__ == version("spark-ext")

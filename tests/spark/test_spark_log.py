@@ -55,7 +55,7 @@ def test_what_spark_wrote_is_read(tmp_path: Path, form: str) -> None:
 
 
 def test_the_second_version_of_the_log_is_read() -> None:
-    """Finding 19: its lines `id:offset` were taken for text, and the end of input was never seen."""
+    """Formerly: its lines `id:offset` were taken for text, and the end of input was never seen."""
     lines = ["v2", json.dumps(HEADER), '10:{"version":2,"uid":"b"}', "2:17", '0:{"a":"x:y"}', "the_input:-"]
     logged = parse_offsets(3, "\n".join(lines))
     assert logged is not None
@@ -63,7 +63,7 @@ def test_the_second_version_of_the_log_is_read() -> None:
 
 
 def test_a_version_of_the_log_that_is_not_known_is_refused() -> None:
-    """Finding 19: nothing may wait without an end for a log that it cannot read."""
+    """Nothing may wait without an end for a log that it cannot read."""
     with pytest.raises(StateError, match="version v3"):
         parse_offsets(3, OFFSETS.replace("v1", "v3"))
 

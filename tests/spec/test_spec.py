@@ -101,7 +101,7 @@ def test_two_starts_and_a_copied_state_lose_nothing() -> None:
 
 @pytest.mark.parametrize("rule", ["newest planned", "place"])
 def test_without_a_rule_rows_are_lost(rule: str) -> None:
-    """Findings 34 and 35, as the model has them: the rule left out is refuted."""
+    """The rule left out is refuted."""
     _, problem = run(next(mutant for mutant in MUTANTS if mutant.left_out == rule))
     assert problem == ""
 
@@ -125,7 +125,7 @@ def test_without_a_rule_a_checkpoint_or_its_restore_is_wrong(rule: str) -> None:
     ids=lambda check: check.name,
 )
 def test_the_model_holds_and_each_of_its_rules_is_needed(check: Check) -> None:
-    """Findings 31 to 36, as the model has them."""
+    """Each of the faults that the rules prevent."""
     _, problem = run(check)
     assert problem == ""
 

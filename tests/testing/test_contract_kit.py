@@ -190,7 +190,7 @@ class Instant(Times):
 
 @pytest.mark.parametrize("kind", [WallClock, Instant])
 def test_times_with_another_zone_than_declared_are_noticed(kind: type[Times]) -> None:
-    """Finding 29: `timestamp_ntz` declared over batches in UTC passed."""
+    """Formerly: `timestamp_ntz` declared over batches in UTC passed."""
 
     class World(SourceWorld):
         def source(self, **options: str) -> ChannelSource:
@@ -205,7 +205,7 @@ def test_times_with_another_zone_than_declared_are_noticed(kind: type[Times]) ->
 
 
 def test_two_jobs_beside_each_other_have_a_query_id_each() -> None:
-    """Finding 29: with one id for both, a sink whose names rest on Spark's query id failed without a fault."""
+    """Formerly: with one id for both, a sink whose names rest on Spark's query id failed without a fault."""
     target: Any = None
     ids = [[beside(target, mine, incarnation).query_id for incarnation in (1, 2)] for mine in (0, 1)]
     assert ids[0][0] == ids[0][1] and ids[1][0] == ids[1][1]
@@ -227,7 +227,7 @@ class TestLossy(SourceContract):
 
 
 def test_a_lost_row_is_shown(tmp_path: Path) -> None:
-    """Finding 29: a lost row was a bare AssertionError; pytest loads the plugin by its entry point."""
+    """Formerly: a lost row was a bare AssertionError; pytest loads the plugin by its entry point."""
     root = Path(__file__).parents[2]
     project = (root / "pyproject.toml").read_text()
     assert '[project.entry-points.pytest11]\nspark_ext = "spark_ext.testing.pytest_plugin"' in project

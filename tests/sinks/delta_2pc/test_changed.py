@@ -33,7 +33,7 @@ def restored(path: Path, version: int) -> None:
 
 
 def test_a_restore_to_an_earlier_version_is_noticed_before_the_next_commit(tmp_path: Path) -> None:
-    """Finding 43: RESTORE keeps the numbers under application ids and takes the rows away."""
+    """RESTORE keeps the numbers under application ids and takes the rows away."""
     path = tmp_path / "t"
     driver = begun(path, 0, 1, 2)
     restored(path, DeltaTable(path).version() - 2)
@@ -195,7 +195,7 @@ def test_changes_of_rows_by_others_are_theirs(tmp_path: Path) -> None:
 
 
 def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_another_one(tmp_path: Path) -> None:
-    """Finding 43: the handle took the new table's commits for those of the old one."""
+    """Formerly: the handle took the new table's commits for those of the old one."""
     path = tmp_path / "t"
     driver = begun(path, 0)
     shutil.rmtree(path)
@@ -208,7 +208,7 @@ def test_a_table_that_was_made_anew_and_has_grown_beyond_the_kept_handle_is_anot
 
 
 def test_a_table_whose_log_alone_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    """Finding 43: 2,800 of 3,000 rows, and a job that was FINISHED."""
+    """Formerly: 2,800 of 3,000 rows, and a job that was FINISHED."""
     path = tmp_path / "t"
     driver = begun(path, 0)
     shutil.rmtree(path / "_delta_log")
@@ -218,7 +218,7 @@ def test_a_table_whose_log_alone_is_gone_is_not_made_anew(tmp_path: Path) -> Non
 
 
 def test_a_query_that_is_gone_is_seen_though_a_table_does_not_list_its_ids(tmp_path: Path) -> None:
-    """Finding 33: the number of the newest epoch carries that of its query."""
+    """The number of the newest epoch carries that of its query."""
     path = tmp_path / "t"
     driver = begun(path)
     driver.put(5)

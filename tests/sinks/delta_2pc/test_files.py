@@ -248,7 +248,7 @@ def test_layouts_that_cannot_be_are_refused(tmp_path: Path, text: str, partition
 
 
 def test_a_partition_column_that_no_folder_can_have_as_its_name_is_bad_data(tmp_path: Path) -> None:
-    """Finding 12: values are cut in folders' names, the names of columns are not. It was retried as an outage."""
+    """Values are cut in folders' names, the names of columns are not. It was retried as an outage."""
     name = "ä" * 60
     driver = Driver(tmp_path / "t", ddl(f"id long, {name} string"), options={"partition_by": name})
     with pytest.raises(DataError, match=r"makes the name of a folder \d+ bytes long"):
@@ -257,7 +257,7 @@ def test_a_partition_column_that_no_folder_can_have_as_its_name_is_bad_data(tmp_
 
 @pytest.mark.parametrize("name", ["a%20b", "a\\b", "a[b]", "a|b", "a^b", "a\tb"])
 def test_paths_that_delta_rs_takes_for_others_are_refused(tmp_path: Path, name: str) -> None:
-    """Finding 18: the first epoch failed, in the library's words or by a panic of it."""
+    """Formerly: the first epoch failed, in the library's words or by a panic of it."""
     with pytest.raises(ConfigurationError, match="takes for something else"):
         Driver(tmp_path / name).sink()
 

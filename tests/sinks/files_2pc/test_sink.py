@@ -297,7 +297,7 @@ def test_a_read_only_disk_is_reported_at_the_start(disk: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_a_partition_value_that_no_folder_can_have_as_its_name_is_bad_data(tmp_path: Path, kind: str) -> None:
-    """Finding 12: bytes count, also those that escaping adds. It was retried as an outage."""
+    """Bytes count, also those that escaping adds. It was retried as an outage."""
     schema = columns("id bigint, name string, n int")
     for number, (character, most) in enumerate({"x": 250, "ä": 125, "/": 83}.items()):
         driver = Driver(FilesTarget(tmp_path / str(number), kind), schema=schema, options={"partition_by": "name"})
@@ -309,7 +309,7 @@ def test_a_partition_value_that_no_folder_can_have_as_its_name_is_bad_data(tmp_p
 
 
 def test_a_path_that_is_too_long_is_bad_data(tmp_path: Path) -> None:
-    """Finding 12: each of the names is short enough."""
+    """Each of the names is short enough."""
     schema = columns(", ".join(["id bigint", *(f"p{number} string" for number in range(20))]))
     options = {"partition_by": ",".join(f"p{number}" for number in range(20))}
     driver = Driver(FilesTarget(tmp_path / "out", "parquet"), schema=schema, options=options)

@@ -39,7 +39,7 @@ def trickle(beginning: bytes, again: bytes, pause: float = 0.02) -> Play:
     ids=["body", "chunks", "headers", "interim answers", "silence"],
 )
 def test_an_answer_without_an_end_ends_at_the_time_limit(play: Play) -> None:
-    """Finding 15: trickled bodies and headers, and repeated interim answers, outlast no time limit."""
+    """Trickled bodies and headers, and repeated interim answers, outlast no time limit."""
     with playing(play) as seen:
         begin = time.monotonic()
         with pytest.raises(TransientError, match=r"no answer: ReadTimeout|not complete after 0\.5 s"):
@@ -48,7 +48,7 @@ def test_an_answer_without_an_end_ends_at_the_time_limit(play: Play) -> None:
 
 
 def test_a_receiver_that_reads_slowly_ends_at_the_time_limit() -> None:
-    """Finding 15: the limit holds for sending as well."""
+    """The limit holds for sending as well."""
     from spark_ext.sinks.http_2pc.chunks import Chunk
 
     listening = socket.create_server(("127.0.0.1", 0))
@@ -64,13 +64,13 @@ def test_a_receiver_that_reads_slowly_ends_at_the_time_limit() -> None:
     ids=["interim answers", "extensions of chunks"],
 )
 def test_an_answer_has_a_limit_of_bytes(play: Play) -> None:
-    """Finding 15: also of those outside its body."""
+    """Also of those outside its body."""
     with playing(play) as seen, pytest.raises(TransientError, match="there was no answer: RemoteProtocolError"):
         sender(seen.url, timeout=30).send(CHUNK, {})
 
 
 def test_a_long_body_is_read_in_part() -> None:
-    """Finding 15: what was answered counts; the rest of the body is not waited for."""
+    """Formerly: what was answered counts; the rest of the body is not waited for."""
     with playing(trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1000\r\n" + b"x" * 4096 + b"\r\n", 0)) as seen:
         sender(seen.url, timeout=30).send(CHUNK, {})
         sender(seen.url, timeout=30).send(CHUNK, {})
@@ -78,7 +78,7 @@ def test_a_long_body_is_read_in_part() -> None:
 
 
 def test_an_encoded_body_is_never_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 15: 1 KB of gzip in gzip is a gigabyte. No such body is asked for, and one that comes is not shown."""
+    """1 KB of gzip in gzip is a gigabyte. No such body is asked for, and one that comes is not shown."""
     bomb = gzip.compress(gzip.compress(bytes(50_000_000)))
     head = f"HTTP/1.1 400 No\r\nContent-Encoding: gzip, gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
 
@@ -99,7 +99,7 @@ def test_an_encoded_body_is_never_decoded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_cookies_of_an_answer_are_not_sent_again() -> None:
-    """Finding 18: a cookie of one sink went out with the token of another."""
+    """Formerly: a cookie of one sink went out with the token of another."""
 
     def play(connection: socket.socket, over: threading.Event) -> None:
         connection.sendall(OK + b"Set-Cookie: session=of-the-first; Path=/\r\nContent-Length: 0\r\n\r\n")

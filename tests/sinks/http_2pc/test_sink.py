@@ -191,7 +191,7 @@ def test_the_receiver_is_waited_for_as_long_as_it_asks(
 
 
 def test_patience_has_a_limit(target: HttpTarget, receiver: Receiver, waits: list[float]) -> None:
-    """Finding 18: attempts that would not wait as long as the receiver asks for are not made."""
+    """Formerly: attempts that would not wait as long as the receiver asks for are not made."""
     driver = started(target, patience="1 min", batch_rows="1")
     receiver.behave({}, {"status": 429, "headers": {"Retry-After": "3600"}, "always": True})
     with pytest.raises(CommitError, match="asks to wait 3600 s, more than the option 'patience' allows"):
@@ -387,7 +387,7 @@ def test_an_epoch_that_the_outbox_has_lost_is_reported(target: HttpTarget, recei
     ],
 )
 def test_bad_options_are_refused_without_showing_secrets(options: dict[str, str], message: str) -> None:
-    """Finding 14: values that are no header are refused where they are given. Finding 16: so is the key's header."""
+    """Values that are no header are refused where they are given. So is the key's header."""
     with pytest.raises(ConfigurationError, match=message) as refused:
         HttpTwoPhaseCommit({"uid": "a", "url": "https://host/x", "outbox": "out", **options})
     assert "a-secret" not in str(refused.value) and "pass-word" not in str(refused.value)
@@ -420,7 +420,7 @@ def test_a_failed_attempt_says_what_is_in_doubt(target: HttpTarget, receiver: Re
 def test_a_proxy_that_is_not_http_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """Finding 18: a SOCKS proxy ended in a raw ImportError."""
+    """Formerly: a SOCKS proxy ended in a raw ImportError."""
     sink = HttpTwoPhaseCommit({"uid": "a", "url": "https://shop.example/x", "outbox": str(tmp_path / "outbox")})
     monkeypatch.setenv(variable, "socks5://me:pass-word@127.0.0.1:1080")
     with pytest.raises(
@@ -448,7 +448,7 @@ def test_requests_go_through_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_credentials_without_encryption_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Finding 18: a token over plain http, except to this machine."""
+    """A token over plain http, except to this machine."""
     for host in ("shop.example", "127.0.0.1", "localhost"):
         url, place = f"http://{host}/x?api_key=k-e-y", str(tmp_path / "outbox")
         HttpTwoPhaseCommit({"uid": "a", "url": url, "outbox": place, "token": "t-0-k"}).validate(NUMBERS)

@@ -36,7 +36,7 @@ def used(database: Database) -> PostgresTarget:
 )
 @pytest.mark.parametrize("rows", [5, 0], ids=["rows", "empty"])
 def test_another_table_or_record_under_a_running_job_is_refused(database: Database, statement: str, rows: int) -> None:
-    """Finding 43, in PostgreSQL."""
+    """As for a Delta table, in PostgreSQL."""
     target = used(database)
     database.run(statement)
     with pytest.raises(StateError, match="not the target that was claimed"):

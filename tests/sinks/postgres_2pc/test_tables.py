@@ -188,7 +188,7 @@ def test_a_time_that_json_has_no_text_for_is_named(database: Database, inline: s
     ],
 )
 def test_a_table_that_a_crash_empties_is_refused(database: Database, made: tuple[str, ...], said: str) -> None:
-    """Finding 17: after a kill of the server 5 of 10 rows were there, and the record said committed."""
+    """Formerly: after a kill of the server 5 of 10 rows were there, and the record said committed."""
     database.run(*made)
     with pytest.raises(ConfigurationError, match=said) as refused:
         PostgresTarget(database).sink().validate(columns("id bigint, name string"))
@@ -196,7 +196,7 @@ def test_a_table_that_a_crash_empties_is_refused(database: Database, made: tuple
 
 
 def test_a_table_that_becomes_unlogged_later_is_refused(database: Database) -> None:
-    """Finding 17: the next epoch fails; nothing of it is written."""
+    """The next epoch fails; nothing of it is written."""
     one = driver(database)
     one.claim()
     one.run(0, numbered(0, 3))
@@ -209,7 +209,7 @@ def test_a_table_that_becomes_unlogged_later_is_refused(database: Database) -> N
 
 
 def test_a_temporary_table_is_refused(database: Database) -> None:
-    """Finding 17: it belongs to one connection."""
+    """It belongs to one connection."""
     schema = columns("id bigint, name string")
     sink = PostgresTarget(database, "pg_temp.out", create_table="true").sink()
     sink.validate(schema)
@@ -218,7 +218,7 @@ def test_a_temporary_table_is_refused(database: Database) -> None:
 
 
 def test_any_application_name_of_another_connection_changes_nothing(database: Database) -> None:
-    """Finding 18: a number that no bigint holds stopped every start."""
+    """Formerly: a number that no bigint holds stopped every start."""
     one = driver(database)
     mark = one.target.sink()._mark  # type: ignore[attr-defined]
     name = f"spark_ext:{mark}:{'9' * 20}"
@@ -244,7 +244,7 @@ EDGES: dict[str, tuple[pa.DataType, int, int, str, str]] = {
 
 @pytest.mark.parametrize("kind", EDGES)
 def test_the_first_and_the_last_times_of_the_server(database: Database, kind: str) -> None:
-    """Finding 18: an extreme time wrapped to another one, or became infinity."""
+    """Formerly: an extreme time wrapped to another one, or became infinity."""
     arrow, first, last, first_text, last_text = EDGES[kind]
     database.run(f"CREATE TABLE out (t {kind}, a {kind}[])")
     spark = "date" if kind == "date" else "timestamp"

@@ -78,7 +78,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], type[TerminalError], str]] = 
 def test_a_table_that_changed_before_a_restart_is_refused(
     tmp_path: Path, change: Callable[[Path], object], kind: type[TerminalError], message: str, begun: str
 ) -> None:
-    """Finding 35: one file half read, one finished, or one finished and the other not begun; never a mix."""
+    """One file half read, one finished, or one finished and the other not begun; never a mix."""
     path = tmp_path / "t"
     write(path, 0, 5)
     write(path, 5, 5)
@@ -134,7 +134,7 @@ def protocol(*features: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("deleted", [None, 2])
 def test_absolute_paths_of_a_shallow_clone(tmp_path: Path, deleted: int | None) -> None:
-    """Finding 48: `file:/...` in the log was taken for a name in the table's folder, and the file for gone."""
+    """Formerly: `file:/...` in the log was taken for a name in the table's folder, and the file for gone."""
     write(tmp_path / "a b", 0, 5)
 
     def absolute(action: dict[str, Any]) -> None:
@@ -150,7 +150,7 @@ def test_absolute_paths_of_a_shallow_clone(tmp_path: Path, deleted: int | None) 
 
 
 def test_a_deletion_vector_that_is_gone_is_named(tmp_path: Path) -> None:
-    """Finding 49: the error of delta-rs came through as it is."""
+    """Formerly: the error of delta-rs came through as it is."""
     write(tmp_path, 0, 5)
 
     def gone(action: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ def test_a_deletion_vector_that_is_gone_is_named(tmp_path: Path) -> None:
 @pytest.mark.extended
 @pytest.mark.slow(15, "writes and clones a table with Spark")
 def test_a_shallow_clone_by_spark_and_its_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
-    """Findings 48 and 49: rows deleted before and after the clone are not read; a vector that is gone is named."""
+    """Rows deleted before and after the clone are not read; a vector that is gone is named."""
     base, clone = tmp_path / "a b", tmp_path / "clone"
     frame = spark.range(6).coalesce(1).write.format("delta")
     frame.option("delta.enableDeletionVectors", "true").save(str(base))
@@ -183,7 +183,7 @@ def test_a_shallow_clone_by_spark_and_its_deletion_vectors(spark: SparkSession, 
 
 
 def test_a_date_is_widened_to_a_timestamp_without_a_zone(tmp_path: Path) -> None:
-    """Finding 50: it was refused, although Delta allows it."""
+    """Formerly: it was refused, although Delta allows it."""
     assert not fits(pa.date32(), pa.timestamp("us"))
     assert not fits(pa.date32(), pa.timestamp("us", "UTC"), grown=True)
     write_deltalake(tmp_path, pa.table({"id": [date(2024, 2, 3), None]}))
@@ -212,7 +212,7 @@ def test_a_date_is_widened_to_a_timestamp_without_a_zone(tmp_path: Path) -> None
     ],
 )
 def test_secrets_of_a_uri_are_not_shown(uri: str) -> None:
-    """Finding 11: a URI's password was shown in the refusal."""
+    """Formerly: a URI's password was shown in the refusal."""
     with pytest.raises(SparkExtError) as refused:
         resolve(uri, "source 's'")
     assert refused.value.__suppress_context__

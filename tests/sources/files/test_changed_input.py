@@ -32,7 +32,7 @@ def rewritten(path: Path, kind: str) -> None:
 def test_a_file_rewritten_in_place_while_it_is_read_is_refused(
     tmp_path: Path, kind: str, changed_files: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding 5: rows of the old and the new file were committed together."""
+    """Formerly: rows of the old and the new file were committed together."""
     monkeypatch.setattr(lines, "BLOCK", 1000)
     monkeypatch.setattr(parquet, "BATCH_ROWS", 2)
     path = tmp_path / f"x.{kind}"
@@ -51,7 +51,7 @@ def test_a_file_rewritten_in_place_while_it_is_read_is_refused(
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_file_read_in_one_step_and_rewritten_meanwhile_is_refused(tmp_path: Path, kind: str) -> None:
-    """Finding 5: the same for a file that is read as a whole."""
+    """Formerly: the same for a file that is read as a whole."""
     path = tmp_path / f"x.{kind}"
     write(path, table(0, 5), kind)
     os.utime(path, (1, 1))
@@ -127,7 +127,7 @@ CHANGES: dict[str, Callable[[Path, str], None]] = {
 def test_a_half_read_file_that_changed_before_a_restart_is_refused(
     tmp_path: Path, kind: str, change: Callable[[Path, str], None]
 ) -> None:
-    """Finding 35: what the offset says of a file is compared when reading resumes."""
+    """What the offset says of a file is compared when reading resumes."""
     path = tmp_path / f"x.{kind}"
     write(path, table(0, 23), kind)
     os.utime(path, (1, 1))
@@ -146,7 +146,7 @@ def test_a_half_read_file_that_changed_before_a_restart_is_refused(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_half_read_file_is_not_taken_for_that_of_another_folder(tmp_path: Path, kind: str) -> None:
-    """Finding 35: with another `path`, a file of the same name and size is refused unless it is a copy of the first."""
+    """With another `path`, a file of the same name and size is refused unless it is a copy of the first."""
     for folder in ("a", "b"):
         write(tmp_path / folder / f"x.{kind}", table(0, 23), kind)
         os.utime(tmp_path / folder / f"x.{kind}", (1, ord(folder)))

@@ -56,7 +56,7 @@ def read_elsewhere(*arguments: str) -> list[str]:
 
 
 def test_encrypted_columns_are_refused_and_others_are_read(tmp_path: Path) -> None:
-    """Finding 47: with a plain footer they ended the process that planned the file (in a process of its own here)."""
+    """Formerly: with a plain footer they ended the process that planned the file (in a process of its own here)."""
     encrypted(tmp_path / "x.parquet", plain_footer=True)
     plain, secret = read_elsewhere(IN_ANOTHER_PROCESS, str(tmp_path), "a bigint", "b string")
     assert plain == "[{'a': 1}, {'a': 2}]"
@@ -104,7 +104,7 @@ def fuzzed(path: Path, first: int, last: int) -> None:
 
 
 def test_any_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
-    """Finding 49: damaged footers raised UnicodeDecodeError, ValueError, KeyError; some ended the process."""
+    """Formerly: damaged footers raised UnicodeDecodeError, ValueError, KeyError; some ended the process."""
     fuzzed(tmp_path, 0, 120)
 
 
@@ -115,13 +115,13 @@ def test_any_damage_at_length(tmp_path: Path) -> None:
 
 
 def test_a_column_of_which_a_file_has_no_values_is_named() -> None:
-    """Finding 49: a struct without columns, of which Arrow reads nothing, raised a KeyError."""
+    """Formerly: a struct without columns, of which Arrow reads nothing, raised a KeyError."""
     with pytest.raises(pa.ArrowInvalid, match="column 's' has no values"):
         conform(pa.record_batch({"id": [1]}), pa.schema([("id", pa.int64()), ("s", pa.struct([]))]), {})
 
 
 def test_a_column_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None:
-    """Finding 11: it raised a KeyError; a file that has other columns twice is read."""
+    """Formerly: it raised a KeyError; a file that has other columns twice is read."""
     rows = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
     pq.write_table(rows, tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"x\.parquet.*has the column 'a' twice"):
@@ -130,7 +130,7 @@ def test_a_column_that_is_there_twice_is_refused_by_name(tmp_path: Path) -> None
 
 
 def test_enum_is_text(tmp_path: Path) -> None:
-    """Finding 50: ENUM was read as binary; Spark reads text."""
+    """Formerly: ENUM was read as binary; Spark reads text."""
     schema = pa.schema([("e", pa.string())])
     pq.write_table(pa.table({"e": ["a"]}, schema), tmp_path / "x.parquet", store_schema=False)
     data = (tmp_path / "x.parquet").read_bytes()
@@ -156,7 +156,7 @@ def test_a_byte_limit_takes_a_part_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("year", "right"), [(-4000, True), (9999, True), (290_000, True), (-10_000, False)])
 def test_int96_of_far_years(tmp_path: Path, year: int, right: bool) -> None:
-    """Finding 50: as the page says, INT96 before the first Julian day comes out wrong; later days are right."""
+    """As the page says, INT96 before the first Julian day comes out wrong; later days are right."""
     path = tmp_path / "x.parquet"
     epoch = 2_440_588
     day = epoch + int((year - 1970) * 365.2425)

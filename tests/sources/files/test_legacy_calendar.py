@@ -39,7 +39,7 @@ ZONE = b"org.apache.spark.timeZone"
     ],
 )
 def test_the_footer_says_the_calendar(footer: dict[bytes, bytes] | None, calendar: Calendar) -> None:
-    """Finding 46: the footer's keys were ignored."""
+    """Formerly: the footer's keys were ignored."""
     assert Calendar.of(footer) == calendar
 
 
@@ -52,7 +52,7 @@ def julian(year: int, month: int, day: int) -> int:
 
 @given(st.dates(date(1, 1, 1), date(1582, 10, 4)))
 def test_a_julian_day_has_the_same_date_in_the_gregorian_calendar(day: date) -> None:
-    """Finding 46: such dates were up to ten days off."""
+    """Formerly: such dates were up to ten days off."""
     found = gregorian(np.array([julian(day.year, day.month, day.day)]))[0]
     assert date(1970, 1, 1) + timedelta(days=int(found)) == day
 
@@ -71,7 +71,7 @@ days = st.none() | st.integers(-800_000, 20_000)
 )
 @settings(max_examples=60, deadline=None)
 def test_values_are_moved_at_any_depth(rows: list[list[int | None] | None], cut: int) -> None:
-    """Finding 46: also in lists, structs and maps, with nulls, in a slice of a batch."""
+    """Also in lists, structs and maps, with nulls, in a slice of a batch."""
 
     def moved(day: int | None) -> int | None:
         return day if day is None or day >= FIRST_DAY else int(gregorian(np.array([day]))[0])
@@ -109,7 +109,7 @@ def test_values_are_moved_at_any_depth(rows: list[list[int | None] | None], cut:
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
 def test_a_timestamp_whose_zone_matters_is_refused(unit: str, zone: str | None) -> None:
-    """Finding 46: refused by name where the footer does not say enough."""
+    """Refused by name where the footer does not say enough."""
     second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     calendar = Calendar(True, True, True, zone)
     fine = pa.record_batch({"at": pa.array([LAST_SWITCH * second, None], pa.timestamp(unit, "UTC"))})
@@ -122,7 +122,7 @@ def test_a_timestamp_whose_zone_matters_is_refused(unit: str, zone: str | None) 
 
 
 def test_such_a_file_is_refused_by_its_name_and_only_if_it_has_such_a_value(tmp_path: Path) -> None:
-    """Finding 46: a file of Spark 2 with old timestamps."""
+    """A file of Spark 2 with old timestamps."""
     for name, year in (("old", 1800), ("new", 1950)):
         rows = pa.table({"at": pa.array([datetime(year, 1, 1)], pa.timestamp("us"))})
         path = tmp_path / f"{name}.parquet"
@@ -136,7 +136,7 @@ def test_such_a_file_is_refused_by_its_name_and_only_if_it_has_such_a_value(tmp_
 
 
 def test_int96_is_a_timestamp_at_any_depth(tmp_path: Path) -> None:
-    """Finding 46: INT96 inside of arrays and structs was a timestamp_ntz."""
+    """Formerly: INT96 inside of arrays and structs was a timestamp_ntz."""
     at = pa.timestamp("us")
     rows = {
         "l": pa.array([[0]], pa.list_(at)),
@@ -160,7 +160,7 @@ union all select date'1582-10-15', timestamp'1900-01-01', null, null, map()"""
 
 @pytest.mark.slow(12, "writes a table with Spark")
 def test_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Finding 46: dates and timestamps of the years 1 to 1582 that Spark wrote, by themselves and as a Delta table."""
+    """Formerly: dates and timestamps of the years 1 to 1582 that Spark wrote, by themselves and as a Delta table."""
     for name in ("datetimeRebaseModeInWrite", "int96RebaseModeInWrite"):
         spark.conf.set(f"spark.sql.parquet.{name}", "LEGACY")
     spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -28,7 +28,7 @@ def found(path: Path, **more: str) -> list[str]:
 
 @pytest.mark.parametrize("target", [".", "..", "../in", "a", "a/../.."])
 def test_a_link_to_a_folder_of_the_tree_or_above_it_repeats_nothing(tmp_path: Path, target: str) -> None:
-    """Finding 3: with a link to `.` two rows became 82."""
+    """Formerly: with a link to `.` two rows became 82."""
     root = tmp_path / "in"
     files(root, "a/x.csv", "y.csv")
     (root / "loop").symlink_to(target)
@@ -38,7 +38,7 @@ def test_a_link_to_a_folder_of_the_tree_or_above_it_repeats_nothing(tmp_path: Pa
 
 
 def test_a_file_reached_by_its_path_and_by_links_has_its_path_as_its_name(tmp_path: Path) -> None:
-    """Finding 3: it was read once for each link."""
+    """Formerly: it was read once for each link."""
     files(tmp_path, "a/x.csv", "z.csv")
     (tmp_path / "0.csv").symlink_to("a/x.csv")
     (tmp_path / "b").symlink_to("a")
@@ -65,7 +65,7 @@ def test_links_to_what_is_elsewhere_or_hidden_are_followed(tmp_path: Path) -> No
     "links", [{"1.csv": "out/d/x.csv", "2.csv": "out/d/x.csv"}, {"1": "out/d", "2": "out"}, {"1": "out", "2": "out/d"}]
 )
 def test_two_links_to_a_file_elsewhere_are_refused_by_name(tmp_path: Path, links: dict[str, str]) -> None:
-    """Finding 3: it was read twice."""
+    """Formerly: it was read twice."""
     files(tmp_path, "out/d/x.csv")
     (tmp_path / "in").mkdir()
     for name, target in links.items():
@@ -83,7 +83,7 @@ names = st.sampled_from(["a", "b", "a/c", "b/d", "_h", ""])
 def test_each_file_has_one_name_whatever_the_links(
     tmp_path_factory: pytest.TempPathFactory, there: set[str], links: list[tuple[str, str, str]]
 ) -> None:
-    """Finding 3: files that have their own path in the tree are exactly those, once; without links as Arrow lists."""
+    """Files that have their own path in the tree are exactly those, once; without links as Arrow lists."""
     root = tmp_path_factory.mktemp("in") / "root"
     files(root, *(f"{folder}/x.csv".lstrip("/") for folder in there))
     plain = Listing(fs.LocalFileSystem(), str(root), "t").entries()

@@ -31,7 +31,7 @@ ENDS = {
 
 @pytest.mark.parametrize("text", ENDS.values(), ids=ENDS.keys())
 def test_csv_lines_end_at_cr_too(tmp_path: Path, text: bytes) -> None:
-    """Finding 2: a CSV file with CR line ends and a header had no rows, one with a CR header lost its first row."""
+    """Formerly: a CSV file with CR line ends and a header had no rows, one with a CR header lost its first row."""
     (tmp_path / "x.csv").write_bytes(text)
     wanted = [{"id": 1, "w": "a"}, {"id": 2, "w": "b"}]
     for multiline in ("false", "true"):
@@ -46,7 +46,7 @@ def test_csv_lines_end_at_cr_too(tmp_path: Path, text: bytes) -> None:
 
 
 def test_lines_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Finding 2: the same rows as Spark's readers, whatever ends the lines; a JSON line `null` as well."""
+    """The same rows as Spark's readers, whatever ends the lines; a JSON line `null` as well."""
     for index, text in enumerate(ENDS.values()):
         (tmp_path / f"{index}.csv").write_bytes(text)
     found = spark.read.schema(DDL).option("header", "true").csv(str(tmp_path)).collect()
@@ -60,7 +60,7 @@ def test_lines_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_row_limits_are_exact_with_cr(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 50: a file with CR line ends was one line to row limits, however many rows it has."""
+    """Formerly: a file with CR line ends was one line to row limits, however many rows it has."""
     monkeypatch.setattr(line_ends, "SCAN", 7)
     row = {"csv": "{0},w{0}", "json": '{{"id": {0}}}'}[kind]
     ends = ["\r", "\n", "\r\n"]
@@ -83,7 +83,7 @@ def test_row_limits_are_exact_with_cr(tmp_path: Path, kind: str, monkeypatch: py
     "text", [b'{"id":1}{"id":2}\n', b'{"id":1,\r"w":"x"}\n', b'{"id":0}\n{"id":1}null\n', b'{"id":1,\n"w":"x"}\n']
 )
 def test_a_json_line_is_one_object(tmp_path: Path, text: bytes) -> None:
-    """Finding 50: two JSON objects on a line were two rows, whatever the row limit."""
+    """Formerly: two JSON objects on a line were two rows, whatever the row limit."""
     (tmp_path / "x.json").write_bytes(text)
     with pytest.raises(DataError, match=r"x\.json.*line"):
         read_all(source(tmp_path, DDL))
@@ -93,7 +93,7 @@ def test_a_json_line_is_one_object(tmp_path: Path, text: bytes) -> None:
 @pytest.mark.parametrize("multiline", ["false", "true"])
 @pytest.mark.parametrize("bad", [b'{"id":2,"w":"a\xffb"}', b'{"id":2,"w":"\xc3"}', b'{"id":2,"w":"\xed\xa0\x80"}'])
 def test_json_that_is_not_utf8_is_refused(tmp_path: Path, bad: bytes, multiline: str) -> None:
-    """Finding 45: bytes that are not UTF-8 became a string; CSV refuses them."""
+    """Formerly: bytes that are not UTF-8 became a string; CSV refuses them."""
     (tmp_path / "x.json").write_bytes(b'{"id":1}\n' + bad + b'\n{"id":3}\n')
     line = "line 2 .*UTF-8" if multiline == "false" else "UTF8"
     with pytest.raises(DataError, match=rf"x\.json.*{line}"):
@@ -118,7 +118,7 @@ for name, multiline in (("a.json", "false"), ("a.json", "true"), ("b.json", "tru
 
 
 def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
-    """Finding 10: a file whose first line is `null` ended the process that read it (in a process of its own here)."""
+    """Formerly: a file whose first line is `null` ended the process that read it (in a process of its own here)."""
     (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbfnull\n{"id":1}\nnull')
     # The null is the first value of the second block.
     filled = b'{"id":1}' + b" " * (8 * 1024 * 1024 - 8)
@@ -147,7 +147,7 @@ def test_a_null_for_an_object_is_a_row_of_nulls(tmp_path: Path) -> None:
 def test_odd_headers_of_files_with_several_lines_per_row(
     tmp_path: Path, text: bytes, rows: list[dict[str, object]]
 ) -> None:
-    """Finding 50: a header without a line end, with a line break in quotes, or after an empty line was refused."""
+    """Formerly: a header without a line end, with a line break in quotes, or after an empty line was refused."""
     (tmp_path / "x.csv").write_bytes(text)
     assert read_all(source(tmp_path, DDL, header="true", multiline="true")) == rows
     if b'"' not in text or not rows:
@@ -159,7 +159,7 @@ def test_odd_headers_of_files_with_several_lines_per_row(
 
 
 def test_a_header_whose_quote_is_never_closed_is_refused_by_name(tmp_path: Path) -> None:
-    """Finding 49: such a file raised Arrow's own error."""
+    """Formerly: such a file raised Arrow's own error."""
     (tmp_path / "x.csv").write_bytes(b'"id","w\n' + b"1,a\n" * 50_000)
     for multiline in ("false", "true"):
         with pytest.raises(DataError, match=r"x\.csv"):
@@ -167,7 +167,7 @@ def test_a_header_whose_quote_is_never_closed_is_refused_by_name(tmp_path: Path)
 
 
 def test_a_compressed_file_has_quoted_line_breaks_at_any_byte(tmp_path: Path) -> None:
-    """Finding 50: a line break in quotes at the end of a block of a compressed file cut the value."""
+    """Formerly: A line break in quotes at the end of a block of a compressed file cut the value."""
     words = [f"a\n{n}" for n in range(1_500_000)]
     (tmp_path / "x.csv.gz").write_bytes(gzip.compress("".join(f'"{word}"\n' for word in words).encode(), 1))
     assert [row["w"] for row in read_all(source(tmp_path, "w string"))] == words

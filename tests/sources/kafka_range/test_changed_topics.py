@@ -46,7 +46,7 @@ def half_read(kafka: Broker, topic: str, ending: str) -> SourceRun:
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("restart", [True, False], ids=["restart", "same planner"])
 def test_a_topic_created_anew_with_more_messages_is_refused(kafka: Broker, ending: str, restart: bool) -> None:
-    """Finding 4: its offsets go as far as those of the old one; only its id is another one."""
+    """Its offsets go as far as those of the old one; only its id is another one."""
     topic = kafka.topic()
     found = half_read(kafka, topic, ending)
     before = values(found)
@@ -61,7 +61,7 @@ def test_a_topic_created_anew_with_more_messages_is_refused(kafka: Broker, endin
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_replay_from_a_topic_created_anew_is_refused(kafka: Broker, ending: str) -> None:
-    """Finding 4: the epoch was planned and logged, and its offsets exist in the new topic as well."""
+    """Formerly: the epoch was planned and logged, and its offsets exist in the new topic as well."""
     topic = kafka.topic()
     found = half_read(kafka, topic, ending)
     anew(kafka, topic, 25)
@@ -70,7 +70,7 @@ def test_a_replay_from_a_topic_created_anew_is_refused(kafka: Broker, ending: st
 
 
 def test_a_topic_that_is_gone_is_refused_by_what_happened_to_it(kafka: Broker) -> None:
-    """Finding 4: to create it again, as for a topic that never was, would not help."""
+    """Formerly: to create it again, as for a topic that never was, would not help."""
     topic = kafka.topic()
     found = half_read(kafka, topic, "none")
     kafka.delete(topic)
@@ -81,7 +81,7 @@ def test_a_topic_that_is_gone_is_refused_by_what_happened_to_it(kafka: Broker) -
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_offsets_without_ids_are_still_read(kafka: Broker, ending: str) -> None:
-    """Finding 4: an older version has stored topic, partition and end; once it runs, the topic is watched."""
+    """An older version has stored topic, partition and end; once it runs, the topic is watched."""
     topic = kafka.topic()
     kafka.send(topic, [f"old-{number}" for number in range(20)])
     made = KafkaRange(
@@ -118,7 +118,7 @@ def test_a_topic_that_was_shortened_or_has_grown(kafka: Broker, ending: str) -> 
 
 
 def test_a_pattern_does_not_match_the_topics_of_kafka_itself(kafka: Broker) -> None:
-    """Finding 11: `.*` means the users' topics."""
+    """`.*` means the users' topics."""
     topic = kafka.topic()
     kafka.send_in_transaction(topic, ["a"])  # which makes Kafka keep the state of transactions in a topic
     assert any(name.startswith("__") for name in kafka.asked(lambda client: client.list_topics(timeout=9)).topics)
@@ -129,7 +129,7 @@ def test_a_pattern_does_not_match_the_topics_of_kafka_itself(kafka: Broker) -> N
 
 
 def test_a_start_in_the_future_is_refused(kafka: Broker) -> None:
-    """Finding 11: it read all that came before that time. A message that bears such a time is a start."""
+    """Formerly: it read all that came before that time. A message that bears such a time is a start."""
     topic = kafka.topic()
     at = int(time.time() * 1000) + 3_600_000
     kafka.send(topic, ["earlier"])

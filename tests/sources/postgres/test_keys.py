@@ -110,7 +110,7 @@ def holders(connection: psycopg.Connection[Any], relation: Relation, every: list
 
 @pytest.mark.parametrize("kind", KEYS)
 def test_each_key_is_in_exactly_one_range_wherever_a_run_was_interrupted(german: Database, kind: str) -> None:
-    """Finding 1: ranges follow the order of the column, not of its text; with or without statistics."""
+    """Ranges follow the order of the column, not of its text; with or without statistics."""
     view = View(Server.of(ConnectionOptions(uid="in", dsn=german.dsn), "test"), "test", 1000)
     with german.connect() as connection:
         made(connection, kind)
@@ -157,7 +157,7 @@ RUNS = ("numeric", "double", "money", "inet", "text", "jsonb", "interval", "time
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_rows_of_every_key_are_read_once_with_a_restart_at_every_point(german: Database, kind: str) -> None:
-    """Finding 1: planned and read in several ranges, each epoch by a new planner, and read again."""
+    """Planned and read in several ranges, each epoch by a new planner, and read again."""
     with german.connect() as connection:
         made(connection, kind)
         chance = random.Random(7)

@@ -18,7 +18,7 @@ from tests.sources.postgres.postgres_runs import ids, options, run, to_end_with_
 def test_values_that_settings_show_in_other_ways_are_planned_and_read_alike(
     german_database: Database, what: str
 ) -> None:
-    """Finding 7: rows are hashed as text, by the planner and by an executor, whatever the server's settings are."""
+    """Rows are hashed as text, by the planner and by an executor, whatever the server's settings are."""
     german_database.run(
         "CREATE TABLE t (id int PRIMARY KEY, at timestamptz, took interval, day date, price float8, "
         "cost money, b bytea)",
@@ -41,7 +41,7 @@ def test_values_that_settings_show_in_other_ways_are_planned_and_read_alike(
 def test_an_executor_with_another_environment_reads_the_same_rows(
     german_database: Database, monkeypatch: pytest.MonkeyPatch, key: str, variable: str
 ) -> None:
-    """Finding 7: libpq takes settings from the environment of each process."""
+    """Libpq takes settings from the environment of each process."""
     german_database.run(
         f"CREATE TABLE t ({key} PRIMARY KEY)",
         f"INSERT INTO t SELECT {'' if 'interval' in key else chr(39) + '2024-01-01' + chr(39) + '::timestamp +'} "
@@ -59,7 +59,7 @@ def test_an_executor_with_another_environment_reads_the_same_rows(
 
 @pytest.mark.parametrize("way", [{}, {"incremental": "xmin"}, {"incremental": "column", "incremental_column": "at"}])
 def test_the_contract_holds_with_other_settings(german_database: Database, way: dict[str, str]) -> None:
-    """Finding 7: planned, read, interrupted and read again, with a time as key as well."""
+    """Planned, read, interrupted and read again, with a time as key as well."""
     world = PostgresWorld(german_database, **way)
     german_database.run("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (at), ADD UNIQUE (id)", "ANALYZE t")
     trace = drive(lambda given: world.source(**given), {}, rng=random.Random(5), available_now=bool(way))
@@ -67,7 +67,7 @@ def test_the_contract_holds_with_other_settings(german_database: Database, way: 
 
 
 def test_a_percent_sign_in_keys_names_and_queries(database: Database) -> None:
-    """Finding 8: statements are composed, and nothing in them is taken for a place for a parameter."""
+    """Statements are composed, and nothing in them is taken for a place for a parameter."""
     database.run(
         'CREATE TABLE "100%s" ("%(id)s" text PRIMARY KEY, n int)',
         "INSERT INTO \"100%s\" SELECT chr(97 + n % 3) || '%' || n || '%s%(x)s%%', n FROM generate_series(1, 60) n",

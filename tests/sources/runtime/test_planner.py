@@ -129,7 +129,7 @@ def test_two_sources_of_one_query_agree_on_the_moment() -> None:
 
 
 def test_the_interval_is_measured_on_a_clock_that_nobody_sets() -> None:
-    """Finding 40: with the time of day set back by an hour the next epoch came an hour later."""
+    """Formerly: with the time of day set back by an hour the next epoch came an hour later."""
     assert inspect.signature(Planner).parameters["clock"].default is time.monotonic
 
 
