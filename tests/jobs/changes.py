@@ -231,7 +231,11 @@ CHANGES: Final = (
         expected=(*ALL, *SIDE),
     ),
     Change(
-        "query-left-out", lambda lab: lab.job(query=""), "refused", "stays", "has not finished, and is not in the job"
+        "query-left-out",
+        lambda lab: lab.job(query=""),
+        "refused",
+        "stays",
+        "has not finished, and is no longer in the job",
     ),
     Change("query-removed", lambda lab: lab.job(query="").remove("copy"), "left out", "left out"),
     Change("adds-reordered", lambda lab: lab.job(last_first=True), "continues", "stays", marks=EXTENDED),

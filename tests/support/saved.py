@@ -106,9 +106,16 @@ class Chain:
         return delta_numbers(place) if DeltaTable.is_deltatable(str(place)) else []
 
     def content(self) -> dict[str, str]:
-        """Every file in the folder but the ledger's, and a hash of its content."""
+        """Every file in the folder but the ledger's, and a hash of its content.
+
+        Snapshots of state are left out: Spark's maintenance writes them when it likes, also when no query runs.
+        """
         ledger = self.folder / "state" / "ledger"
-        files = [file for file in self.folder.rglob("*") if file.is_file() and ledger not in file.parents]
+        files = [
+            file
+            for file in self.folder.rglob("*")
+            if file.is_file() and ledger not in file.parents and file.parent.name != "SSTs" and ".zip" not in file.name
+        ]
         return {str(file.relative_to(self.folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
