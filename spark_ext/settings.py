@@ -28,7 +28,8 @@ class JobSettings(BaseModel):
     checkpoint_timeout: Milliseconds = 600_000
     """How long an aligned checkpoint may take; it is then aborted."""
     aligned_timeout: Milliseconds | None = None
-    """How long an aligned checkpoint may take before it is completed as an unaligned one; None: it stays aligned."""
+    """How long an aligned checkpoint may take before it is completed as an unaligned one; 0: it is one from the
+    beginning; None: it stays aligned."""
     tolerable_failed_checkpoints: int | None = Field(default=None, ge=0)
     """How many aligned checkpoints in a row may fail before the job fails; None: any number."""
     retained_checkpoints: int = Field(default=0, ge=0)

@@ -170,7 +170,8 @@ class AlignedCheckpoints:
         aligned_by = float("inf") if settings.aligned_timeout is None else now + settings.aligned_timeout / 1000
         at = datetime.now(timezone.utc)
         self._pending = _Pending(Aligned(self._take_id(), plan), at, aligned_by, by, asked)
-        self._write_trigger(self._pending, members)
+        if settings.aligned_timeout != 0:
+            self._write_trigger(self._pending, members)
         reach(FailPoint.CHECKPOINT_TRIGGERED)
         self._watch(self._pending, now, runs)
 

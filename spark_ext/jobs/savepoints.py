@@ -116,6 +116,29 @@ class Cutting:
     """Of the exchanges that are there."""
 
 
+def cut_metadata(one: Cutting, memory: JobMemory) -> CheckpointMetadata:
+    """What the ledger's row of a checkpoint says of its cut.
+
+    Args:
+        one: the cut.
+        memory: the ledger at the start of the job or later: what had finished by then is taken from it.
+
+    Raises:
+        CheckpointError: rows that the cut needs have been released.
+        StateError, StorageError: a target cannot be read, or its past is not known any more.
+        OSError: a log cannot be read.
+    """
+    queries = {member.spec.uid: _query(one, member, memory) for member in one.members}
+    for name in (node.uid for node in one.graph):
+        queries.setdefault(name, QueryMetadata(None, None))
+    for name in sorted(memory.names - queries.keys()):
+        known = memory.of(name)
+        if known.finished:  # it has left the job since
+            queries[name] = QueryMetadata(known.query_id, known.committed, True)
+    exchanges = _exchanges(one, queries)
+    return CheckpointMetadata(one.job, one.incarnation.lineage, one.incarnation.number, queries, exchanges)
+
+
 def describe(one: Cutting, ledger: Ledger) -> ToPin:
     """All that a savepoint of a cut is made of.
 
@@ -129,17 +152,8 @@ def describe(one: Cutting, ledger: Ledger) -> ToPin:
         OSError: a log cannot be read.
     """
     memory = JobMemory.read(ledger)
-    queries = {member.spec.uid: _query(one, member, memory) for member in one.members}
-    for name in (node.uid for node in one.graph):
-        queries.setdefault(name, QueryMetadata(None, None))
-    for name in sorted(memory.names - queries.keys()):
-        known = memory.of(name)
-        if known.finished:  # it has left the job since
-            queries[name] = QueryMetadata(known.query_id, known.committed, True)
-    metadata = CheckpointMetadata(
-        one.job, one.incarnation.lineage, one.incarnation.number, queries, _exchanges(one, queries)
-    )
-    taken = one.taken
+    metadata = cut_metadata(one, memory)
+    queries, taken = metadata.queries, one.taken
     about = About(
         one.job,
         one.job_id,

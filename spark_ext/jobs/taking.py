@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.pinning import not_writable, pin, refuse_used
@@ -18,8 +19,9 @@ from spark_ext.checkpoints.savepoint import Savepoint
 from spark_ext.datafiles.location import Location
 from spark_ext.errors import CheckpointError, ConfigurationError, FencedError, SparkExtError
 from spark_ext.jobs.retained import release_old, retained_folder
-from spark_ext.jobs.savepoints import Cutting, Member, describe
+from spark_ext.jobs.savepoints import Cutting, Member, cut_metadata, describe
 from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow, ExchangeRow, Row
 from spark_ext.masking import logger
 from spark_ext.spark import jvm
@@ -117,6 +119,11 @@ class Savepoints:
         self._over = ""
         """Why there are no further ones; "" as long as there may be."""
 
+    @cached_property
+    def _memory(self) -> JobMemory:
+        """For a checkpoint of which nothing is kept: it shall not take longer the longer the job's history is."""
+        return JobMemory.read(self._ledger)
+
     def request(self, folder: str) -> SavepointRequest:
         """Ask for a savepoint at the newest consistent cut; for any thread."""
         made = SavepointRequest(folder)
@@ -192,14 +199,14 @@ class Savepoints:
         def work(taken: Taken, views: Mapping[str, ExchangeView]) -> Pinned:
             cutting = self._cutting(number, kind, mode, taken, members, views)
             try:
-                what = describe(cutting, self._ledger)
-                spark = jvm.writer_frame(members[0].spec.writer).sparkSession
                 if place is None:
-                    kept = None
+                    kept, metadata = None, cut_metadata(cutting, self._memory)
                     verdict.complete()
                 else:
-                    kept = pin(spark, place, what, verdict.complete)
-                self._record(cutting, what.metadata, triggered_at or taken.at, place)
+                    what = describe(cutting, self._ledger)
+                    spark = jvm.writer_frame(members[0].spec.writer).sparkSession
+                    kept, metadata = pin(spark, place, what, verdict.complete), what.metadata
+                self._record(cutting, metadata, triggered_at or taken.at, place)
             except Exception as problem:
                 if not verdict.given_up:
                     with suppress(Exception):  # what has gone wrong first is what the caller has to know
@@ -207,7 +214,7 @@ class Savepoints:
                 raise
             if folder is None and retained:
                 release_old(self._context.state, retained, self._context.incarnation, self._write)
-            return Pinned(what.metadata, taken, kept)
+            return Pinned(metadata, taken, kept)
 
         what = f"checkpoint {number}" if place is None else f"savepoint {place}"
         self._exchanges.with_cut(what, looks, work, then)

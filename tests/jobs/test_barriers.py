@@ -250,7 +250,7 @@ def test_u4_one_that_takes_too_long_is_aborted_once_and_the_next_one_may_complet
 
 def test_one_that_waits_too_long_turns_unaligned(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
     """With a cut that was taken after it was triggered; a barrier that was stamped does no harm."""
-    job = LinkedJob(tmp_path, aligned_timeout=0)
+    job = LinkedJob(tmp_path, aligned_timeout=1)
     job.a.query.commit(at("in", 0, 5))
     job.c.query.commit(at("c-in", 0, 2))
     until(lambda: job.a.run.committed == job.c.run.committed == 0, "the epochs")
