@@ -17,6 +17,7 @@ from spark_ext.errors import CheckpointError
 from spark_ext.jobs import taking
 from spark_ext.jobs.taking import Savepoints, Verdict
 from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata
 from spark_ext.model.cut import Cut
@@ -34,6 +35,8 @@ class Recording:
         about = About("lab", "job-id", 7, 1, 1, "savepoint", "aligned", TAKEN.at.isoformat(), 0)
         what = ToPin(about, CheckpointMetadata("lab", 1, 1, {}), {}, [], {}, {})
         monkeypatch.setattr(taking, "describe", lambda *_: what)
+        monkeypatch.setattr(taking, "cut_metadata", lambda *_: what.metadata)
+        monkeypatch.setattr(JobMemory, "read", lambda _: None)
         monkeypatch.setattr(jvm, "writer_frame", lambda _: SimpleNamespace(sparkSession=None))
         self.bench = Bench(folder)
         self.action: Callable[[], object] = lambda: None
