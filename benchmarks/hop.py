@@ -1,7 +1,7 @@
 """A hop from one query to the next: an exchange in a `Job`, against a Delta table between two queries of plain Spark.
 
-Both sides generate `RATE` rows a second, write them with one query, and read them with another one into a sink that
-does nothing; rounds alternate. All times are those of the files of Spark's commit logs.
+Both sides generate `RATE` rows a second, write them with one query, and read them with another one into a Delta table,
+by `delta_2pc` or by Spark's own sink; rounds alternate. All times are those of the files of Spark's commit logs.
 
 * `hop`: from the commit of an epoch of the first query to the commit of the epoch of the second one that has read it.
 * `row`: from the moment for which the oldest row of that epoch was generated to the same commit.
@@ -113,7 +113,8 @@ def _job(frame: DataFrame, folder: Path) -> sx.Job:
     job = sx.Job(frame.sparkSession, "bench", state=folder / "state")
     hop = job.exchange("hop", partitions=4, keep="1 hour")
     job.add("first", hop.write(frame))
-    job.add("second", hop.read("hop-in").writeStream.format("noop"))
+    out = hop.read("hop-in").writeStream.format("delta_2pc").option("uid", "out")
+    job.add("second", out.option("path", str(folder / "out")))
     return job
 
 
@@ -164,7 +165,8 @@ def _pair(frame: DataFrame, folder: Path) -> tuple[Path, Path, list[Any]]:
     first, second = folder / "first", folder / "second"
     writing = start(frame.writeStream.format("delta").option("path", str(table)), first)
     until(lambda: (table / "_delta_log" / f"{0:020}.json").exists(), "the table", writing)
-    reading = start(spark.readStream.format("delta").load(str(table)).writeStream.format("noop"), second)
+    out = spark.readStream.format("delta").load(str(table)).writeStream.format("delta")
+    reading = start(out.option("path", str(folder / "out")), second)
     return first, second, [reading, writing]
 
 
