@@ -87,6 +87,9 @@ def rescale(
             f"state cannot have {partitions} partitions", operator=who, kept=KEPT, do="use a number from 1"
         )
     _refuse_finished(memory, query, who)
+    if query not in composition.uids:
+        # Before anything is started for it: nothing would ever complete its epoch.
+        raise _missing(who)
     place = checkpoint_of(composition.state, query)
     local = local_path(place)
     if local is None:
@@ -116,9 +119,7 @@ def rescale(
         require_state(place, _settled(SparkLog(place), who), who)
         spec = next((one for one in specs if one.uid == query), None)
         if spec is None:
-            raise StateError(
-                "the query is not in the job", operator=who, kept=KEPT, do="add it, as it was, and rescale then"
-            )
+            raise _missing(who)
         context = _context(spark, composition, settings, writer)
         # A driver of an earlier start, on another host, may still run: an epoch that it commits to the target from here
         # on would be missing in the copy. What it has committed until now is in Spark's log, or in doubt there.
@@ -183,6 +184,10 @@ def complete_epochs(
         coordinator.join()
     if coordinator.failure is not None:
         raise coordinator.failure
+
+
+def _missing(who: str) -> StateError:
+    return StateError("the query is not in the job", operator=who, kept=KEPT, do="add it, as it was, and rescale then")
 
 
 def _context(spark: SparkSession, composition: Composition, settings: JobSettings, writer: LedgerWriter) -> JobContext:
