@@ -117,7 +117,7 @@ def test_it_is_recorded_where_the_barrier_has_passed(tmp_path: Path, notices: li
 def test_it_is_recorded_where_it_was_delivered_however_many_epochs_follow(
     tmp_path: Path, notices: list[tuple[int, bool]]
 ) -> None:
-    """More than a query's run remembers: a fast query goes on while a slow one is waited for."""
+    """More than a query's run remembers: a fast query continues while a slow one is waited for."""
     job = LinkedJob(tmp_path)
     pinned = pins_of(job)
     job.ask()

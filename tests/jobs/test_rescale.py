@@ -137,7 +137,7 @@ def test_an_older_driver_commits_nothing_once_the_copy_is_made(
 ) -> None:
     """It runs on another host, and reads on while the copy is repartitioned.
 
-    Before, the rows of its epoch were written twice; with two epochs the target was ahead of the state for ever.
+    Before, the rows of its epoch were written twice; with two epochs the target stayed ahead of the state.
     """
     gate, out = lab.folder / "gate", lab.folder / "table"
 
