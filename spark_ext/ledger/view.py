@@ -7,14 +7,16 @@ is one `stat` per table while nothing changes. After a change, only files that c
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Generic
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
+from spark_ext.delta.where import Where
 from spark_ext.errors import StateError
-from spark_ext.ledger.columns import from_json_many
+from spark_ext.ledger.columns import R, from_arrow, from_json_many
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.ledger import FOLDER, contiguous
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, JobRow
@@ -102,7 +104,7 @@ class SourceView:
             raise StateError(
                 f"the offset relies on {upto} finished channels of this source, but the ledger has {self._confirmed}: "
                 "flags were deleted",
-                operator=f"source '{self._source}', lineage {self._lineage}, {self._finished.table.uri}",
+                operator=f"source '{self._source}', lineage {self._lineage}, {self._finished.uri}",
                 kept="nothing was read; the checkpoint and the output are unchanged",
                 do="restore the table from a backup, or discard the query's history with job.reset(...)",
             )
@@ -151,8 +153,9 @@ class SourceView:
         """
         begin = min(self._pending, default=self._newest + 1)
         later = [("query", "=", ""), ("checkpoint_id", ">=", begin)]
-        triggered = sorted(self._cuts.table.rows([*later, ("status", "=", "TRIGGERED")]), key=lambda row: row.at)
-        steps = self._cuts.table.read(["checkpoint_id", "status"], later)
+        triggered = sorted(self._cuts.rows([*later, ("status", "=", "TRIGGERED")]), key=lambda row: row.at)
+        # Not in one read: the metadata of those that have completed are large.
+        steps = self._cuts.read(["checkpoint_id", "status"], later)
         over = set(steps.filter(pc.not_equal(steps["status"], "TRIGGERED"))["checkpoint_id"].to_pylist())
         # When queries finish meanwhile it is triggered again: the last row says who begins it.
         self._pending = {
@@ -164,7 +167,7 @@ class SourceView:
 
     def _read_flags(self) -> None:
         """Read the flags above the confirmed ones; those below are all known."""
-        found = self._finished.table.read(
+        found = self._finished.read(
             ["channel", "sequence", "position"],
             [
                 ("source", "=", self._source),
@@ -188,7 +191,7 @@ class SourceView:
         return [("query", "in", list(self._names))]
 
     def _read_events(self) -> None:
-        rows = self._control.table.rows(
+        rows = self._control.rows(
             [
                 ("target", "in", self._targets),
                 ("lineage", ">=", self._lineage),
@@ -206,14 +209,20 @@ class SourceView:
                 self._events[row.event_id] = row
 
 
-class _Watched:
-    """A table that is refreshed no more often than asked for."""
+class _Watched(Generic[R]):
+    """A table that is refreshed no more often than asked for, and read when it has changed."""
 
-    def __init__(self, table: LedgerTable[Any], min_interval_ms: int) -> None:
-        self.table = table
+    def __init__(self, table: LedgerTable[R], min_interval_ms: int) -> None:
+        self._table = table
         self._interval = min_interval_ms / 1000
         self._looked_at: float | None = None
-        self._pending = False
+        self._read: int | None = None
+        self._taken: int | None = None
+
+    @property
+    def uri(self) -> str:
+        """Of the table."""
+        return self._table.uri
 
     def look_now(self) -> None:
         """Let the next call of `changed` refresh the table."""
@@ -224,9 +233,19 @@ class _Watched:
         now = time.monotonic()
         if self._looked_at is None or now - self._looked_at >= self._interval:
             self._looked_at = now
-            self._pending = self.table.refresh() or self._pending
-        return self._pending
+            self._table.refresh()
+        return self._table.version != self._taken
+
+    def read(self, columns: Sequence[str] | None = None, where: Where = ()) -> pa.Table:
+        """Rows of the newest version, which may be newer than that of the read before."""
+        found = self._table.read(columns, where)
+        self._read = self._table.version if self._read is None else self._read
+        return found
+
+    def rows(self, where: Where) -> list[R]:
+        """Like `read`, as row objects."""
+        return from_arrow(self._table.row_type, self.read(where=where))
 
     def taken(self) -> None:
-        """Note that everything new has been read."""
-        self._pending = False
+        """Note that the table is known up to the version of the first of the reads; a later one may have been newer."""
+        self._taken, self._read = self._read, None

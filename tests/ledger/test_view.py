@@ -252,6 +252,32 @@ def test_a_checkpoint_is_pending_from_its_trigger_to_its_end_in_its_own_incarnat
     assert seen.checkpoints(2) == (Checkpoints(8), 0)
 
 
+def test_what_is_written_while_a_look_reads_is_seen_by_the_next_one(
+    writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Formerly: a look read two versions of one table. A checkpoint triggered in between was never seen, or stamped."""
+
+    def row(number: int, status: str) -> CheckpointRow:
+        return replace(checkpoint(number, status=status), incarnation=2, mode="aligned", metadata={"stamps": ["s"]})
+
+    seen = view(writer)
+    writer.append([flag(1), event(1), row(1, "TRIGGERED"), row(1, "COMPLETED")])
+    later = {"finished": flag(2), "control_events": event(2), "checkpoints": row(2, "TRIGGERED")}
+    read = LedgerTable.read
+
+    def read_and_append(table: LedgerTable[Any], *args: Any, **kwargs: Any) -> Any:
+        found = read(table, *args, **kwargs)
+        if table.name in later:
+            writer.append(later.pop(table.name))
+        return found
+
+    monkeypatch.setattr(LedgerTable, "read", read_and_append)
+    for _ in range(2):
+        looks = seen.confirmed(), seen.controls(0), seen.checkpoints(2)
+    assert not later
+    assert looks == (2, (event(1), event(2)), (Checkpoints(2, frozenset({2})), 2))
+
+
 def test_a_barrier_from_before_the_start_of_which_no_row_is_left_is_over(writer: LedgerWriter) -> None:
     """It came with another job's savepoint, or its rows have expired."""
     seen = SourceView(writer.ledger.uri, "s", 1, 0, query="q", first_checkpoint=6)
