@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import pandas as pd
@@ -107,6 +109,15 @@ class Trial:
         """The job, as it is before each start."""
         return job(self.folder, rows=self._rows, retained_checkpoints=1_000, checkpoint_interval="1 hour")
 
+    @contextmanager
+    def running(self, made: sx.Job) -> Iterator[sx.Job]:
+        """A job that runs meanwhile, and is stopped before its folder can be deleted."""
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+
     def checkpoint(self, running: sx.Job) -> int:
         """Take one after a random time."""
         time.sleep(self.chance.uniform(0.0, 1.0))
@@ -151,10 +162,9 @@ def run(folder: Path, count: int, restores: int, seed: int) -> list[str]:
     """
     chance = random.Random(seed)
     trial = Trial(folder, chance)
-    made = trial.job().start()
-    for _ in range(count):
-        trial.checkpoint(made)
-    made.stop()
+    with trial.running(trial.job()) as made:
+        for _ in range(count):
+            trial.checkpoint(made)
     wrong = [problem for number in trial.taken for problem in trial.compare(made, number)]
     print(
         f"{len(trial.taken)} aligned checkpoints, {made.snapshot().rows} rows read: {wrong or 'each equals its input'}"
@@ -162,14 +172,13 @@ def run(folder: Path, count: int, restores: int, seed: int) -> list[str]:
     for number in chance.sample(trial.taken, restores):
         made = trial.job().restore(number)
         found = trial.compare(made, number)
-        made.start()
-        later = trial.checkpoint(made)
-        made.stop()
+        with trial.running(made):
+            later = trial.checkpoint(made)
         found += trial.compare(made, later)
         print(f"restored from {number}, and continued to {later}: {found or 'equal'}", flush=True)
         wrong += found
-    made = trial.job().start()
-    made.drain(TIMEOUT)
+    with trial.running(trial.job()) as made:
+        made.drain(TIMEOUT)
     wrong += trial.compare_end(made)
     return wrong
 
@@ -179,9 +188,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--restores", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="work in this directory, and keep everything")
     given = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        wrong = run(Path(folder), given.count, given.restores, given.seed)
+    folder = given.keep or Path(mkdtemp(prefix="spark-ext-checkpoints-"))
+    try:
+        wrong = run(folder, given.count, given.restores, given.seed)
+    finally:
+        if given.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
     for problem in wrong:
         print(problem)
     verdict = f"{len(wrong)} problems" if wrong else "all outputs reflect the same input rows, and the end is exact"
