@@ -82,7 +82,7 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
     passed over each time: they make no epoch.
 
     Args:
-        state: of the log, at least as far as the entries that `at` gives.
+        state: of the log, as of the last look; entries that came later are not read.
         at: the entries.
         start: where it begins.
         rows: at most so many rows; None: no limit.
@@ -100,7 +100,8 @@ def advance(state: LogState, at: At, start: Front, rows: int | None, size: int |
         if beyond is not None:
             front = Front(beyond, none)
             continue
-        entry = at(front.entry)
+        # What came after the look may say of the entries before it that they are abandoned.
+        entry = at(front.entry) if front.entry <= state.last else None
         if entry is None:
             break
         if entry.kind is EntryKind.SEAL:

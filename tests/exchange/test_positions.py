@@ -173,7 +173,9 @@ def test_a_log_that_grows_is_read_like_one_that_is_there(log: Log, data: st.Data
     for there in itertools.chain(lengths, itertools.repeat(len(log.entries))):
         known = log.entries[:there]
         at = lambda number, known=known: known[number] if number < len(known) else None  # noqa: E731
-        step = advance(states[there], at, front, data.draw(st.integers(3, 20)), None)
+        limit = data.draw(st.integers(3, 20))
+        step = advance(states[there], at, front, limit, None)
+        assert step == advance(states[there], log.at, front, limit, None), "what came after the look is not read"
         for number, part in enumerate(read):
             part += log.read(number, front.position(number), step.front.position(number))
         front = step.front

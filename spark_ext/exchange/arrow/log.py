@@ -28,6 +28,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -265,7 +266,7 @@ class ArrowLog(ExchangeLog):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _file(self, number: int) -> Path:
-        return self._folder / f"{number:020}.json"
+        return _path(self._folder, number)
 
     def _read(self, number: int) -> tuple[Entry, _File] | None:
         try:
@@ -291,6 +292,12 @@ class ArrowLog(ExchangeLog):
                 return [item.name for item in found]
         except FileNotFoundError:
             return []
+
+
+@lru_cache(maxsize=128)
+def _path(folder: Path, number: int) -> Path:
+    """Idle readers ask for the same two again and again, and a `Path` takes longer to make than to look at."""
+    return folder / f"{number:020}.json"
 
 
 def _which(file: Path) -> _File:
