@@ -22,6 +22,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
+from spark_ext.sources.runtime.idle import Idle
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
 from spark_ext.spark import registry
 from spark_ext.spark.worker_process import begin_task, tune
@@ -45,6 +46,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source = source
         self._schema = schema
         self._planner: Planner | None = None
+        self._idle = Idle()
+        self._asked: tuple[dict[str, Any], SourceOffset] | None = None
+        """Where the last epoch was asked to begin: an idle query asks again and again."""
         tune()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -92,10 +96,14 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @guarded()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next epoch; `start` when there is nothing to read, which makes no epoch."""
-        offset = SourceOffset.from_json(start, self._uid)
+        if self._asked is None or self._asked[0] != start:
+            self._asked = start, SourceOffset.from_json(start, self._uid)
+        offset = self._asked[1]
+        self._idle.asked()
         end = self._planning(offset).next(offset)
         if end is offset:
             return start
+        self._idle.epoch()
         reach(FailPoint.SOURCE_PLANNED)
         if end.barrier > offset.barrier:
             reach(FailPoint.SOURCE_STAMPED)
@@ -146,6 +154,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @guarded()
     def commit(self, end: dict[str, Any]) -> None:
         """Spark reports that an epoch is safe; it never does so for the last one of a run."""
+        self._idle.epoch()
         self._source.on_epoch_committed(Committed.of(SourceOffset.from_json(end, self._uid), final=False))
 
     def stop(self) -> None:

@@ -18,7 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+import spark_ext as sx
 from spark_ext.errors import ConfigurationError, DataError, SparkExtError, UnsupportedTableError, from_text
+from tests.support.operators import Numbers, events
 from tests.support.waiting import until
 
 
@@ -132,6 +134,19 @@ def test_watched_files_are_taken_as_they_appear(spark: SparkSession, tmp_path: P
     parquet(tmp_path / "in" / "9.parquet", 12, 3)
     run(frame, tmp_path / "out")
     assert sorted(row.id for row in written(spark, tmp_path / "out")) == list(range(15))
+
+
+def test_a_source_without_rows_learns_of_each_epoch_of_its_query(spark: SparkSession, tmp_path: Path) -> None:
+    """A fact of Spark: by it a planner knows whether its query is idle."""
+    sx.register(spark, Numbers)
+    log = tmp_path / "log"
+    busy = reader(spark, "numbers", "busy", counts="0", live="true", rate=1_000, log=log).load()
+    silent = reader(spark, "numbers", "silent", counts="5", gate=tmp_path / "gate", log=log).load()
+    with started(busy.union(silent), tmp_path / "out", available_now=False):
+        until(lambda: len([it for it in events(log, "committed") if it["uid"] == "silent"]) > 8, "epochs")
+    uids = [it["uid"] for it in events(log, "committed")]
+    assert abs(uids.count("busy") - uids.count("silent")) <= 1
+    assert len(events(log, "read")) - len([it for it in events(log, "read") if it["uid"] == "busy"]) <= 1
 
 
 def test_csv_and_json_with_a_declared_schema(spark: SparkSession, tmp_path: Path) -> None:
