@@ -199,7 +199,9 @@ class QueryRun(ObservedQuery):
         if self._live and self._query.ended:
             run = ANY_RUN
             if (self.spec.available_now or self._restarts.draining) and not self._restarts.stopping:
-                # Before the end is taken: if Spark's log cannot be read, it is still there for the next look.
+                # Before the end is taken: if Spark's log cannot be read, it is still there for the next look. An epoch
+                # may have been committed between the last look and the end.
+                self.observe()
                 run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
             end = self._query.take_end()
             assert end is not None

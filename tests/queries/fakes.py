@@ -312,7 +312,7 @@ class Bench:
         return [row.state for row in self.rows(ExecutionStateRow) if row.operator == self.spec.uid]
 
 
-def position(uid: str = "in", *, finished: int = 0, ended: bool = False, at: int = 0) -> SourceOffset:
+def position(uid: str = "in", *, finished: int = 0, ended: bool = False, at: int = 0, barrier: int = 0) -> SourceOffset:
     """An offset: so many channels have finished in it, and the source has read so far."""
     finishes = tuple(Finished(number, f"c{number}", 0) for number in range(1, finished + 1))
-    return SourceOffset(uid, finished=finishes, sequence=finished, ended=ended, stage=at or None)
+    return SourceOffset(uid, finished=finishes, sequence=finished, ended=ended, stage=at or None, barrier=barrier)

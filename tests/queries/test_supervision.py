@@ -340,6 +340,30 @@ def test_a_drain_in_the_middle_of_an_epoch_runs_it_to_its_end(tmp_path: Path) ->
     assert (bench.run.state, bench.run.reason, bench.run.committed) == (State.FINISHING, "drained", 1)
 
 
+def test_a_drained_query_whose_last_epoch_is_committed_after_the_look_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Formerly: Spark planned one more epoch, of all that was there, whatever the read limits."""
+    bench = native(tmp_path)
+    bench.query.commit({"logOffset": 1})
+    bench.tick()
+    bench.query.plan({"logOffset": 2})
+    observe = bench.run.observe
+
+    def observe_just_before() -> None:
+        observe()
+        if bench.query.running:
+            bench.query.commit_planned()
+            bench.query.end()
+
+    monkeypatch.setattr(bench.run, "observe", observe_just_before)
+    monkeypatch.setattr(bench.query, "stop", lambda: None)
+    bench.run.request_drain()
+    bench.tick()
+    assert (bench.run.state, bench.run.reason) == (State.FINISHING, "drained")
+    assert (bench.query.starts, bench.run.committed) == (1, 1)
+
+
 def test_a_drain_waits_for_storage_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not known then whether an epoch is planned; a query that restarted in the meantime ran without an end."""
     bench = native(tmp_path)
