@@ -63,21 +63,27 @@ class PeriodicCheckpoints:
         if not running or points == self._last or all(point.epoch is None for point in points.values()):
             return
         if self._savepoints is not None and self._context.settings.retained_checkpoints:
-            self._keep(self._savepoints, runs, looks)
+            self._keep(self._savepoints, runs, looks, points)
         else:
             self._record({run.spec.uid: part_of(run, points[run.spec.uid], taken) for run in runs}, taken)
-        self._last = points
+            self._last = points
 
     def _keep(
-        self, savepoints: Savepoints, runs: Sequence[QueryRun], looks: Callable[[], Mapping[str, QueryLook]]
+        self,
+        savepoints: Savepoints,
+        runs: Sequence[QueryRun],
+        looks: Callable[[], Mapping[str, QueryLook]],
+        points: dict[str, CutPoint],
     ) -> None:
         if self._pinning:
-            return
+            return  # the next time that one is due
 
         def done(outcome: Outcome[Pinned]) -> None:
             self._pinning = False
             if isinstance(outcome.error, FencedError):
                 raise outcome.error
+            if outcome.error is None:
+                self._last = points
 
         self._pinning = True
         savepoints.pin(self._take_id(), "periodic", CheckpointMode.UNALIGNED, runs, looks(), None, done)

@@ -1,0 +1,59 @@
+"""Periodic checkpoints that are retained: one that was not kept is made up for, also when nothing happens any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from spark_ext.jobs.periodic import PeriodicCheckpoints
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.worker import Outcome
+from spark_ext.settings import JobSettings
+
+
+class Kept:
+    """Retained checkpoints whose worker answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        """Where the query was in each that was begun."""
+        self.then: Callable[[Outcome[Any]], None] = lambda _: None
+        self.run = SimpleNamespace(spec=SimpleNamespace(uid="q"), committed=0, input_done=False, state=State.RUNNING)
+        context: Any = SimpleNamespace(settings=JobSettings(checkpoint_interval=1_000, retained_checkpoints=3))
+        numbers, savepoints = count(1), SimpleNamespace(pin=self._pin)
+        self._made = PeriodicCheckpoints(context, lambda: next(numbers), savepoints)  # type: ignore[arg-type]
+        self._made._at = self.now = 0.0
+
+    def _pin(self, number: int, kind: str, mode: object, runs: object, looks: Any, folder: None, then: Any) -> None:
+        self.epochs.append(looks["q"])
+        self.then = then
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += 1.5
+            self._made.tick(self.now, [self.run], None, lambda: {"q": self.run.committed})  # type: ignore[list-item]
+
+
+def test_one_that_was_due_while_another_was_being_kept_follows_it() -> None:
+    """Formerly: the place counted as recorded, and the newest checkpoint of an idle job stayed at an older one."""
+    kept = Kept()
+    kept.tick()
+    kept.run.committed = 5
+    kept.tick(3)
+    assert kept.epochs == [0]
+    kept.then(Outcome(None, None))
+    kept.tick()
+    kept.then(Outcome(None, None))
+    kept.tick(5)
+    assert kept.epochs == [0, 5], "and then there is nothing new"
+
+
+def test_one_that_failed_is_tried_again() -> None:
+    kept = Kept()
+    for _ in range(2):
+        kept.tick()
+        kept.then(Outcome(None, OSError("the disk is full")))
+    kept.tick()
+    assert kept.epochs == [0, 0, 0]
