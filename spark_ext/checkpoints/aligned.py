@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_ext.model.barriers import SourceBarrier, aligned_cut
+from spark_ext.model.barriers import SourceBarrier, aligned_cut, barrier_of
 from spark_ext.model.checkpoint_plan import CheckpointPlan
 from spark_ext.model.dag import JobGraph
 from spark_ext.model.logged_offsets import LoggedOffsets
@@ -25,7 +25,8 @@ class Member:
     """Its newest committed epochs, ascending."""
     finished: bool = False
     stamps: bool = True
-    """Whether it has a source that can carry a barrier. Without one its newest committed epoch is its cut."""
+    """Whether it has a source that can carry a barrier. Without one, or with none left but Spark's own, its newest
+    committed epoch is its cut."""
     fed: Mapping[str, str] = field(default_factory=dict)
     """Exchange by uid of each source that reads one."""
     roots: tuple[str, ...] = ()
@@ -49,6 +50,10 @@ class Aligned:
     number: int
     plan: CheckpointPlan
     delivered: Mapping[str, Place] = field(default_factory=dict)
+    seen_upto: Mapping[str, int] = field(default_factory=dict)
+    """By query, the newest epoch that was looked at and does not carry the barrier."""
+    lost: frozenset[str] = frozenset()
+    """Queries whose cut cannot be known: Spark has deleted epochs that nobody had looked at."""
 
     @property
     def complete(self) -> bool:
@@ -65,30 +70,40 @@ class Aligned:
 
         A query that has finished without delivering its cut is recorded as finished, and those behind it begin.
         """
-        delivered = dict(self.delivered)
+        delivered, seen_upto, lost = dict(self.delivered), dict(self.seen_upto), set(self.lost)
         gone = []
         for one in members:
             if one.uid in delivered or one.uid not in self.plan.wait_for:
                 continue
             place = self._place(one)
-            if place is not None:
+            if place is None and one.epochs:
+                seen_upto[one.uid] = one.epochs[-1][0]
+            if place is not None and self._follows(one, place):
                 delivered[one.uid] = place
+            elif place is not None:
+                lost.add(one.uid)
             elif one.finished:
                 gone.append(one.uid)
         plan = self.plan.without(*gone) if gone else self.plan
-        return (
-            self
-            if not gone and len(delivered) == len(self.delivered)
-            else replace(self, plan=plan, delivered=delivered)
-        )
+        return replace(self, plan=plan, delivered=delivered, seen_upto=seen_upto, lost=frozenset(lost))
+
+    def _follows(self, one: Member, place: Place) -> bool:
+        """Whether the epoch before a cut was looked at too: else an earlier one may have carried the barrier first."""
+        if place.epoch is None or place.offsets is None or barrier_of(_barriers(place.offsets)) < self.number:
+            return True
+        before = [epoch for epoch, _ in one.epochs if epoch < place.epoch]
+        last = max(before, default=self.seen_upto.get(one.uid, place.epoch - 1))
+        return last + 1 >= place.epoch
 
     def _place(self, one: Member) -> Place | None:
-        if not one.stamps:
-            epoch, offsets = one.epochs[-1] if one.epochs else (None, None)
-            return Place(epoch, offsets)
         marked = ((epoch, _barriers(logged)) for epoch, logged in one.epochs)
         cut = aligned_cut(marked, self.number)
-        return None if cut is None else Place(cut, dict(one.epochs)[cut])
+        if cut is not None:
+            return Place(cut, dict(one.epochs)[cut])
+        if one.stamps:
+            return None
+        epoch, offsets = one.epochs[-1] if one.epochs else (None, None)
+        return Place(epoch, offsets)
 
     def stamps(self, members: Iterable[Member]) -> tuple[str, ...]:
         """The sources that stamp the barrier where they are, because nobody delivers it to them."""

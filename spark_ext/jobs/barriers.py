@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from spark_ext.jobs.taking import unknown_end
 from spark_ext.ledger.kinds import CheckpointMode
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.model.checkpoint_metadata import CheckpointMetadata, QueryMetadata
-from spark_ext.model.checkpoint_plan import NotNow, Phase, plan_checkpoint
+from spark_ext.model.checkpoint_plan import NotNow, Phase, Reason, plan_checkpoint
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.observer import QueryPosition
 
@@ -160,10 +160,7 @@ class AlignedCheckpoints:
             self._refuse(asked, str(plan))
             return
         if feeding is not None:
-            self._refuse(
-                asked,
-                f"query '{feeding}' writes an exchange, and has only sources of Spark's own, which carry no barrier",
-            )
+            self._refuse(asked, _unstamped(feeding))
             return
         settings = self._context.settings
         by = now + settings.checkpoint_timeout / 1000
@@ -181,7 +178,10 @@ class AlignedCheckpoints:
         before = pending.checkpoint
         members = self._members(runs)
         pending.checkpoint = after = before.seen(members)
-        if after.complete:
+        hopeless = self._hopeless(before, after, members, runs)
+        if hopeless:
+            self._abort(pending, hopeless, runs)
+        elif after.complete:
             self._complete(pending, runs)
         elif now >= pending.aligned_by and self._savepoints is not None:
             # A cut of this moment, which the worker that keeps its files chooses.
@@ -194,6 +194,17 @@ class AlignedCheckpoints:
             self._abort(pending, f"it did not complete in time; still missing: {missing}", runs)
         elif after.plan is not before.plan:
             self._write_trigger(pending, members)
+
+    def _hopeless(self, before: Aligned, after: Aligned, members: Sequence[Member], runs: Sequence[QueryRun]) -> str:
+        """Why it cannot complete any more; "" as long as it may."""
+        for uid in sorted(after.lost):
+            return f"query '{uid}' has committed epochs that Spark deleted before they were looked at"
+        for run in runs:
+            # Of a job that is ending `end` says so.
+            if run.spec.uid in after.missing and run.state is State.CANCELED and not run.stopping:
+                return str(NotNow(Reason.CANCELED, run.spec.uid))
+        ended = unstamped_feed(self._graph(), {one.uid: one for one in members if one.uid in before.missing})
+        return "" if ended is None else _unstamped(ended)
 
     def _complete(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
         checkpoint = pending.checkpoint
@@ -313,7 +324,7 @@ class AlignedCheckpoints:
             looked = self._looked.get(run.spec.uid, -1)
             new = tuple(one for one in recent if one[0] > looked) or recent[-1:]
             self._looked[run.spec.uid] = max((epoch for epoch, _ in recent), default=looked)
-            found.append(Member(run.spec.uid, new, finished, bool(fed or roots), fed, roots))
+            found.append(Member(run.spec.uid, new, finished, _stamps(run, (*fed, *roots)), fed, roots))
         return found
 
     def _write_trigger(self, pending: _Pending, members: Sequence[Member]) -> None:
@@ -339,6 +350,18 @@ class AlignedCheckpoints:
                 rows_in_flight=None if taken is None else taken.rows_in_flight,
             )
         )
+
+
+def _stamps(run: QueryRun, channels: Collection[str]) -> bool:
+    # Where all of its channel sources have ended, one of Spark's own may go on for as long as it likes.
+    return bool(channels) and not (run.spec.natives and run.position.ended_sources.issuperset(channels))
+
+
+def _unstamped(query: str) -> str:
+    return (
+        f"query '{query}' writes an exchange, and has only sources of Spark's own, which carry no barrier, or others "
+        "that have ended"
+    )
 
 
 def look_at(run: QueryRun) -> QueryLook:

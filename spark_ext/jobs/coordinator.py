@@ -155,7 +155,8 @@ class Coordinator:
 
     def drain(self) -> None:
         """A drain has been written to the ledger: stop the queries whose sources cannot read it there."""
-        self._drained = max(self._drained, *(run.lineage for run in self.runs))
+        # As in the ledger: also for a query that is built later.
+        self._drained = max(self._drained, self._context.incarnation.lineage, *(run.lineage for run in self.runs))
         self._context.wake.set()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -172,8 +173,10 @@ class Coordinator:
 
     def _reads(self, run: QueryRun) -> dict[str, str]:
         named = {reader.uid: reader.exchange for reader in self.graph[run.spec.uid].reads}
-        # An exchange whose producer has finished, and has left the job, is not in the graph.
-        return dict.fromkeys(run.spec.fed, "") | named
+        # An exchange whose producer has finished, and has left the job, is not in the graph. Nor is one whose producer
+        # is not built yet: nobody delivers a barrier to its readers.
+        ended = run.spec.fed if self._exchanges is None else run.spec.fed & self._exchanges.ended_readers
+        return dict.fromkeys(ended, "") | named
 
     def checkpoint(self, folder: str | None = None) -> Request:
         """Ask for an aligned checkpoint.

@@ -99,6 +99,8 @@ class Exchanges:
         self._at = time.monotonic()
         self._sealed: set[str] = set()
         """Exchanges whose seal has been noted."""
+        self.ended_readers: frozenset[str] = frozenset()
+        """Sources that read an exchange which was sealed before they were registered."""
         self._outage = Outage("the exchanges of the job", f"job '{context.job}'", context)
 
     @property
@@ -126,6 +128,8 @@ class Exchanges:
         """
         for link in self._links.values():
             master = self._master(link)
+            if master.describe() is not None and master.log.look().sealed is not None:
+                self.ended_readers |= set(link.readers)
             if self._is_over(link, master):
                 continue
             who = f"exchange '{link.name}'"

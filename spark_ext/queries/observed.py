@@ -71,6 +71,11 @@ class ObservedQuery:
         return self._state
 
     @property
+    def stopping(self) -> bool:
+        """Whether it has been asked to stop."""
+        return self._restarts.stopping
+
+    @property
     def reason(self) -> str:
         """Why it entered its state; "" when that needs no reason."""
         return self._reason

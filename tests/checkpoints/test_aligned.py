@@ -54,6 +54,17 @@ def test_it_is_complete_when_every_query_has_committed_the_barrier() -> None:
     assert checkpoint.complete and checkpoint.delivered["c"] == Place(9, whole[1])
 
 
+def test_a_cut_behind_epochs_that_nobody_has_seen_is_not_known() -> None:
+    """Spark had deleted them by the time of the look: an earlier one may have carried the barrier first."""
+    checkpoint = begun().seen((replace(MEMBERS[0], epochs=(epoch(3, **{"in": 4}),)), *MEMBERS[1:]))
+    later = replace(MEMBERS[0], epochs=(epoch(6, **{"in": 5}), epoch(7, **{"in": 5})))
+    assert checkpoint.seen((later,)).lost == {"a"} and "a" in checkpoint.seen((later,)).missing
+    next_one = replace(MEMBERS[0], epochs=(epoch(4, **{"in": 5}),))
+    assert checkpoint.seen((next_one,)).delivered["a"].epoch == 4
+    gap = replace(MEMBERS[0], epochs=(epoch(5, **{"in": 4}), epoch(6, **{"in": 5})))
+    assert checkpoint.seen((gap,)).delivered["a"].epoch == 6, "the one before it was seen without"
+
+
 def test_sources_that_read_from_outside_begin_it() -> None:
     assert begun().stamps(MEMBERS) == ("in", "side")
 

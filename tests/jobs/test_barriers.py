@@ -34,12 +34,20 @@ GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "c-in"
 
 
 class LinkedJob:
-    """The query `c` reads what `a` writes."""
+    """The query `c` reads what `a` writes. Both may have sources of Spark's own as well."""
 
-    def __init__(self, folder: Path, natives: tuple[str, ...] = (), **settings: Any) -> None:
-        sources = () if natives else ("in",)
+    def __init__(
+        self,
+        folder: Path,
+        natives: tuple[str, ...] = (),
+        *,
+        sources: tuple[str, ...] = ("in",),
+        c_natives: tuple[str, ...] = (),
+        **settings: Any,
+    ) -> None:
         self.a = Bench(folder, query="a", worker=Worker("a", self.wake), sources=sources, natives=natives, **settings)
-        self.c = Bench(folder, query="c", worker=Worker("c", self.wake), around=self.a, sources=[], fed=["c-in"])
+        c_worker = Worker("c", self.wake)
+        self.c = Bench(folder, query="c", worker=c_worker, around=self.a, sources=[], fed=["c-in"], natives=c_natives)
         ledger: Any = self.a.ledger
         context = replace(self.a.context, first_checkpoint=7)
         self.coordinator = Coordinator(context, ledger, [self.a.run, self.c.run], {}, graph=GRAPH)
@@ -210,6 +218,7 @@ def test_releases_know_what_it_has_delivered_until_it_is_recorded(
         newest=None,
         graph=GRAPH,
         links=(),
+        ended_readers=frozenset(),
         tick=lambda now, looks, held: kept.append(held()),
         close=lambda: None,
         busy="",
@@ -255,7 +264,13 @@ def test_one_that_waits_too_long_turns_unaligned(tmp_path: Path, notices: list[t
     job.c.query.commit(at("c-in", 0, 2))
     until(lambda: job.a.run.committed == job.c.run.committed == 0, "the epochs")
     exchanges: Any = SimpleNamespace(
-        newest=None, graph=GRAPH, links=(), tick=lambda *_: None, close=lambda: None, busy=""
+        newest=None,
+        graph=GRAPH,
+        links=(),
+        ended_readers=frozenset(),
+        tick=lambda *_: None,
+        close=lambda: None,
+        busy="",
     )
     job.coordinator._exchanges = exchanges
     cut = Cut({"a": CutPoint(0), "c": CutPoint(None)}, ())
@@ -323,9 +338,79 @@ def test_p5_a_query_that_does_not_run_refuses_it_by_name(tmp_path: Path, notices
 def test_a_query_of_sparks_own_sources_that_feeds_others_refuses_it(
     tmp_path: Path, notices: list[tuple[int, bool]]
 ) -> None:
-    job = LinkedJob(tmp_path, natives=("rate",))
+    job = LinkedJob(tmp_path, natives=("rate",), sources=())
     with pytest.raises(CheckpointError, match="query 'a' writes an exchange, and has only sources of Spark's own"):
         wait_for(job.ask(), END)
+    job.stop()
+
+
+def test_a_query_of_which_only_sparks_own_sources_are_left_has_its_cut_at_its_newest_epoch(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    """Formerly: it was waited for until the time was over, whether its other source ended before the trigger or after.
+
+    Where the barrier had come before the end, the cut is there.
+    """
+    job = LinkedJob(tmp_path, c_natives=("rate",))
+    asked = job.ask()
+    job.a.query.commit(at("in", 7, 8))
+    job.c.query.commit(at("c-in", 7, 4))
+    job.c.query.commit(position("c-in", ended=True, barrier=7), {"rate": 1})
+    assert wait_for(asked, END) == 7
+    asked = job.ask()
+    until(lambda: len(job.rows("TRIGGERED")) == 2, "the second one")
+    job.c.query.commit(position("c-in", ended=True, barrier=7), {"rate": 2})
+    job.a.query.commit(at("in", 8, 9))
+    assert wait_for(asked, END) == 8
+    first, second = (row.metadata["queries"]["c"]["epoch"] for row in job.rows("COMPLETED"))
+    assert (first, second) in ((0, 1), (0, 2))
+    job.stop()
+
+
+def test_a_query_that_feeds_others_and_whose_sources_with_barriers_end_meanwhile_aborts_it(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path, natives=("rate",))
+    job.a.query.commit(at("in", 0, 5), {"rate": 1})
+    asked = job.ask()
+    job.a.query.commit(position("in", ended=True), {"rate": 2})
+    with pytest.raises(CheckpointError, match="query 'a' writes an exchange, and has only sources of Spark's own"):
+        wait_for(asked, END)
+    with pytest.raises(CheckpointError, match="or others that have ended"):
+        wait_for(job.coordinator.checkpoint(), END)
+    job.stop()
+
+
+def test_a_query_that_is_stopped_from_outside_aborts_it(tmp_path: Path, notices: list[tuple[int, bool]]) -> None:
+    job = LinkedJob(tmp_path)
+    asked = job.ask()
+    job.c.query.end()
+    with pytest.raises(CheckpointError, match="query 'c': the query was canceled before its end"):
+        wait_for(asked, END)
+    job.stop()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_query_whose_producer_is_not_built_yet_begins_it(
+    tmp_path: Path, notices: list[tuple[int, bool]], sealed: bool
+) -> None:
+    """Formerly: nobody delivered it a barrier, and no gate opens meanwhile. What is sealed needs none."""
+    job = LinkedJob(tmp_path)
+    graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
+    gates: Any = SimpleNamespace(uids=("p",), failure=None, tick=lambda _: (), close=lambda: None)
+    job.coordinator._gates = gates
+    job.coordinator._exchanges = SimpleNamespace(  # type: ignore[assignment]
+        newest=None,
+        graph=graph,
+        links=(),
+        ended_readers=frozenset({"c-in"} if sealed else ()),
+        tick=lambda *_: None,
+        close=lambda: None,
+        busy="",
+    )
+    job.ask()
+    (trigger,) = job.rows("TRIGGERED")
+    assert trigger.metadata == {"stamps": ["in"] if sealed else ["in", "c-in"]}
     job.stop()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -75,6 +76,14 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
     monkeypatch.setattr(OperatorHooks, "not_finalized", lambda *_: None)
     monkeypatch.setattr(OperatorHooks, "close", lambda *_: [])
     return FakeJob(tmp_path)
+
+
+def test_a_drain_is_in_force_for_a_query_that_is_built_later(job: FakeJob) -> None:
+    """Formerly: not if another one, which has left the job, had been reset: new queries have the newest lineage."""
+    context = job.a.context
+    job.coordinator._context = replace(context, incarnation=replace(context.incarnation, lineage=5))
+    job.coordinator.drain()
+    assert job.coordinator.drained(5) and not job.coordinator.drained(6)
 
 
 def test_a_drained_job_finishes_and_its_drain_is_acknowledged(job: FakeJob) -> None:

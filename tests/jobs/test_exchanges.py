@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_ext.checkpoints.unaligned import QueryLook, Taken
 from spark_ext.errors import CheckpointError
+from spark_ext.exchange import decisions
+from spark_ext.exchange.positions import Front, advance
+from spark_ext.jobs import changing
+from spark_ext.jobs.composition import Composition, Gate
 from spark_ext.jobs.exchanges import Exchanges, Link
 from spark_ext.jobs.savepoints import Cutting, Member, describe
-from spark_ext.ledger import Incarnation, Ledger
+from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.model.commits import FenceMark
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
-from spark_ext.queries.spec import OperatorSpec
+from spark_ext.queries.spec import OperatorSpec, QuerySpec
+from tests.ledger.rows import epoch as epoch_row
 from tests.queries.fakes import Bench
 from tests.support.exchanges import Producer, logged
 
@@ -106,3 +113,61 @@ def test_a_cut_of_which_something_has_been_released_is_not_recorded(tmp_path: Pa
     # A source that the query does not have any more has no place in its offsets, and needs nothing more than there is.
     job.producer.register("gone-in", "c")
     assert describe(cutting(30), ledger).metadata.exchanges["x"].first == job.ends[30]
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_reset_abandons_what_a_query_behind_a_gate_has_written(tmp_path: Path, released: bool) -> None:
+    """Formerly: only its next claim did, and its reader starts long before it.
+
+    The reader read the rows of the discarded history and their seal, and had finished when the new ones came; or, once
+    they were released, no start was possible any more.
+    """
+    ledger, state = Ledger(str(tmp_path)), str(tmp_path)
+    writer = LedgerWriter(ledger, start_incarnation(ledger, "lab"))
+    writer.append([epoch_row(1, query="a"), epoch_row(1, query="p"), epoch_row(1, query="c")])
+    job_id = writer.incarnation.job_id
+    producer = Producer(tmp_path / "exchanges", job_id)
+    producer.register("x-in", "c")
+    end = producer.write(0, 2, 2)
+    producer.seal(0)
+    if released:
+        mark = FenceMark(1, 7)
+        producer.master.log.append(lambda log: decisions.release_entry(log, end + 1, 4, mark, "x", 0), "1")
+    writer.end("done")
+
+    read = OperatorSpec("x-in", "exchange", {"uid": "x-in", "path": f"{state}/exchanges/x"})
+    write = OperatorSpec("x", "exchange_2pc", {"uid": "x", "path": f"{state}/exchanges/x"})
+    composition = Composition(None, "lab", state)  # type: ignore[arg-type]
+    composition.specs += [query("a"), query("c", read), query("p", sink=write)]
+    composition.gates.append(Gate("p", ("a",), lambda: None))  # type: ignore[arg-type,return-value]
+    changing.reset(composition, ledger, "a", "once more", cascade=True)
+
+    incarnation = Incarnation("lab", job_id, 3, 4, start=7)
+    context = replace(Bench(tmp_path / "bench").context, incarnation=incarnation, job_id=job_id, state=state)
+    link = Link("x", "arrow", str(tmp_path / "exchanges" / "x"), {"x-in": "c"})
+    graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
+    exchanges = Exchanges([link], context, lambda _: False, gated=True, graph=graph, older=lambda _: [])
+    exchanges.register()
+    assert not exchanges.ended_readers
+    log = producer.master.log
+    begin = Front(log.look().passes_over(0) or 0, (0, 0))
+    assert not advance(log.look(), log.entry, begin, None, None).moved, "nothing of the discarded history is read"
+    again = Producer(tmp_path / "exchanges", job_id, incarnation=3, lineage=4)
+    again.write(0, 3, 3)
+    again.seal(0)
+    step = advance(log.look(), log.entry, begin, None, None)
+    assert (step.rows, step.sealed) == (6, True)
+
+
+def query(uid: str, *sources: OperatorSpec, sink: OperatorSpec | None = None) -> QuerySpec:
+    writer: Any = None
+    return QuerySpec(uid, writer, sources, (), (), sink, "noop", False)
+
+
+def test_which_sources_read_what_was_sealed_before(tmp_path: Path) -> None:
+    job = Job(tmp_path / "over", sealed=True)
+    job.exchanges.register()
+    assert job.exchanges.ended_readers == {"x-in"}
+    job = Job(tmp_path / "open")
+    job.exchanges.register()
+    assert not job.exchanges.ended_readers
