@@ -31,8 +31,8 @@ REMOTE_LOOK_EVERY: Final = 0.1
 """Minimum time between two looks at a checkpoint in an object store while the query is idle, s."""
 
 IDLE_CALL: Final = 0.07
-"""A longer pause between two calls means that an epoch ran in between, s: Spark calls an idle source every 10 ms, and other
-sources of its query wait for up to 30 ms."""
+"""A longer pause between two calls means that an epoch ran in between, s. Spark calls an idle source every 10 ms, and
+other sources of its query may wait for up to 30 ms."""
 
 
 class EndOfInputOptions(Options):
