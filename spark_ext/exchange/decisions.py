@@ -59,30 +59,6 @@ def adopt_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int
     return Entry(EntryKind.CLAIM, at, incarnation=mark.incarnation, start=mark.start, job_id=job_id)
 
 
-def abandon_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int) -> Entry | None:
-    """A reset of the producer: all that it has written is abandoned at once, not only when it runs again.
-
-    Its readers have been reset with it. One of them may start long before a producer that waits for other queries.
-
-    Raises:
-        FencedError: a newer start has claimed the exchange.
-        ConfigurationError: it is another job's.
-    """
-    mark.check(state.held, who)
-    _refuse_foreign(state, job_id, who)
-    if not state.total and state.sealed is None:
-        return None
-    return Entry(
-        EntryKind.CLAIM,
-        at,
-        lineage=state.lineage,
-        incarnation=mark.incarnation,
-        start=mark.start,
-        job_id=job_id,
-        after=-1,
-    )
-
-
 def refuse_claim(state: LogState, claim: Claim, who: str) -> None:
     """Refuse what `claim_entry` refuses."""
     claim.mark.check(state.mark, who)

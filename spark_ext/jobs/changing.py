@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import ConfigurationError
@@ -16,13 +14,11 @@ from spark_ext.jobs.identity import unknown
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ExchangeRow
-from spark_ext.model.commits import FenceMark
 from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.queries.reset import reset_queries
 
 if TYPE_CHECKING:
-    from spark_ext.exchange.contract import ExchangeMaster
-    from spark_ext.ledger import Incarnation, Ledger
+    from spark_ext.ledger import Ledger
 
 
 def reset(composition: Composition, ledger: Ledger, uid: str, reason: str, *, cascade: bool) -> None:
@@ -35,8 +31,7 @@ def reset(composition: Composition, ledger: Ledger, uid: str, reason: str, *, ca
     job, known = composition.job, JobMemory.read(ledger)
     if uid not in known.ever and uid not in composition.uids:
         raise unknown(uid, known, f"job '{job}'", "reset")
-    nodes = _nodes(composition, known)
-    behind = [other for other in _behind(nodes, uid) if known.knows(other)]
+    behind = [other for other in _behind(composition, known, uid) if known.knows(other)]
     if behind and not cascade:
         raise ConfigurationError(
             f"queries behind this one have read what it wrote, and would read it again: {', '.join(behind)}",
@@ -46,32 +41,15 @@ def reset(composition: Composition, ledger: Ledger, uid: str, reason: str, *, ca
         )
     # Readers first: should a checkpoint be unmovable, none of those that it depends on has been touched.
     former = {name: _former(known, name) for name in (*reversed(behind), uid)}
-    written = [name for query in former if query in nodes for name in nodes[query].writes]
-    reset_queries(ledger, job, composition.state, former, reason, partial(_abandon, composition, written))
-
-
-def _abandon(composition: Composition, exchanges: Sequence[str], incarnation: Incarnation) -> None:
-    """What the queries have written is not there any more for those that read it."""
-    mark, at = FenceMark(incarnation.number, incarnation.start), time.time_ns() // 1_000_000
-    for name in exchanges:
-        who, master = f"job '{composition.job}', exchange '{name}'", _master(composition, name)
-        if master.describe() is not None:
-            entry = partial(decisions.abandon_entry, mark=mark, job_id=incarnation.job_id, who=who, at=at)
-            master.log.append(entry, str(incarnation.number))
-
-
-def _master(composition: Composition, exchange: str) -> ExchangeMaster:
-    path, made = f"{composition.state}/exchanges/{exchange}", composition.exchanges.get(exchange)
-    kind = kind_at(path) if made is None else made.kind
-    return parts(kind, path, f"job '{composition.job}', exchange '{exchange}'").master
+    reset_queries(ledger, job, composition.state, former, reason)
 
 
 def _former(known: JobMemory, uid: str) -> list[str]:
     return [name for name in known.lineages.names(uid, known.lineage(uid))[1:] if not known.knows(name)]
 
 
-def _nodes(composition: Composition, known: JobMemory) -> dict[str, QueryNode]:
-    """All queries, by the job as it is given and, for those that it lacks, as the ledger remembers it."""
+def _behind(composition: Composition, known: JobMemory, uid: str) -> tuple[str, ...]:
+    """The queries behind one, by the job as it is given and, for those that it lacks, as the ledger remembers it."""
     nodes: dict[str, QueryNode] = {}
     for query in sorted(known.names):
         definition = known.of(query).definition
@@ -82,11 +60,6 @@ def _nodes(composition: Composition, known: JobMemory) -> dict[str, QueryNode]:
     for gate in composition.gates:
         before = nodes.get(gate.uid, QueryNode(gate.uid))
         nodes[gate.uid] = QueryNode(gate.uid, before.reads, before.writes, gate.after)
-    return nodes
-
-
-def _behind(nodes: Mapping[str, QueryNode], uid: str) -> tuple[str, ...]:
-    """The queries behind one."""
     written = {name for node in nodes.values() for name in node.writes}
     graph = JobGraph(
         tuple(
@@ -127,7 +100,8 @@ def forget(composition: Composition, ledger: Ledger, exchange: str, uid: str) ->
             kept="the exchange is unchanged",
             do="remove that call, then forget the source",
         )
-    master = _master(composition, exchange)
+    path = f"{composition.state}/exchanges/{exchange}"
+    master = parts(kind_at(path) if made is None else made.kind, path, who).master
     if master.describe() is None:
         raise ConfigurationError(
             "there is no such exchange",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,16 +13,11 @@ from spark_ext.spark.rescaled import discard
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
-    from spark_ext.ledger import Incarnation, Ledger
+    from spark_ext.ledger import Ledger
 
 
 def reset_queries(
-    ledger: Ledger,
-    job: str,
-    state: str,
-    former: Mapping[str, Iterable[str]],
-    reason: str,
-    abandon: Callable[[Incarnation], None] = lambda _: None,
+    ledger: Ledger, job: str, state: str, former: Mapping[str, Iterable[str]], reason: str
 ) -> dict[str, int]:
     """Begin a new lineage for some queries, all of them or none.
 
@@ -36,7 +31,6 @@ def reset_queries(
         former: the queries, those that read what others of them write first; of each the names that it had, and that no
             other query has now: its checkpoint may still be there.
         reason: who requested it, and why.
-        abandon: abandons what the queries have written for other queries of the job.
 
     Returns:
         The new lineages.
@@ -55,7 +49,6 @@ def reset_queries(
         # In this order: after a crash in between, the next start is refused, with the advice to reset again.
         for place in checkpoints:
             _move_aside(place, datetime.now(timezone.utc))
-        abandon(incarnation)
         return writer.new_lineages(tuple(former), reason or "reset on request")
     finally:
         writer.end("reset")
