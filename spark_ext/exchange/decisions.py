@@ -59,6 +59,36 @@ def adopt_entry(state: LogState, mark: FenceMark, job_id: str, who: str, at: int
     return Entry(EntryKind.CLAIM, at, incarnation=mark.incarnation, start=mark.start, job_id=job_id)
 
 
+def begin_anew_entry(state: LogState, mark: FenceMark, lineage: int, job_id: str, who: str, at: int) -> Entry | None:
+    """What `claim_entry` abandons, for a producer that waits for other queries: its readers start before it does.
+
+    Args:
+        state: of the log.
+        mark: of the start.
+        lineage: the producer's, in which it has written nothing yet.
+        job_id: of the job.
+        who: the exchange, for messages.
+        at: now, ms since 1970 UTC.
+
+    Raises:
+        FencedError: a newer start has claimed the exchange.
+        ConfigurationError: it is another job's.
+    """
+    mark.check(state.held, who)
+    _refuse_foreign(state, job_id, who)
+    if lineage <= state.lineage or not (state.total or state.sealed is not None):
+        return None
+    return Entry(
+        EntryKind.CLAIM,
+        at,
+        lineage=lineage,
+        incarnation=mark.incarnation,
+        start=mark.start,
+        job_id=job_id,
+        after=-1,
+    )
+
+
 def refuse_claim(state: LogState, claim: Claim, who: str) -> None:
     """Refuse what `claim_entry` refuses."""
     claim.mark.check(state.mark, who)

@@ -69,6 +69,7 @@ class Exchanges:
         gated: whether there are queries that are not built yet.
         graph: the job's.
         older: reads the committed epochs that Spark still has of a query.
+        anew: lineage, by exchange, of producers that are not built yet and have written nothing in it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Exchanges:
         gated: bool,
         graph: JobGraph,
         older: Callable[[str], Logged],
+        anew: Mapping[str, int] | None = None,
     ) -> None:
         self.newest: Taken | None = None
         """The newest consistent cut of the job; None before the first one, and in a job without exchanges."""
@@ -88,6 +90,7 @@ class Exchanges:
         self._unaligned = Unaligned(older)
         self._views: dict[str, ExchangeView] = {}
         self._gated = gated
+        self._anew = dict(anew or {})
         self._links = {link.name: link for link in links}
         self._context = context
         self._finished = finished
@@ -128,12 +131,17 @@ class Exchanges:
         """
         for link in self._links.values():
             master = self._master(link)
-            if master.describe() is not None and master.log.look().sealed is not None:
-                self.ended_readers |= set(link.readers)
-            if self._is_over(link, master):
-                continue
             who = f"exchange '{link.name}'"
             at, mark, job_id = time.time_ns() // 1_000_000, self._mark, self._context.job_id
+            if master.describe() is not None:
+                if link.name in self._anew:
+                    begun = partial(decisions.begin_anew_entry, lineage=self._anew[link.name])
+                    master.log.append(partial(begun, mark=mark, job_id=job_id, who=who, at=at), self._writer)
+                if master.log.look().sealed is not None:
+                    with self._lock:
+                        self.ended_readers |= set(link.readers)
+            if self._is_over(link, master):
+                continue
             master.log.append(partial(decisions.adopt_entry, mark=mark, job_id=job_id, who=who, at=at), self._writer)
             state = master.log.look()
             for uid, query in link.readers.items():

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from spark_ext.exchange.consumers import Consumer
 from spark_ext.exchange.kinds import parts
-from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of
+from spark_ext.jobs.composition import SINK, SOURCE, Composition, Gate, exchange_of, node_of
 from spark_ext.jobs.exchanges import Link
 from spark_ext.jobs.memory import checkpoint_of, recall_late, with_renames
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.dag import JobGraph
+from spark_ext.model.definitions import QueryDefinition
 from spark_ext.queries.run import QueryRun
 
 if TYPE_CHECKING:
@@ -110,6 +111,25 @@ def consumers_of(links: Sequence[Link], state: str) -> dict[str, tuple[Consumer,
         link.name: tuple(Consumer(uid, checkpoint_of(state, query)) for uid, query in link.readers.items() if query)
         for link in links
     }
+
+
+def anew(waiting: Sequence[Gate], memory: JobMemory) -> dict[str, int]:
+    """Which exchanges have rows of a discarded history that their producers, which wait, have not abandoned yet.
+
+    Args:
+        waiting: queries that are not built yet.
+        memory: what the ledger remembers.
+
+    Returns:
+        By exchange that such a query wrote when it was last built, its present lineage, if it has done nothing in it.
+    """
+    found: dict[str, int] = {}
+    for gate in waiting:
+        former = [row for row in memory.definitions if row.query == gate.uid]
+        if former and not memory.knows(gate.uid):
+            last = QueryDefinition.from_json(former[-1].definition)
+            found |= dict.fromkeys(node_of(gate.uid, last).writes, memory.lineage(gate.uid))
+    return found
 
 
 class LateQueries:

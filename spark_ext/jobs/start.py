@@ -16,7 +16,7 @@ from spark_ext.errors import SparkExtError, StateError, from_text
 from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
-from spark_ext.jobs.flow import LateQueries, checked_graph, consumers_of, links_of, opened
+from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.memory import nothing_recalled, recall
 from spark_ext.jobs.retained import unused_number
@@ -138,6 +138,7 @@ def start_job(
             gated=bool(gated),
             graph=graph,
             older=lambda query: _of(query, coordinator).logged(),
+            anew=anew(gated, memory),
         )
         late = LateQueries(composition, memory, context, writer, exchanges, graph)
         ended = frozenset(uid for gate in gated for uid in gate.after if memory.of(uid).finished)

@@ -15,12 +15,15 @@ from spark_ext.exchange.positions import Front, advance
 from spark_ext.jobs import changing
 from spark_ext.jobs.composition import Composition, Gate
 from spark_ext.jobs.exchanges import Exchanges, Link
+from spark_ext.jobs.flow import anew
 from spark_ext.jobs.savepoints import Cutting, Member, describe
 from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.kinds import CheckpointMode
+from spark_ext.ledger.memory import JobMemory
 from spark_ext.model.commits import FenceMark
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.queries.spec import OperatorSpec, QuerySpec
+from tests.ledger.rows import definition
 from tests.ledger.rows import epoch as epoch_row
 from tests.queries.fakes import Bench
 from tests.support.exchanges import Producer, logged
@@ -116,15 +119,18 @@ def test_a_cut_of_which_something_has_been_released_is_not_recorded(tmp_path: Pa
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_a_reset_abandons_what_a_query_behind_a_gate_has_written(tmp_path: Path, released: bool) -> None:
-    """Formerly: only its next claim did, and its reader starts long before it.
+def test_what_a_query_behind_a_gate_has_written_before_a_reset_is_abandoned_before_its_readers_start(
+    tmp_path: Path, released: bool
+) -> None:
+    """Formerly: only its next claim did so, and its reader starts long before it.
 
     The reader read the rows of the discarded history and their seal, and had finished when the new ones came; or, once
     they were released, no start was possible any more.
     """
     ledger, state = Ledger(str(tmp_path)), str(tmp_path)
     writer = LedgerWriter(ledger, start_incarnation(ledger, "lab"))
-    writer.append([epoch_row(1, query="a"), epoch_row(1, query="p"), epoch_row(1, query="c")])
+    sink = {"uid": "x", "role": "sink", "format": "exchange_2pc", "identity": {"path": "x"}, "options": {}}
+    writer.append([definition("p", operators=[sink]), *(epoch_row(1, query=name) for name in ("a", "p", "c"))])
     job_id = writer.incarnation.job_id
     producer = Producer(tmp_path / "exchanges", job_id)
     producer.register("x-in", "c")
@@ -134,26 +140,38 @@ def test_a_reset_abandons_what_a_query_behind_a_gate_has_written(tmp_path: Path,
         mark = FenceMark(1, 7)
         producer.master.log.append(lambda log: decisions.release_entry(log, end + 1, 4, mark, "x", 0), "1")
     writer.end("done")
-
+    gate = Gate("p", ("a",), lambda: None)  # type: ignore[arg-type,return-value]
+    assert anew([gate], JobMemory.read(ledger)) == {}
     read = OperatorSpec("x-in", "exchange", {"uid": "x-in", "path": f"{state}/exchanges/x"})
     write = OperatorSpec("x", "exchange_2pc", {"uid": "x", "path": f"{state}/exchanges/x"})
     composition = Composition(None, "lab", state)  # type: ignore[arg-type]
     composition.specs += [query("a"), query("c", read), query("p", sink=write)]
-    composition.gates.append(Gate("p", ("a",), lambda: None))  # type: ignore[arg-type,return-value]
+    composition.gates.append(gate)
     changing.reset(composition, ledger, "a", "once more", cascade=True)
 
-    incarnation = Incarnation("lab", job_id, 3, 4, start=7)
-    context = replace(Bench(tmp_path / "bench").context, incarnation=incarnation, job_id=job_id, state=state)
-    link = Link("x", "arrow", str(tmp_path / "exchanges" / "x"), {"x-in": "c"})
-    graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
-    exchanges = Exchanges([link], context, lambda _: False, gated=True, graph=graph, older=lambda _: [])
-    exchanges.register()
-    assert not exchanges.ended_readers
+    lineage = JobMemory.read(ledger).lineage("p")
     log = producer.master.log
-    begin = Front(log.look().passes_over(0) or 0, (0, 0))
-    assert not advance(log.look(), log.entry, begin, None, None).moved, "nothing of the discarded history is read"
-    again = Producer(tmp_path / "exchanges", job_id, incarnation=3, lineage=4)
+    for number in (3, 4):  # the second time there is nothing left to abandon
+        incarnation = Incarnation("lab", job_id, number, 4, start=7)
+        context = replace(Bench(tmp_path / "bench").context, incarnation=incarnation, job_id=job_id, state=state)
+        link = Link("x", "arrow", str(tmp_path / "exchanges" / "x"), {"x-in": "c"})
+        graph = JobGraph((QueryNode("a"), QueryNode("c"), QueryNode("p", after=("a",))))
+        exchanges = Exchanges(
+            [link],
+            context,
+            lambda _: False,
+            gated=True,
+            graph=graph,
+            older=lambda _: [],
+            anew=anew([gate], JobMemory.read(ledger)),
+        )
+        exchanges.register()
+        assert not exchanges.ended_readers
+        begin = Front(log.look().passes_over(0) or 0, (0, 0))
+        assert not advance(log.look(), log.entry, begin, None, None).moved, "nothing of the discarded history is read"
+    again = Producer(tmp_path / "exchanges", job_id, incarnation=4, lineage=lineage)
     again.write(0, 3, 3)
+    exchanges.register()  # as for every query that is built later
     again.seal(0)
     step = advance(log.look(), log.entry, begin, None, None)
     assert (step.rows, step.sealed) == (6, True)

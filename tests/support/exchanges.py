@@ -34,14 +34,15 @@ def descriptor(name: str = "x", **given: Any) -> Descriptor:
 class Producer:
     """A query `a` that writes the exchange `x` of two partitions."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, job_id: str = "job-id", *, incarnation: int = 1, lineage: int = 1) -> None:
+        self._incarnation, self._lineage = incarnation, lineage
         self.master = ArrowMaster(folder / "x", "exchange 'x'")
-        self.master.register(descriptor("x", partitions=2))
-        claim = Claim("x", "lab", "job-id", 1, 1, start=7)
-        self.master.log.append(lambda state: decisions.claim_entry(state, claim, "x", 0), "1")
+        self.master.register(descriptor("x", partitions=2, job_id=job_id))
+        claim = Claim("x", "lab", job_id, incarnation, lineage, start=7)
+        self.master.log.append(lambda state: decisions.claim_entry(state, claim, "x", 0), str(incarnation))
 
     def epoch(self, number: int) -> Epoch:
-        return Epoch("x", 1, "query-id", number, 1, start=7)
+        return Epoch("x", self._lineage, f"query-id-{self._lineage}", number, self._incarnation, start=7)
 
     def write(self, number: int, *rows: int) -> int:
         """An epoch with so many rows in each partition; returns the number of its entry."""
