@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
@@ -155,16 +156,20 @@ class AlignedCheckpoints:
         phases = {run.spec.uid: Phase.of(run.state) for run in runs} | dict.fromkeys(waiting, Phase.GATED)
         plan = plan_checkpoint(graph, phases)
         members = self._members(runs)
-        feeding = unstamped_feed(graph, {one.uid: one for one in members})
+        feeding = self._unstamped(graph, members, runs)
         if isinstance(plan, NotNow):
             self._refuse(asked, str(plan))
             return
-        if feeding is not None:
-            self._refuse(asked, _unstamped(feeding))
-            return
         settings = self._context.settings
+        if feeding is not None and settings.aligned_timeout is None:
+            self._refuse(
+                asked,
+                f"query '{feeding}' writes an exchange, and has only sources of Spark's own, which carry no barrier, "
+                "or others that have ended",
+            )
+            return
         by = now + settings.checkpoint_timeout / 1000
-        aligned_by = float("inf") if settings.aligned_timeout is None else now + settings.aligned_timeout / 1000
+        aligned_by = inf if settings.aligned_timeout is None else now + settings.aligned_timeout / 1000
         at = datetime.now(timezone.utc)
         self._pending = _Pending(Aligned(self._take_id(), plan), at, aligned_by, by, asked)
         if settings.aligned_timeout != 0:
@@ -178,10 +183,7 @@ class AlignedCheckpoints:
         before = pending.checkpoint
         members = self._members(runs)
         pending.checkpoint = after = before.seen(members)
-        hopeless = self._hopeless(before, after, members, runs)
-        if hopeless:
-            self._abort(pending, hopeless, runs)
-        elif after.complete:
+        if after.complete:
             self._complete(pending, runs)
         elif now >= pending.aligned_by and self._savepoints is not None:
             # A cut of this moment, which the worker that keeps its files chooses.
@@ -189,22 +191,13 @@ class AlignedCheckpoints:
             self._pin(pending, CheckpointMode.UNALIGNED, looks, runs)
         elif now >= pending.aligned_by and (taken := self._newest()) and taken.at > pending.triggered_at:
             self._turn_unaligned(pending, runs, taken)
+        elif pending.aligned_by == inf and (hopeless := _hopeless(after, runs)):
+            self._abort(pending, hopeless, runs)
         elif now >= pending.by:
             missing = ", ".join(sorted(after.missing))
             self._abort(pending, f"it did not complete in time; still missing: {missing}", runs)
         elif after.plan is not before.plan:
             self._write_trigger(pending, members)
-
-    def _hopeless(self, before: Aligned, after: Aligned, members: Sequence[Member], runs: Sequence[QueryRun]) -> str:
-        """Why it cannot complete any more; "" as long as it may."""
-        for uid in sorted(after.lost):
-            return f"query '{uid}' has committed epochs that Spark deleted before they were looked at"
-        for run in runs:
-            # Of a job that is ending `end` says so.
-            if run.spec.uid in after.missing and run.state is State.CANCELED and not run.stopping:
-                return str(NotNow(Reason.CANCELED, run.spec.uid))
-        ended = unstamped_feed(self._graph(), {one.uid: one for one in members if one.uid in before.missing})
-        return "" if ended is None else _unstamped(ended)
 
     def _complete(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
         checkpoint = pending.checkpoint
@@ -324,8 +317,18 @@ class AlignedCheckpoints:
             looked = self._looked.get(run.spec.uid, -1)
             new = tuple(one for one in recent if one[0] > looked) or recent[-1:]
             self._looked[run.spec.uid] = max((epoch for epoch, _ in recent), default=looked)
-            found.append(Member(run.spec.uid, new, finished, _stamps(run, (*fed, *roots)), fed, roots))
+            left = bool(fed or roots) and not (_natives_left(run) and not self._feeds(run))
+            found.append(Member(run.spec.uid, new, finished, left, fed, roots))
         return found
+
+    def _feeds(self, run: QueryRun) -> bool:
+        graph = self._graph()
+        return any(graph.consumers(name) for name in graph[run.spec.uid].writes)
+
+    def _unstamped(self, graph: JobGraph, members: Sequence[Member], runs: Sequence[QueryRun]) -> str | None:
+        """A query by which those behind it would never meet a barrier."""
+        left = (run.spec.uid for run in runs if _natives_left(run) and self._feeds(run))
+        return unstamped_feed(graph, {one.uid: one for one in members}) or next(left, None)
 
     def _write_trigger(self, pending: _Pending, members: Sequence[Member]) -> None:
         self._row(pending, "TRIGGERED", {"stamps": list(pending.checkpoint.stamps(members))})
@@ -352,16 +355,22 @@ class AlignedCheckpoints:
         )
 
 
-def _stamps(run: QueryRun, channels: Collection[str]) -> bool:
-    # Where all of its channel sources have ended, one of Spark's own may go on for as long as it likes.
-    return bool(channels) and not (run.spec.natives and run.position.ended_sources.issuperset(channels))
+def _natives_left(run: QueryRun) -> bool:
+    """Whether one of Spark's own sources may run on for as long as it likes when all others of its query have ended."""
+    spec, ends = run.spec, run.spec.available_now or run.state is not State.RUNNING
+    ended = run.position.ended_sources
+    return bool(spec.natives and spec.sources) and not ends and ended.issuperset(one.uid for one in spec.sources)
 
 
-def _unstamped(query: str) -> str:
-    return (
-        f"query '{query}' writes an exchange, and has only sources of Spark's own, which carry no barrier, or others "
-        "that have ended"
-    )
+def _hopeless(checkpoint: Aligned, runs: Sequence[QueryRun]) -> str:
+    """Why it cannot complete any more; "" as long as it may."""
+    for uid in sorted(checkpoint.lost):
+        return f"query '{uid}' has committed epochs that Spark deleted before they were looked at"
+    for run in runs:
+        # Of a job that is ending `end` says so.
+        if run.spec.uid in checkpoint.missing and run.state is State.CANCELED and not run.stopping:
+            return str(NotNow(Reason.CANCELED, run.spec.uid))
+    return ""
 
 
 def look_at(run: QueryRun) -> QueryLook:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import FencedError
 from spark_ext.ledger.kinds import CheckpointMode
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from spark_ext.queries.worker import Outcome
 
 
+BACK_OFF: Final = 5
+"""How often the interval doubles while checkpoints that are to be retained fail: each failure is an incident."""
+
+
 class PeriodicCheckpoints:
     """Writes the rows, behind the epochs. For the coordinator's thread.
 
@@ -36,6 +40,8 @@ class PeriodicCheckpoints:
         self._take_id = take_id
         self._savepoints = savepoints
         self._pinning = False
+        self._failures = 0
+        """How many that were to be retained have failed in a row."""
         self._last: dict[str, CutPoint] = {}
         self._at = time.monotonic()
 
@@ -55,7 +61,7 @@ class PeriodicCheckpoints:
                 epochs of all are a consistent cut.
             looks: at each query, as it is now.
         """
-        if now - self._at < self._context.settings.checkpoint_interval / 1000:
+        if now - self._at < self._context.settings.checkpoint_interval / 1000 * 2 ** min(self._failures, BACK_OFF):
             return
         self._at = now
         points = {run.spec.uid: point_of(run, taken) for run in runs}
@@ -82,6 +88,7 @@ class PeriodicCheckpoints:
             self._pinning = False
             if isinstance(outcome.error, FencedError):
                 raise outcome.error
+            self._failures = 0 if outcome.error is None else self._failures + 1
             if outcome.error is None:
                 self._last = points
 

@@ -367,17 +367,29 @@ def test_a_query_of_which_only_sparks_own_sources_are_left_has_its_cut_at_its_ne
     job.stop()
 
 
-def test_a_query_that_feeds_others_and_whose_sources_with_barriers_end_meanwhile_aborts_it(
+def test_a_query_that_feeds_others_and_whose_sources_with_barriers_have_ended_refuses_it(
     tmp_path: Path, notices: list[tuple[int, bool]]
 ) -> None:
-    job = LinkedJob(tmp_path, natives=("rate",))
-    job.a.query.commit(at("in", 0, 5), {"rate": 1})
-    asked = job.ask()
+    """One that is drained, or ends with what is there, is about to finish: those behind it need no barrier then."""
+    job = LinkedJob(tmp_path, natives=("rate",), checkpoint_timeout=100)
     job.a.query.commit(position("in", ended=True), {"rate": 2})
-    with pytest.raises(CheckpointError, match="query 'a' writes an exchange, and has only sources of Spark's own"):
-        wait_for(asked, END)
+    until(lambda: job.a.run.committed == 0, "the epoch")
     with pytest.raises(CheckpointError, match="or others that have ended"):
         wait_for(job.coordinator.checkpoint(), END)
+    job.a.run.spec = replace(job.a.spec, available_now=True)
+    with pytest.raises(CheckpointError, match="still missing: a, c"):
+        wait_for(job.ask(), END)
+    job.stop()
+
+
+def test_with_a_limit_of_time_it_turns_unaligned_where_nobody_delivers_the_barrier(
+    tmp_path: Path, notices: list[tuple[int, bool]]
+) -> None:
+    job = LinkedJob(tmp_path, natives=("rate",), sources=(), aligned_timeout=0)
+    pinned = pins_of(job)
+    job.coordinator.checkpoint()
+    until(lambda: pinned, "the recording")
+    assert pinned[0][2] is CheckpointMode.UNALIGNED
     job.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
@@ -50,10 +51,21 @@ def test_one_that_was_due_while_another_was_being_kept_follows_it() -> None:
     assert kept.epochs == [0, 5], "and then there is nothing new"
 
 
-def test_one_that_failed_is_tried_again() -> None:
+def test_one_that_failed_is_tried_again_after_some_time() -> None:
+    """Each failure is an incident, and copies files: an idle job on a full disk has few of them."""
     kept = Kept()
-    for _ in range(2):
+    times = []
+    for _ in range(400):
+        before = len(kept.epochs)
         kept.tick()
-        kept.then(Outcome(None, OSError("the disk is full")))
+        if len(kept.epochs) > before:
+            times.append(kept.now)
+            kept.then(Outcome(None, OSError("the disk is full")))
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert waits[:4] == [3.0, 4.5, 9.0, 16.5] and set(waits[5:]) == {33.0}
+    kept.tick(30)
+    kept.then(Outcome(None, None))
+    tries = len(kept.epochs)
+    kept.run.committed = 5
     kept.tick()
-    assert kept.epochs == [0, 0, 0]
+    assert len(kept.epochs) == tries + 1
