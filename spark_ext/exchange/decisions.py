@@ -31,7 +31,7 @@ def claim_entry(state: LogState, claim: Claim, who: str, at: int) -> Entry | Non
         StateError: it is ahead of the job's state, or is not the one that was written to.
     """
     refuse_claim(state, claim, who)
-    begins_anew = claim.lineage > state.lineage and (state.total > 0 or state.sealed is not None)
+    begins_anew = _begins_anew(state, claim.lineage)
     if state.mark.covers(claim.mark) and not begins_anew:
         return None
     return Entry(
@@ -76,7 +76,7 @@ def begin_anew_entry(state: LogState, mark: FenceMark, lineage: int, job_id: str
     """
     mark.check(state.held, who)
     _refuse_foreign(state, job_id, who)
-    if lineage <= state.lineage or not (state.total or state.sealed is not None):
+    if not _begins_anew(state, lineage):
         return None
     return Entry(
         EntryKind.CLAIM,
@@ -87,6 +87,11 @@ def begin_anew_entry(state: LogState, mark: FenceMark, lineage: int, job_id: str
         job_id=job_id,
         after=-1,
     )
+
+
+def _begins_anew(state: LogState, lineage: int) -> bool:
+    """Whether a producer has written nothing in its lineage, and the exchange has what it wrote in an older one."""
+    return lineage > state.lineage and (state.total > 0 or state.sealed is not None)
 
 
 def refuse_claim(state: LogState, claim: Claim, who: str) -> None:
