@@ -66,6 +66,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from spark_ext.errors import ConfigurationError
 from spark_ext.model.offsets import Json, Position, SourceOffset
 from spark_ext.options import Bytes, Milliseconds, Options
 from spark_ext.spark.connector import Connector
@@ -242,6 +243,15 @@ class ChannelSource(Connector):
     ) -> Sequence[tuple[Position, Position]]:
         """Cut a range into at most `parts` that separate tasks may read; the default keeps it whole and in order."""
         return [(start, end)]
+
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        """Check a position to which an operator wants to send a channel, and return it in the source's own form.
+
+        Called in the planner, for a channel that has started and not finished; `at` is where it stands. Positions
+        before it are read again, those between are skipped. Raise `ConfigurationError` for one that does not exist;
+        the default refuses all.
+        """
+        raise ConfigurationError(f"a channel of the source '{self.name()}' cannot be sent to another position")
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Acknowledge, delete or move what is safe now. At least once; never before the rows are safe."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from spark_ext.ledger.view import SourceView
 from spark_ext.model.barriers import Checkpoints
-from spark_ext.sources.runtime.planner import Requests
+from spark_ext.model.control import Event
 from spark_ext.spark.registry import Registration
 
 
@@ -21,7 +21,6 @@ class PlannerView:
             query=registration.query,
             first_checkpoint=registration.first_checkpoint,
         )
-        self._requests = Requests()
         self._incarnation = registration.incarnation
 
     def confirmed(self) -> int:
@@ -36,14 +35,6 @@ class PlannerView:
         """See `SourceView.checkpoints`."""
         return self._view.checkpoints(self._incarnation)
 
-    def requests(self) -> Requests:
-        """Control events in force; the ledger keeps them in the order of their sequence."""
-        for event in self._view.controls(self._requests.control):
-            self._requests = Requests(
-                control=max(self._requests.control, event.sequence),
-                drain=self._requests.drain or event.kind == "drain",
-                final=max(self._requests.final, int(event.value or 0))
-                if event.kind == "final_epoch"
-                else self._requests.final,
-            )
-        return self._requests
+    def events(self, after: int) -> Sequence[Event]:
+        """The accepted control events above a sequence, in their order."""
+        return self._view.events(after)

@@ -9,30 +9,22 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
+from spark_ext.model.configuration import Configuration
+from spark_ext.model.control import Event
 from spark_ext.model.offsets import Finished, Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel, ChannelSource, Limit
+from spark_ext.sources.runtime.orders import OrderBook, Orders, interval_ms, is_paused
 from spark_ext.sources.runtime.pace import Pace
 from spark_ext.sources.runtime.planned import planned_sources
 from spark_ext.sources.runtime.stages import OneStage, stages_of
 from spark_ext.sources.runtime.throttle import Throttle
 from spark_ext.spark.registry import PARALLELISM, Registration
-
-
-@dataclass(frozen=True)
-class Requests:
-    """What the ledger requests of a source: the control events in force for it."""
-
-    control: int = 0
-    """The highest sequence among them."""
-    drain: bool = False
-    final: int = 0
-    """How many final epochs have been requested."""
 
 
 class LedgerView(Protocol):
@@ -44,8 +36,8 @@ class LedgerView(Protocol):
     def finished_channels(self, upto: int) -> Iterable[str]:
         """Ids of the channels whose finish has a sequence of at most `upto`."""
 
-    def requests(self) -> Requests:
-        """Control events in force; looked up at most every 100 ms or so."""
+    def events(self, after: int) -> Sequence[Event]:
+        """The accepted control events above a sequence, in their order; looked up at most every 100 ms or so."""
 
     def barriers(self) -> tuple[Checkpoints, int]:
         """The aligned checkpoints, and the newest pending one that the source stamps by itself; 0: none."""
@@ -62,9 +54,9 @@ class NoLedger:
         """None are known."""
         return ()
 
-    def requests(self) -> Requests:
-        """None are made."""
-        return Requests()
+    def events(self, after: int) -> Sequence[Event]:
+        """None are accepted."""
+        return ()
 
     def barriers(self) -> tuple[Checkpoints, int]:
         """There are none."""
@@ -135,6 +127,7 @@ class Planner:
         self._epoch_at: float | None = None
         self._served = ""
         self._throttle = Throttle(registration.writes if registration else ())
+        self._orders = OrderBook(source, registration, view)
         self._pace = Pace(registration.target_ms if registration else 0, clock)
 
     @property
@@ -159,36 +152,47 @@ class Planner:
         if self._registration is not None and self._registration.hold:
             return start
         self._pace.asked()
-        requests = self._view.requests()
+        known, own = self._view.barriers()
+        orders = self._orders.next(start, known)
         if start.ended:
-            if requests.final > start.final:
-                return replace(start, final=requests.final, control=max(start.control, requests.control))
-            return start
-        if requests.drain and not isinstance(self._source, AlignedSource):
-            return self._stamped(start, replace(start, ended=True, drained=True), requests)
+            # It obeys no event any more, but for those that ask for a further epoch.
+            return (
+                self._stamped(start, replace(start, final=orders.final), orders)
+                if orders.final > start.final
+                else start
+            )
+        if orders.drain and not isinstance(self._source, AlignedSource):
+            return self._stamped(start, replace(start, ended=True, drained=True), orders)
         self._put_back(start)
         if self._stages.entered(start.stage):
             self._discover(begins=True)
         following = None if start.running or self._pending else self._stages.after(start.stage)
         if following is not None:
             # An epoch of its own, without rows: the next stage begins from what is in the log by then.
-            return self._stamped(start, replace(start, stage=following), requests)
-        known, own = self._view.barriers()
-        end = self._data(start, known)
-        if end is not start:
+            return self._stamped(start, replace(start, stage=following), orders)
+        begin = _jumped(start, orders)
+        end = self._data(begin, known, orders)
+        if end is not begin:
             self._epoch_at = self._clock()
         if own > end.barrier and not end.ended:
             # Also where no data may be read now: nothing holds a barrier up.
             end = replace(end, barrier=own)
-        return start if end is start else self._stamped(start, self._stages.remembered(start, end), requests)
+        if end is start and orders.stamp is None:
+            return start
+        return self._stamped(start, self._stages.remembered(start, end), orders)
 
-    def _data(self, start: SourceOffset, known: Checkpoints) -> SourceOffset:
+    def _data(self, start: SourceOffset, known: Checkpoints, orders: Orders) -> SourceOffset:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
-        if not self._due() or self._throttle.full():
+        query = self._registration.query if self._registration else ""
+        if (
+            is_paused(orders.configuration, query, start.uid)
+            or not self._due(orders.configuration)
+            or self._throttle.full()
+        ):
             return start
         self._discover_more(start)
         if not isinstance(self._source, AlignedSource):
-            return self._advance(start)
+            return self._advance(start, orders)
         return start if self._waits(start, known) else self._advance_together(self._source, start)
 
     def _waits(self, start: SourceOffset, known: Checkpoints) -> bool:
@@ -203,15 +207,21 @@ class Planner:
             for other in planned_sources(self._registration.checkpoint).values()
         )
 
-    def _stamped(self, start: SourceOffset, end: SourceOffset, requests: Requests) -> SourceOffset:
+    def _stamped(self, start: SourceOffset, end: SourceOffset, orders: Orders) -> SourceOffset:
         lineage = self._registration.lineage if self._registration else 0
+        if orders.stamp is not None:
+            # Written before the offset that names it is returned.
+            name = self._orders.write(orders.stamp)
+            end = replace(end, control=orders.configuration.sequence, stamp=name)
         # A channel that finishes in this very epoch has to be in the epoch's end, or its rows would not be read.
         end = end.confirm(min(self._view.confirmed(), start.sequence))
-        return replace(end, lineage=lineage, control=max(end.control, requests.control))
+        return replace(end, lineage=lineage)
 
-    def _due(self) -> bool:
+    def _due(self, configuration: Configuration) -> bool:
         """Whether the interval lets an epoch start: at whole multiples of it, so that a query's sources agree."""
-        interval = self._registration.interval_ms if self._registration else 0
+        if self._registration is None:
+            return True
+        interval = interval_ms(configuration, self._registration.query, self._registration.interval_ms)
         if not interval or self._epoch_at is None or self._available_now:
             return True
         return int(self._clock() * 1000) // interval > int(self._epoch_at * 1000) // interval
@@ -269,15 +279,21 @@ class Planner:
         ):
             self._discover()
 
-    def _advance(self, start: SourceOffset) -> SourceOffset:
+    def _advance(self, start: SourceOffset, orders: Orders) -> SourceOffset:
         options = self._source.options
         budget = _Budget(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch)
-        running = {name: Running(state.at, state.data) for name, state in start.running.items()}
+        running = {
+            name: Running(state.at, state.data, jumped=name in orders.jumps) for name, state in start.running.items()
+        }
         finished = list(start.finished)
         sequence = start.sequence
         at_once = self.readers if self._source.channels_end else len(running) + len(self._pending)
-        turn = self._turn(list(running))
-        unserved = len(running)
+        query = self._registration.query if self._registration else ""
+        still = {
+            name for name in running if is_paused(orders.configuration, query, start.uid, name)
+        } | orders.jumps.keys()
+        turn = self._turn([name for name in running if name not in still])
+        unserved = len(running) - len(still)
         moved = False
         while not budget.spent:
             name = turn.popleft() if turn else None
@@ -357,3 +373,14 @@ class Planner:
         """
         cut = names.index(self._served) + 1 if self._served in names else 0
         return deque([*names[cut:], None, *names[:cut]])
+
+
+def _jumped(start: SourceOffset, orders: Orders) -> SourceOffset:
+    """The start of an epoch, with the channels that are sent to another position; the same object if there are none."""
+    if not orders.jumps:
+        return start
+    running = {
+        name: Running(orders.jumps.get(name, state.at), state.data, jumped=name in orders.jumps)
+        for name, state in start.running.items()
+    }
+    return replace(start, running=running)

@@ -92,21 +92,20 @@ class FinishedKind(Kind):
     QUERY = "query"
 
 
-class ControlKind(Kind):
-    """What a control event requests; later versions may write others."""
-
-    DRAIN = "drain"
-    FINAL_EPOCH = "final_epoch"
-
-
 class ControlStatus(Kind):
     """A step in the life of a control event."""
 
     ACCEPTED = "accepted"
     APPLIED = "applied"
+    """A query obeys it from an epoch on, or the driver has carried it out."""
     ACKNOWLEDGED = "acknowledged"
+    """All whom it concerns have obeyed it, and their epochs are committed."""
     REJECTED = "rejected"
+    """It could not be obeyed as it was requested."""
     FAILED = "failed"
+    """It was attempted, or lost its chance."""
+    EXPIRED = "expired"
+    """Its time was over before it was obeyed."""
 
 
 class IncidentType(Kind):

@@ -201,34 +201,100 @@ class EpochRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlEventRow(Row):
-    """One step in the life of a control event."""
+    """A control event that was accepted. Rows are added by compare-and-swap: sequences follow the order of commits."""
 
     table: ClassVar[str] = "control_events"
 
     event_id: str
-    """Identifies the event in all its rows."""
+    """Identifies the event."""
     sequence: int
     """Order of the events within the job, increasing; offsets contain the highest one in effect."""
     kind: str
-    """What is requested: `drain`, `final_epoch`, ..."""
+    """What is requested: `rate_limit`, `drain`, ...; see the page on control events."""
     target: str
-    """Uid of a query or source; "" for the job."""
+    """`job`, `query:UID`, `source:UID`, `source:UID/CHANNEL` or `sink:UID`. Older releases wrote "" for the job, and
+    the bare uid of a source."""
     value: Json
     """The argument; null if none."""
     status: Annotated[str, ControlStatus]
-    """`accepted`, `applied`, `acknowledged`, `rejected` or `failed`."""
+    """`accepted`. Older releases wrote further rows with other statuses; see `control_transitions`."""
     query: str
-    """For `applied`: the query; "" otherwise."""
+    """""; used by older releases."""
     epoch: int | None
-    """For `applied`: its first epoch with the event; null otherwise."""
+    """Null; used by older releases."""
     lineage: int
-    """Newest lineage of the job at that time; queries with a newer lineage ignore the event."""
+    """Newest lineage of the job at that time; queries with a newer lineage obey the event only if it is standing."""
+    incarnation: int
+    """The incarnation that made the request, or the newest one at that time if it came from outside."""
+    at: datetime
+    """When it was accepted."""
+    reason: str
+    """""; used by older releases."""
+    delivery: str | None = None
+    """`immediate` or `aligned`; null in rows of older releases."""
+    idempotency_key: str | None = None
+    """Given by who made the request; a request with the same key is the same request."""
+    fingerprint: str | None = None
+    """SHA-256 of kind, target, value, delivery and expiry, by which a key that is used for another request is
+    noticed."""
+    expires_at: datetime | None = None
+    """When it is not to be obeyed any more if that has not begun; null: never."""
+    requested_by: str | None = None
+    """Who asked: the name of a token, a user of the machine, or `query:UID` for what a function has emitted."""
+    origin: str | None = None
+    """From where: `rest ADDRESS`, `cli`, `python`, `emit`, or `job` for what the job has requested itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlTransitionRow(Row):
+    """A step in the life of a control event after it was accepted."""
+
+    table: ClassVar[str] = "control_transitions"
+
+    event_id: str
+    """The event."""
+    sequence: int
+    """Its sequence."""
+    status: Annotated[str, ControlStatus]
+    """`applied`, `acknowledged`, `rejected`, `failed` or `expired`."""
+    query: str
+    """For `applied`, `rejected` and `expired`: the query; "" for the job, and for what the event has come to."""
+    epoch: int | None
+    """For `applied`: the query's first epoch with the event; null if it is not obeyed by an epoch."""
+    lineage: int
+    """Of the query, or of the job."""
     incarnation: int
     """The incarnation that wrote the row."""
     at: datetime
     """When."""
     reason: str
-    """Why it was rejected or failed; "" otherwise."""
+    """Why it was rejected, has failed or expired; "" otherwise."""
+    result: Json = None
+    """What it has brought, such as the number of a checkpoint, or what a seek has skipped; null if nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlRequestRow(Row):
+    """A request to the REST server that changes something, or was refused: who asked for what, and the answer."""
+
+    table: ClassVar[str] = "control_requests"
+
+    at: datetime
+    """When."""
+    requested_by: str
+    """Name of the token; "" without a valid one."""
+    origin: str
+    """Address of the client."""
+    method: str
+    """Of the HTTP request."""
+    path: str
+    """Of the HTTP request, without its query."""
+    status: int
+    """Of the HTTP response."""
+    event_id: str | None
+    """The event that was accepted, or had been under the same key; null if there is none."""
+    reason: str
+    """Why it was refused; "" otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,6 +377,8 @@ ROWS: tuple[type[Row], ...] = (
     FinishedRow,
     EpochRow,
     ControlEventRow,
+    ControlTransitionRow,
+    ControlRequestRow,
     ExecutionStateRow,
     ExchangeRow,
     IncidentRow,

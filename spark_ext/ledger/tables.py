@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from spark_ext.delta.failures import FAILURES, TableRef, guarded
-from spark_ext.delta.fence import Fence
+from spark_ext.delta.fence import Fence, Guard
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, write_files
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import SparkExtError
@@ -156,8 +156,13 @@ class LedgerTable(Generic[R]):
             data = to_arrow(self.row_type, rows)
             self._commit(lambda table, commit: self._write(table, data, commit), fence, "appending")
 
-    def compare_and_swap(self, rows: Sequence[R], expected_version: int, fence: Fence | None = None) -> bool:
+    def compare_and_swap(self, rows: Sequence[R], expected_version: int, fence: Guard | None = None) -> bool:
         """Add rows if nothing was committed to the table since `expected_version`.
+
+        Args:
+            rows: may be empty, for a commit that only carries the guard's transactions.
+            expected_version: of the table.
+            fence: what the commit asserts and carries; None: nothing.
 
         Returns:
             Whether they were added.
@@ -166,10 +171,20 @@ class LedgerTable(Generic[R]):
             FencedError: a newer incarnation has fenced the table; nothing was added.
             StateError, StorageError: the table cannot be written.
         """
-        data = to_arrow(self.row_type, rows)
-        return self._log.compare_and_swap(
-            lambda table, commit: self._write(table, data, commit), fence, expected_version, "a compare-and-swap"
-        )
+        data = to_arrow(self.row_type, rows) if rows else None
+
+        def write(table: DeltaTable, commit: CommitProperties) -> None:
+            if data is not None:
+                self._write(table, data, commit)
+            else:
+                write_files(table, (), commit)
+                table.update_incremental()
+
+        before = self.version
+        done = self._log.compare_and_swap(write, fence, expected_version, "a compare-and-swap")
+        if done and before is not None:
+            self._checkpoint_log(before)
+        return done
 
     def raise_fence(self, fence: Fence) -> None:
         """Shut older incarnations out: from here on their commits are refused.

@@ -22,11 +22,7 @@ from spark_ext.ledger.ledger import FOLDER, contiguous
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, JobRow
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
-
-_VOID = frozenset({"rejected", "failed"})
-
-_DONE_WITH = frozenset({"drain"})
-"""Kinds that are over once they are acknowledged; the others stay in force."""
+from spark_ext.model.control import Delivery, Event, Target
 
 
 class SourceView:
@@ -35,10 +31,10 @@ class SourceView:
     Args:
         uri: the job's state directory.
         source_uid: the source.
-        lineage: its query's; flags of other lineages and control events of older ones do not count.
+        lineage: its query's; flags of other lineages do not count.
         min_interval_ms: minimum time between two reads of a table.
         query: uid of the source's query; flags that the source has earned in another query do not count. If "", as it
-            is unknown, flags of any query count, and the query's control events are not seen.
+            is unknown, flags of any query count.
         first_checkpoint: the least number that an aligned checkpoint of this start can have.
         storage_options: of the object store, as delta-rs names them.
     """
@@ -58,7 +54,6 @@ class SourceView:
         self._lineage = lineage
         self._query = query
         self._names: tuple[str, ...] | None = None
-        self._targets = ["", source_uid, *([query] if query else [])]
         self._jobs = LedgerTable(child(uri, FOLDER, JobRow.table), JobRow, storage_options)
         finished = child(uri, FOLDER, FinishedRow.table)
         control = child(uri, FOLDER, ControlEventRow.table)
@@ -72,7 +67,7 @@ class SourceView:
         self._newest = first_checkpoint - 1
         self._flags: list[pa.Table] = []
         self._confirmed = 0
-        self._events: dict[str, ControlEventRow] = {}
+        self._events: list[Event] = []
         self._last_event = 0
 
     def confirmed(self) -> int:
@@ -113,22 +108,26 @@ class SourceView:
         pairs = zip(flags["sequence"].to_pylist(), from_json_many(flags["position"].to_pylist()), strict=True)
         return dict(zip(flags["channel"].to_pylist(), pairs, strict=True))
 
-    def controls(self, after_sequence: int) -> tuple[ControlEventRow, ...]:
-        """Control events for this source, its query or the whole job, in order; each once, as it was accepted.
-
-        An event that had already been rejected when it was first read is left out.
+    def events(self, after: int) -> tuple[Event, ...]:
+        """The control events that were accepted after one, in their order, whomever they are addressed to.
 
         Args:
-            after_sequence: events up to this one are left out.
+            after: events up to this sequence are left out, and not given again.
 
         Raises:
             StateError, StorageError: the table cannot be read.
         """
+        if after > self._last_event:
+            self._last_event = after
         if self._control.changed():
-            self._read_events()
+            rows = self._control.rows([("sequence", ">", self._last_event), ("status", "=", "accepted")])
+            # The storage may have failed after a commit that was then repeated.
+            later = {row.sequence: row for row in rows}
+            self._events += [event_of(later[sequence]) for sequence in sorted(later)]
+            self._last_event = max(self._last_event, *later) if later else self._last_event
             self._control.taken()
-        later = (event for event in self._events.values() if event.sequence > after_sequence)
-        return tuple(sorted(later, key=lambda event: event.sequence))
+        self._events = [event for event in self._events if event.sequence > after]
+        return tuple(self._events)
 
     def checkpoints(self, incarnation: int) -> tuple[Checkpoints, int]:
         """The aligned checkpoints of an incarnation, and the one that this source has to begin.
@@ -190,24 +189,6 @@ class SourceView:
             self._names = lineages(self._jobs.rows([("event", "=", "renamed")])).names(self._query, self._lineage)
         return [("query", "in", list(self._names))]
 
-    def _read_events(self) -> None:
-        rows = self._control.rows(
-            [
-                ("target", "in", self._targets),
-                ("lineage", ">=", self._lineage),
-                ("sequence", ">", self._last_event),
-            ]
-        )
-        void = {
-            row.event_id
-            for row in rows
-            if row.status in _VOID or (row.status == "acknowledged" and row.kind in _DONE_WITH)
-        }
-        for row in rows:
-            self._last_event = max(self._last_event, row.sequence)
-            if row.status == "accepted" and row.event_id not in void:
-                self._events[row.event_id] = row
-
 
 class _Watched(Generic[R]):
     """A table that is refreshed no more often than asked for, and read when it has changed."""
@@ -249,3 +230,19 @@ class _Watched(Generic[R]):
     def taken(self) -> None:
         """Note that the table is known up to the version of the first of the reads; a later one may have been newer."""
         self._taken, self._read = self._read, None
+
+
+def event_of(row: ControlEventRow) -> Event:
+    """An accepted event, from its row."""
+    return Event(
+        row.sequence,
+        row.event_id,
+        row.kind,
+        Target.stored(row.target),
+        row.value,
+        Delivery(row.delivery or "immediate"),
+        row.lineage,
+        row.incarnation,
+        int(row.at.timestamp() * 1000),
+        None if row.expires_at is None else int(row.expires_at.timestamp() * 1000),
+    )

@@ -18,12 +18,13 @@ from typing import Any, TypeAlias
 
 from spark_ext.errors import OffsetError
 
-VERSION = 3
+VERSION = 4
 """Version of the JSON form that is written, for every kind of offset.
 
 * 1: no `kind`; the keys distinguish the kinds.
 * 2: `kind`, one of `OffsetKind`.
 * 3: an offset of channels may carry a `barrier`, which a release that ignores it would lose.
+* 4: an offset of channels may carry a `stamp`, and channels that have `jumped`.
 """
 
 
@@ -55,6 +56,8 @@ class Running:
     """Where it started; only in the first offset with the channel, so that a replay does not resolve it again."""
     new: bool = False
     """Whether this is the first offset with the channel."""
+    jumped: bool = False
+    """Whether `at` is where a control event has sent it: this epoch reads nothing of it; the next one begins there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class SourceOffset:
     """It ended because the job was drained, not because its input ended."""
     control: int = 0
     """The highest control sequence in force."""
+    stamp: str = ""
+    """Name of the stamp that says what is in force (see `model.configuration`); "" before the first event."""
     final: int = 0
     """Number of empty epochs added for operators that were not finalized at the end of input."""
     stage: Json = None
@@ -130,6 +135,8 @@ class SourceOffset:
         for name in ("ended", "drained"):
             if getattr(self, name):
                 out[name] = True
+        if self.stamp:
+            out["stamp"] = self.stamp
         if self.stage is not None:
             out["stage"] = self.stage
         return out
@@ -156,6 +163,7 @@ class SourceOffset:
             ended=raw.get("ended", False),
             drained=raw.get("drained", False),
             control=raw.get("control", 0),
+            stamp=raw.get("stamp", ""),
             final=raw.get("final", 0),
             stage=raw.get("stage"),
             barrier=raw.get("barrier", 0),
@@ -235,7 +243,7 @@ def ranges(start: SourceOffset, end: SourceOffset) -> tuple[Range, ...]:
                 do="restore the checkpoint directory as it was, or discard the history with job.reset(...)",
             )
         begin = state.begin if before is None else before.at
-        if begin != state.at:
+        if begin != state.at and not (isinstance(state, Running) and state.jumped):
             out.append(Range(name, state.data, begin, state.at))
     if left:
         raise OffsetError(
@@ -253,11 +261,13 @@ def _running_json(state: Running) -> Json:
         out["data"] = state.data
     if state.new:
         out["begin"] = state.begin
+    if state.jumped:
+        out["jumped"] = True
     return out
 
 
 def _running(raw: Mapping[str, Json]) -> Running:
-    return Running(raw["at"], raw.get("data"), raw.get("begin"), "begin" in raw)
+    return Running(raw["at"], raw.get("data"), raw.get("begin"), "begin" in raw, raw.get("jumped", False))
 
 
 def _finished_json(finish: Finished) -> Json:

@@ -62,6 +62,10 @@ class Registration:
     """Whether no further epoch is to be planned: the start only completes those that were interrupted."""
     first_checkpoint: int = 1
     """The least number of a checkpoint of this start: nobody waits for the barrier of an earlier one."""
+    drain: bool = False
+    """Whether a drain that was requested before this start is in force."""
+    begun: int = 0
+    """The start in which its query began: events that are obeyed once and were accepted before it do not concern it."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 

@@ -1,0 +1,285 @@
+"""What the control events call for in a source's next epoch, and the stamp that records it.
+
+A planner obeys events in their one order, each in one epoch: it folds them into the configuration, writes that down
+as a stamp, and returns an offset that names it. What has to be decided once for all sources of a query (whether an
+event had expired, where an aligned one takes effect) is decided from Spark's log and by files that are created once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from spark_ext.control import stamps
+from spark_ext.errors import SparkExtError
+from spark_ext.model.configuration import Configuration, Stamp, concerns
+from spark_ext.model.control import JOB, Event, Scope, Target, channel, query, source
+from spark_ext.model.control_kinds import kinds
+from spark_ext.sources.runtime.planned import planned_sources
+
+if TYPE_CHECKING:
+    from spark_ext.model.barriers import Checkpoints
+    from spark_ext.model.offsets import Json, Position, SourceOffset
+    from spark_ext.sources.contract import ChannelSource
+    from spark_ext.spark.registry import Registration
+
+MOST_BROADCASTS: Final = 1_000
+"""Events of the user's in one stamp; what comes after them waits for the next epoch."""
+
+MOST_BYTES: Final = 2_097_152
+"""Bytes of their values."""
+
+NONE: Final = Configuration()
+
+
+class EventView(Protocol):
+    """What is read of the events."""
+
+    def events(self, after: int) -> Sequence[Event]:
+        """The accepted events above a sequence, in their order."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a source does in its next epoch."""
+
+    configuration: Configuration
+    """What is in force in it."""
+    stamp: Stamp | None = None
+    """What records it; None: there is nothing new."""
+    drain: bool = False
+    final: int = 0
+    """How many final epochs were requested."""
+    jumps: Mapping[str, Position] = field(default_factory=dict)
+    """Where channels continue that were sent to another position."""
+
+
+class OrderBook:
+    """The events of one source, as its planner obeys them.
+
+    Args:
+        source: whose.
+        registration: what its job has registered; None outside a job: there are no events.
+        view: of the job's ledger.
+        wall_clock: s since 1970, for expiry.
+    """
+
+    def __init__(
+        self,
+        source: ChannelSource,
+        registration: Registration | None,
+        view: EventView,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._source = source
+        self._registration = registration
+        self._view = view
+        self._wall_clock = wall_clock
+        self._drain = registration.drain if registration else False
+        self._final = 0
+        self._looked: tuple[SourceOffset, int, Orders] | None = None
+
+    def configuration(self, start: SourceOffset) -> Configuration:
+        """What was in force in the epoch that ended at an offset.
+
+        Raises:
+            StateError: its stamp is gone.
+        """
+        if self._registration is None or not start.stamp:
+            return NONE if not start.control else Configuration(start.control)
+        return stamps.read(self._registration.checkpoint, start.stamp).configuration
+
+    def next(self, start: SourceOffset, known: Checkpoints) -> Orders:
+        """What the next epoch has to do.
+
+        Args:
+            start: where it begins.
+            known: the checkpoints that the planner knows of.
+
+        Raises:
+            StateError, StorageError, OSError: a file or table cannot be read.
+        """
+        before = self.configuration(start)
+        if self._registration is None:
+            return Orders(before)
+        later = [event for event in self._view.events(start.control) if event.sequence > start.control]
+        found = self._obeyed(start, later, known)
+        if not found:
+            return Orders(before, drain=self._drain, final=self._final)
+        last = found[-1][0].sequence
+        if self._looked is not None and self._looked[:2] == (start, last):
+            return self._looked[2]
+        orders = self._made(start, before, found)
+        self._looked = (start, last, orders)
+        return orders
+
+    def write(self, stamp: Stamp) -> str:
+        """Write a stamp down before the offset that names it is returned.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        assert self._registration is not None
+        return stamps.write(self._registration.checkpoint, stamp.text())
+
+    # -- which events -------------------------------------------------------------------------------------------------
+
+    def _obeyed(self, start: SourceOffset, events: Sequence[Event], known: Checkpoints) -> list[tuple[Event, bool]]:
+        """The events that the next epoch obeys, up to the last one that concerns this source.
+
+        Returns:
+            Each with whether it had expired.
+        """
+        assert self._registration is not None
+        out: list[tuple[Event, bool]] = []
+        upto = count = size = 0
+        for event in events:
+            if event.kind == "release" and not self._released(start, event, known):
+                break
+            out.append((event, self._expired(event)))
+            if not concerns(event, self._registration.query, start.uid) or self._over(event):
+                continue
+            if event.kind == "broadcast":
+                count += 1
+                size += len(str(event.value))
+                if count > MOST_BROADCASTS or size > MOST_BYTES:
+                    out.pop()
+                    break
+            upto = len(out)
+        return out[:upto]
+
+    def _over(self, event: Event) -> bool:
+        """Whether an event that is obeyed once was meant for an earlier history, or came before this query."""
+        assert self._registration is not None
+        kind = kinds().get(event.kind)
+        if kind is not None and kind.standing:
+            return False
+        return event.lineage < self._registration.lineage or event.incarnation < self._registration.begun
+
+    def _expired(self, event: Event) -> bool:
+        assert self._registration is not None
+        if event.expires_ms is None:
+            return False
+        late = self._wall_clock() * 1000 >= event.expires_ms
+        # All sources of the query have to see the same, whenever they look.
+        question = f"expiry-{self._registration.lineage}-{event.sequence}"
+        return stamps.decide(self._registration.checkpoint, question, "late" if late else "in time") == "late"
+
+    def _released(self, start: SourceOffset, event: Event, known: Checkpoints) -> bool:
+        """Whether the barrier behind which an aligned event takes effect has passed the query, or will never come."""
+        assert self._registration is not None
+        barrier = int(event.value["checkpoint"])
+        if not known.any_pending(barrier - 1, barrier):
+            return True
+        if start.barrier < barrier:
+            return False
+        others = planned_sources(self._registration.checkpoint).values()
+        return all(other.ended or other.barrier >= barrier for other in others)
+
+    # -- what follows from them ---------------------------------------------------------------------------------------
+
+    def _made(self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]]) -> Orders:
+        assert self._registration is not None
+        mine = [event for event, _ in found if concerns(event, self._registration.query, start.uid)]
+        valid = [event for event, late in found if not late]
+        outcomes: dict[str, dict[str, Json]] = {}
+        jumps: dict[str, Position] = {}
+        broadcasts: list[dict[str, Json]] = []
+        for event, late in found:
+            if event not in mine:
+                continue
+            if late:
+                outcomes[event.event_id] = {"status": "expired", "reason": "its time was over before it was obeyed"}
+            elif self._over(event):
+                outcomes[event.event_id] = {
+                    "status": "failed",
+                    "reason": "it was meant for an earlier start or history",
+                }
+            elif event.kind == "drain":
+                self._drain = True
+            elif event.kind == "final_epoch":
+                self._final = max(self._final, int(event.value or 0))
+            elif event.kind == "broadcast":
+                broadcasts.append(_broadcast(event))
+            elif event.kind == "seek":
+                outcomes[event.event_id] = self._jump(start, event, jumps)
+            elif event.target.scope is Scope.CHANNEL and (wrong := self._unknown(start, event.target.channel)):
+                outcomes[event.event_id] = {"status": "rejected", "reason": wrong}
+        after = before.after(valid)
+        last = found[-1][0].sequence
+        if after.sequence < last:
+            after = Configuration(last, after.standing, after.aligned)
+        stamp = Stamp(after, start.control, tuple(broadcasts), outcomes)
+        return Orders(after, stamp, self._drain, self._final, jumps)
+
+    def _unknown(self, start: SourceOffset, name: str) -> str:
+        """Why an event for a channel has no effect; "" if it may have one."""
+        if any(finish.channel == name for finish in start.finished):
+            return "the channel has finished"
+        if name not in start.running and self._view_finished(start, name):
+            return "the channel has finished"
+        return ""
+
+    def _view_finished(self, start: SourceOffset, name: str) -> bool:
+        finished = getattr(self._view, "finished_channels", None)
+        return finished is not None and start.confirmed > 0 and name in set(finished(start.confirmed))
+
+    def _jump(self, start: SourceOffset, event: Event, jumps: dict[str, Position]) -> dict[str, Any]:
+        name = event.target.channel
+        wrong = self._unknown(start, name)
+        if not wrong and name not in start.running:
+            wrong = "the source has no such channel, or has not started it yet"
+        if wrong:
+            return {"status": "rejected", "reason": wrong}
+        state = start.running[name]
+        at = jumps.get(name, state.at)
+        from spark_ext.sources.contract import Channel
+
+        try:
+            to = self._source.seek(Channel(name, None, state.data), at, event.value["position"])
+        except SparkExtError as problem:
+            return {"status": "rejected", "reason": problem.what}
+        except (ValueError, TypeError, KeyError) as problem:
+            return {"status": "rejected", "reason": f"the source cannot take this position: {problem}"}
+        jumps[name] = to
+        return {"status": "applied", "result": {"channel": name, "from": at, "to": to, **_distance(at, to)}}
+
+
+def _distance(at: Position, to: Position) -> dict[str, Json]:
+    if isinstance(at, int) and isinstance(to, int) and not isinstance(at, bool):
+        return {"skipped": to - at} if to >= at else {"read_again": at - to}
+    return {}
+
+
+def _broadcast(event: Event) -> dict[str, Json]:
+    return {
+        "sequence": event.sequence,
+        "event_id": event.event_id,
+        "type": event.value["type"],
+        "value": event.value.get("value"),
+        "target": str(event.target),
+        "at_ms": event.at_ms,
+    }
+
+
+def is_paused(configuration: Configuration, of_query: str, uid: str, name: str = "") -> bool:
+    """Whether a source, or one of its channels, reads nothing."""
+    targets: list[Target] = [channel(uid, name)] if name else [JOB, query(of_query), source(uid)]
+    return any(configuration.has("pause", target) for target in targets)
+
+
+def interval_ms(configuration: Configuration, of_query: str, given: int) -> int:
+    """The minimum time between two data epochs of a query, ms.
+
+    Args:
+        configuration: what is in force.
+        of_query: the query.
+        given: by the job's settings.
+    """
+    for target in (query(of_query), JOB):
+        found = configuration.of("trigger_interval", target)
+        if found is not None:
+            return int(found["interval"])
+    return given

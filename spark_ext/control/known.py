@@ -1,0 +1,145 @@
+"""What the ledger knows of a job's structure: whom an event may be addressed to, and whether the job can obey it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from spark_ext.ledger.identity import lineages
+from spark_ext.ledger.incarnation import is_alive
+from spark_ext.ledger.schema import DefinitionRow, FinishedRow, JobRow
+from spark_ext.model.control import Scope, Target
+from spark_ext.model.definitions import QueryDefinition, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_ext.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class KnownQuery:
+    """One query of the job."""
+
+    sources: frozenset[str] = frozenset()
+    """Uids of its channel sources."""
+    sinks: frozenset[str] = frozenset()
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class KnownJob:
+    """The job, as its ledger describes it."""
+
+    name: str = ""
+    job_id: str = ""
+    incarnation: int = 0
+    """The newest start; 0: there was none."""
+    lineage: int = 1
+    """The newest lineage."""
+    queries: Mapping[str, KnownQuery] = field(default_factory=dict)
+    running: bool | None = None
+    """Whether its newest start runs; None: unknown, as its driver is on another host."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of its queries have finished."""
+        return bool(self.queries) and all(query.finished for query in self.queries.values())
+
+    def queries_of(self, target: Target) -> tuple[str, ...]:
+        """The queries that an event with this target concerns; empty when the job has no such thing."""
+        if target.scope is Scope.JOB:
+            return tuple(self.queries)
+        if target.scope is Scope.QUERY:
+            return (target.uid,) if target.uid in self.queries else ()
+        if target.scope is Scope.SINK:
+            return tuple(uid for uid, query in self.queries.items() if target.uid in query.sinks)
+        return tuple(uid for uid, query in self.queries.items() if target.uid in query.sources)
+
+    @classmethod
+    def read(cls, ledger: Ledger) -> KnownJob:
+        """Read the ledger.
+
+        Raises:
+            StateError, StorageError: a table cannot be read.
+        """
+        jobs = ledger.jobs()
+        started = [row for row in jobs if row.event == "started"]
+        if not started:
+            return cls()
+        newest = started[-1]
+        finished = {row.query for row in _current(ledger.table(FinishedRow).rows([("kind", "=", "query")]), jobs)}
+        queries = {}
+        for row in sorted(ledger.table(DefinitionRow).rows(), key=lambda row: (row.incarnation, row.at)):
+            made_of = QueryDefinition.from_json(row.definition)
+            queries[row.query] = KnownQuery(
+                frozenset(one.uid for one in made_of.of(Role.SOURCE)),
+                frozenset(one.uid for one in made_of.of(Role.SINK)),
+                row.query in finished,
+            )
+        for event in jobs:
+            if event.event == "removed":
+                queries.pop(event.query, None)
+            if event.event == "renamed" and event.renamed_from:
+                queries.pop(event.renamed_from, None)
+        return cls(
+            newest.job,
+            newest.job_id,
+            newest.incarnation,
+            max(row.lineage for row in jobs),
+            queries,
+            _runs(newest, jobs),
+        )
+
+
+class Structure:
+    """The job's structure, read again only when a table of it has changed, or whether the driver runs may have.
+
+    Args:
+        ledger: the job's.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._tables = [ledger.tables[row_type.table] for row_type in (JobRow, FinishedRow, DefinitionRow)]
+        self._seen: tuple[int | None, ...] = ()
+        self._known = KnownJob()
+        self._newest: JobRow | None = None
+
+    def look(self) -> KnownJob:
+        """The job now.
+
+        Raises:
+            StateError, StorageError: a table cannot be read.
+        """
+        for table in self._tables:
+            table.refresh()
+        seen = tuple(table.version for table in self._tables)
+        if seen != self._seen:
+            self._known = KnownJob.read(self._ledger)
+            self._seen = seen
+            self._newest = max(
+                (row for row in self._ledger.jobs() if row.event == "started"),
+                key=lambda row: row.incarnation,
+                default=None,
+            )
+        newest = self._newest
+        if self._known.running and newest is not None and not is_alive(newest.driver_pid, newest.driver_started):
+            self._known = replace(self._known, running=False)
+        return self._known
+
+
+def _current(flags: Sequence[FinishedRow], jobs: Sequence[JobRow]) -> list[FinishedRow]:
+    """The flags of queries in their present lineage."""
+    known = lineages(jobs)
+    return [row for row in flags if known.of(row.query) in (None, row.lineage)]
+
+
+def _runs(newest: JobRow, jobs: Sequence[JobRow]) -> bool | None:
+    if any(row.event == "ended" and row.incarnation == newest.incarnation for row in jobs):
+        return False
+    if newest.host != socket.gethostname():
+        return None
+    return is_alive(newest.driver_pid, newest.driver_started)

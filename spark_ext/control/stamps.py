@@ -1,0 +1,123 @@
+"""Stamps beside the offsets that name them: small files in a folder of the query's checkpoint directory.
+
+They move, are copied and are restored with the checkpoint. A stamp's name is a hash of its content, so all who write it
+write the same.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.datafiles.exclusive import put_if_absent
+from spark_ext.errors import StateError
+from spark_ext.model.configuration import Configuration, Stamp, name_of
+from spark_ext.spark.spark_log import SparkLog, local_path
+
+if TYPE_CHECKING:
+    from spark_ext.model.offsets import SourceOffset
+
+FOLDER: Final = "control"
+"""The folder in the checkpoint directory."""
+
+
+def file_of(name: str) -> str:
+    """Where a stamp is, relative to the checkpoint directory."""
+    return f"{FOLDER}/{name}.json"
+
+
+def write(checkpoint: str, text: str) -> str:
+    """Write a stamp, unless it is there.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        text: of the stamp.
+
+    Returns:
+        Its name.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    name = name_of(text)
+    _put(checkpoint, file_of(name), text)
+    return name
+
+
+def decide(checkpoint: str, name: str, wanted: str) -> str:
+    """Decide a question once for all planners of a query: the first answer counts.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        name: of the question.
+        wanted: this planner's answer.
+
+    Returns:
+        The answer that counts.
+
+    Raises:
+        OSError: it cannot be written or read.
+    """
+    place = f"{FOLDER}/{name}.txt"
+    there = SparkLog(checkpoint).read(place)
+    if there is None:
+        _put(checkpoint, place, wanted)
+        there = SparkLog(checkpoint).read(place)
+    return there or wanted
+
+
+def _put(checkpoint: str, place: str, text: str) -> None:
+    folder = local_path(checkpoint)
+    if folder is not None:
+        put_if_absent(folder / place, text, f"planner.{secrets.token_hex(4)}")
+    elif not SparkLog(checkpoint).has(place):
+        SparkLog(checkpoint).replace(place, text)
+
+
+@lru_cache(maxsize=64)
+def read(checkpoint: str, name: str) -> Stamp:
+    """A stamp.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        name: as an offset has it.
+
+    Raises:
+        StateError: it is not there, or was damaged.
+        OSError: it cannot be read.
+    """
+    text = SparkLog(checkpoint).read(file_of(name))
+    if text is None or name_of(text) != name:
+        wrong = "is missing" if text is None else "was changed"
+        raise StateError(
+            f"the file {file_of(name)}, which says what configuration an epoch has, {wrong}",
+            operator=f"checkpoint {checkpoint}",
+            kept="the offsets and the output are unchanged; nothing was planned",
+            do="restore the checkpoint directory from a backup, as a whole",
+        )
+    return Stamp.parse(text, f"checkpoint {checkpoint}")
+
+
+def newest(offsets: Iterable[SourceOffset]) -> tuple[int, str]:
+    """The highest control sequence among the sources of an epoch, and the stamp that goes with it; 0 and "" if none.
+
+    Sources of one query look at different moments, and one that has ended looks no more: the highest counts.
+    """
+    return max(((offset.control, offset.stamp) for offset in offsets if offset.stamp), default=(0, ""))
+
+
+def configuration(checkpoint: str, offsets: Iterable[SourceOffset]) -> Configuration:
+    """The configuration of an epoch.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        offsets: of the epoch's sources.
+
+    Raises:
+        StateError: the stamp is not there, or was damaged.
+        OSError: it cannot be read.
+    """
+    _, name = newest(offsets)
+    return read(checkpoint, name).configuration if name else Configuration()

@@ -1,0 +1,191 @@
+"""The configuration of an epoch: what follows from all control events up to one of them. Pure.
+
+A planner writes the configuration, with what the epoch has to know of the events since its start, as a *stamp*: an
+immutable file whose name is a hash of its content. The offset names it. So an epoch that is replayed or restored has
+the configuration that it had the first time, however long events are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spark_ext.errors import OffsetError
+from spark_ext.model.control import JOB, Delivery, Event, Scope, Target
+from spark_ext.model.control_kinds import Where, kinds
+from spark_ext.model.offsets import Json
+
+VERSION = 1
+"""Version of a stamp's JSON form."""
+
+MAX_CONFIGURATION_BYTES = 1_048_576
+"""Largest configuration, bytes of its JSON text."""
+
+Standing = Mapping[str, Mapping[str, Mapping[str, Json]]]
+"""What is in force: by kind, written target, and slot (see `Kind.slot`)."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What is in force behind an event."""
+
+    sequence: int = 0
+    """The last event that counts; 0: none."""
+    standing: Standing = field(default_factory=dict)
+    aligned: Mapping[str, Json] = field(default_factory=dict)
+    """Aligned events that are not in force yet, by sequence: kind, target and value."""
+
+    def after(self, events: Iterable[Event]) -> Configuration:
+        """The configuration behind further events, which are in their order; those up to `sequence` are left out."""
+        found = self
+        for event in events:
+            if event.sequence > found.sequence:
+                found = found._after(event)
+        return found
+
+    def _after(self, event: Event) -> Configuration:
+        kind = kinds().get(event.kind)
+        moved = replace(self, sequence=event.sequence)
+        if event.kind == "release":
+            held = self.aligned.get(str(event.value["sequence"]))
+            left = {name: one for name, one in self.aligned.items() if name != str(event.value["sequence"])}
+            moved = replace(moved, aligned=left)
+            return moved if held is None else moved._with(held["kind"], held["target"], held["value"])
+        if kind is None or not kind.standing or kind.where is Where.DRIVER:
+            return moved
+        if event.delivery is Delivery.ALIGNED:
+            held = {"kind": event.kind, "target": str(event.target), "value": event.value}
+            return replace(moved, aligned={**self.aligned, str(event.sequence): held})
+        return moved._with(event.kind, str(event.target), event.value)
+
+    def _with(self, name: str, target: str, value: Json) -> Configuration:
+        kind = kinds()[name]
+        if kind.ends:
+            return replace(self, standing=_put(self.standing, kind.ends, target, "", None, unset=True))
+        slot = str(value[kind.slot]) if kind.slot else ""
+        unset = (kind.lifts and value is None) or (isinstance(value, dict) and bool(value.get("unset")))
+        return replace(self, standing=_put(self.standing, name, target, slot, value, unset=unset))
+
+    def of(self, kind: str, target: Target, slot: str = "") -> Json:
+        """The value of a standing kind that is in force for exactly this target; None if there is none.
+
+        For a kind without a value, such as `pause`, use `has`.
+        """
+        return self.standing.get(kind, {}).get(str(target), {}).get(slot)
+
+    def has(self, kind: str, target: Target, slot: str = "") -> bool:
+        """Whether a standing kind is in force for exactly this target."""
+        return slot in self.standing.get(kind, {}).get(str(target), {})
+
+    def user(self, query: str = "") -> dict[str, Json]:
+        """The user's configuration of a query: its own keys, over those of the job.
+
+        Args:
+            query: its uid; "": of the job alone.
+        """
+        found: dict[str, Json] = {}
+        for target in (JOB, Target(Scope.QUERY, query)) if query else (JOB,):
+            slots = self.standing.get("set_config", {}).get(str(target), {})
+            found.update({key: stored.get("value") for key, stored in slots.items()})
+        return found
+
+    def to_json(self) -> dict[str, Json]:
+        """The JSON form."""
+        found: dict[str, Json] = {"sequence": self.sequence, "standing": self.standing}
+        if self.aligned:
+            found["aligned"] = self.aligned
+        return found
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Json]) -> Configuration:
+        """Read the JSON form."""
+        return cls(raw["sequence"], raw["standing"], raw.get("aligned", {}))
+
+
+def _put(standing: Standing, kind: str, target: str, slot: str, value: Json, *, unset: bool) -> Standing:
+    targets = dict(standing.get(kind, {}))
+    slots = dict(targets.get(target, {}))
+    if unset:
+        slots.pop(slot, None)
+    else:
+        slots[slot] = value
+    targets[target] = slots
+    if not slots:
+        del targets[target]
+    found = {**standing, kind: targets}
+    if not targets:
+        del found[kind]
+    return found
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a source's planner records when an epoch obeys further events."""
+
+    configuration: Configuration
+    since: int = 0
+    """The last event that the source had obeyed before."""
+    broadcasts: tuple[Mapping[str, Json], ...] = ()
+    """The user's events after `since`: `sequence`, `event_id`, `type`, `value`, `target`, `at_ms`."""
+    outcomes: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    """What became of events after `since` about which there is something to say, by event id: `status` (`applied`,
+    `rejected`, `expired`), `reason` and `result`."""
+
+    def text(self) -> str:
+        """The content of its file: equal stamps have equal texts."""
+        raw: dict[str, Any] = {
+            "version": VERSION,
+            "configuration": self.configuration.to_json(),
+            "since": self.since,
+            "broadcasts": list(self.broadcasts),
+            "outcomes": dict(self.outcomes),
+        }
+        return json.dumps(raw, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def name(self) -> str:
+        """The name by which an offset refers to it."""
+        return name_of(self.text())
+
+    @classmethod
+    def parse(cls, text: str, who: str) -> Stamp:
+        """Read the content of a file.
+
+        Raises:
+            OffsetError: a newer release has written it.
+        """
+        raw = json.loads(text)
+        if raw.get("version") != VERSION:
+            raise OffsetError(
+                f"an epoch's configuration has version {raw.get('version')!r}; this release reads version {VERSION}",
+                operator=who,
+                kept="the checkpoint and all output are unchanged; nothing was read",
+                do="run the release of spark-ext that wrote this checkpoint, or a newer one",
+            )
+        return cls(
+            Configuration.from_json(raw["configuration"]),
+            raw["since"],
+            tuple(raw["broadcasts"]),
+            raw["outcomes"],
+        )
+
+
+def name_of(text: str) -> str:
+    """The name of a stamp with this text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def concerns(event: Event, query: str, source: str) -> bool:
+    """Whether a source's next epoch has to obey an event: it is addressed to the source, its query or the job."""
+    kind = kinds().get(event.kind)
+    if kind is None or kind.where is Where.DRIVER:
+        return False
+    target = event.target
+    if target.scope is Scope.JOB:
+        return True
+    if target.scope is Scope.QUERY:
+        return target.uid == query
+    return target.scope in (Scope.SOURCE, Scope.CHANNEL) and target.uid == source
