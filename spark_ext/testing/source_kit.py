@@ -23,11 +23,12 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
+from spark_ext.model.control import Event
 from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.aligned import AlignedSource, Together
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
-from spark_ext.sources.runtime.planner import Planner, Requests
+from spark_ext.sources.runtime.planner import Planner
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 
 
@@ -80,9 +81,9 @@ class LaggingLedger:
         """Ids of the channels that finished up to a sequence."""
         return self._flags[:upto]
 
-    def requests(self) -> Requests:
-        """No requests: none are made in a run."""
-        return Requests()
+    def events(self, after: int) -> Sequence[Event]:
+        """No events: none are accepted in a run."""
+        return ()
 
     def barriers(self) -> tuple[Checkpoints, int]:
         """No checkpoints: none are taken in a run."""

@@ -23,7 +23,7 @@ from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.exchange_2pc import ExchangeSink
 from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.exchange import ExchangeSource
-from spark_ext.sources.runtime.planner import NoLedger, Planner, Requests
+from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.testing.source_kit import drive
 from tests.exchange.exchange_kit import Producer, rows, visible
 from tests.sources.memory import FakeLedger, Log, registration
@@ -104,7 +104,8 @@ def test_an_exchange_that_never_had_a_row_ends_too(producer: Producer) -> None:
 
 def test_a_drain_does_not_end_it_and_the_seal_does(producer: Producer) -> None:
     producer.write(rows(0, 4))
-    ledger = FakeLedger(asked=Requests(control=3, drain=True))
+    ledger = FakeLedger()
+    ledger.accept("drain", "job", sequence=3)
     log, running = Log(), Planner(source(producer, max_rows_per_epoch=2), registration(), ledger)
     for _ in range(2):
         assert log.plan(running) is not None

@@ -14,8 +14,9 @@ from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import CheckpointRow
 from spark_ext.ledger.tables import LedgerTable
-from spark_ext.ledger.view import SourceView
+from spark_ext.ledger.view import SourceView, event_of
 from spark_ext.model.barriers import Checkpoints
+from spark_ext.model.control import JOB, Delivery, Event, channel, query, source
 from tests.ledger.rows import START, checkpoint, event, flag
 from tests.support.waiting import until
 
@@ -32,17 +33,25 @@ def view(writer: LedgerWriter, lineage: int = 1, query: str = "q", every: int = 
     return SourceView(writer.ledger.uri, "s", lineage, every, query=query)
 
 
+def sequences(seen: SourceView, after: int = 0) -> list[int]:
+    return [it.sequence for it in seen.events(after)]
+
+
+def ms(at: datetime) -> int:
+    return int(at.timestamp() * 1000)
+
+
 def test_without_a_ledger_nothing_is_known(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
     seen = SourceView(ledger.uri, "s", 1, 0, query="q")
-    assert (seen.confirmed(), seen.finished_channels(0), seen.controls(0)) == (0, {}, ())
+    assert (seen.confirmed(), seen.finished_channels(0), seen.events(0)) == (0, {}, ())
     incarnation = start_incarnation(ledger, "j")
     forget(ledger.uri, incarnation.number)
-    assert (seen.confirmed(), seen.finished_channels(0), seen.controls(0)) == (0, {}, ())
+    assert (seen.confirmed(), seen.finished_channels(0), seen.events(0)) == (0, {}, ())
     LedgerWriter(ledger, incarnation).append([flag(1, position={"row": 3}), event(1)])
     assert seen.confirmed() == 1
     assert seen.finished_channels(1) == {"c1": (1, {"row": 3})}
-    assert seen.controls(0) == (event(1),)
+    assert seen.events(0) == (event_of(event(1)),)
 
 
 def test_flags_are_confirmed_without_gaps(writer: LedgerWriter) -> None:
@@ -138,7 +147,7 @@ def test_a_look_happens_no_more_often_than_asked_for(writer: LedgerWriter, monke
     seen = view(writer, every=3_600_000)
     for _ in range(5):
         seen.confirmed()
-        seen.controls(0)
+        seen.events(0)
     assert looks.count("finished") == looks.count("control_events") == 2  # reading looks once more
 
 
@@ -151,7 +160,7 @@ def test_a_change_is_noticed_after_the_interval(writer: LedgerWriter) -> None:
 
 def test_a_read_that_failed_is_made_up_for(writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = view(writer)
-    assert seen.controls(0) == ()
+    assert seen.events(0) == ()
     writer.append([event(1), flag(1)])
 
     def failing(*_: object, **__: object) -> None:
@@ -159,42 +168,59 @@ def test_a_read_that_failed_is_made_up_for(writer: LedgerWriter, monkeypatch: py
 
     with monkeypatch.context() as patch:
         patch.setattr(LedgerTable, "read", failing)
-        for look in (lambda: seen.controls(0), seen.confirmed):
+        for look in (lambda: seen.events(0), seen.confirmed):
             with pytest.raises(StorageError):
                 look()
-    assert seen.controls(0) == (event(1),)
+    assert sequences(seen) == [1]
     assert seen.confirmed() == 1
 
 
-def test_controls_for_the_source_its_query_and_the_job(writer: LedgerWriter) -> None:
-    events = [event(1), event(2, "s"), event(3, "q"), event(4, "t"), event(5, "s", kind="final_epoch", value=2)]
-    writer.append(events)
+def test_events_are_those_of_the_whole_job_in_their_order(writer: LedgerWriter) -> None:
+    """The planner decides which concern its source: the configuration is that of all of them."""
+    writer.append([event(2, "source:s", kind="pause"), event(1, "job")])
+    writer.append([event(4, "source:t/c", kind="seek", value={"position": 7}), event(3, "query:q")])
     seen = view(writer)
-    assert [it.sequence for it in seen.controls(0)] == [1, 2, 3, 5]
-    assert seen.controls(3) == (events[4],)
-    assert [it.sequence for it in view(writer, query="").controls(0)] == [1, 2, 5]
+    assert sequences(seen) == [1, 2, 3, 4]
+    assert seen.events(3) == (
+        Event(4, "e4", "seek", channel("t", "c"), {"position": 7}, incarnation=1, at_ms=ms(START)),
+    )
 
 
-def test_an_event_comes_once_and_not_when_it_was_rejected(writer: LedgerWriter) -> None:
+def test_events_that_an_offset_has_obeyed_are_not_given_again(writer: LedgerWriter) -> None:
     seen = view(writer)
-    writer.append([event(1), event(1, status="applied")])
-    writer.append([event(2), event(2, status="rejected"), event(3)])
-    assert [it.sequence for it in seen.controls(0)] == [1, 3]
-    writer.append([event(1, status="acknowledged"), event(4)])
-    assert [it.sequence for it in seen.controls(0)] == [1, 3, 4]
+    writer.append([event(number) for number in range(1, 5)])
+    assert sequences(seen, 2) == [3, 4]
+    assert sequences(seen) == [3, 4]
+    writer.append(event(5))
+    assert sequences(seen, 4) == [5]
+    assert sequences(view(writer), 3) == [4, 5]
+    assert sequences(view(writer), 9) == []
 
 
-def test_a_drain_that_is_over_does_not_come_and_other_kinds_stay_in_force(writer: LedgerWriter) -> None:
-    for sequence, kind in ((1, "drain"), (2, "final_epoch")):
-        there = event(sequence, kind=kind, value=7)
-        writer.append([there, replace(there, status="applied"), replace(there, status="acknowledged")])
-    assert [it.sequence for it in view(writer).controls(0)] == [2]
+def test_what_an_event_says_is_what_was_stored(writer: LedgerWriter) -> None:
+    later = START + timedelta(hours=1, milliseconds=7)
+    row = event(1, "query:q", kind="set_config", value={"key": "k", "value": [1, None, "ä"]}, lineage=3)
+    writer.append(replace(row, delivery="aligned", expires_at=later, incarnation=4))
+    assert view(writer).events(0) == (
+        Event(1, "e1", "set_config", query("q"), row.value, Delivery.ALIGNED, 3, 4, ms(START), ms(later)),
+    )
 
 
-def test_events_from_before_the_querys_lineage_do_not_reach_it(writer: LedgerWriter) -> None:
-    writer.append([event(1, lineage=1), event(2, lineage=2)])
-    assert [it.sequence for it in view(writer, lineage=2).controls(0)] == [2]
-    assert [it.sequence for it in view(writer, lineage=1).controls(0)] == [1, 2]
+def test_rows_of_older_releases_are_read(writer: LedgerWriter) -> None:
+    """They have the bare uid of a source, or "" for the job, and further rows for what became of an event."""
+    drain, final = event(1), event(2, "s", kind="final_epoch", value=2)
+    writer.append([drain, replace(drain, status="applied"), final, replace(drain, status="acknowledged")])
+    assert [(it.kind, it.target, it.delivery) for it in view(writer).events(0)] == [
+        ("drain", JOB, Delivery.IMMEDIATE),
+        ("final_epoch", source("s"), Delivery.IMMEDIATE),
+    ]
+
+
+def test_an_event_whose_commit_was_repeated_comes_once(writer: LedgerWriter) -> None:
+    seen = view(writer)
+    writer.append([event(1), event(2)])
+    writer.append(event(2))
+    assert sequences(seen) == [1, 2]
 
 
 def test_a_ledger_that_has_gone_is_reported(writer: LedgerWriter) -> None:
@@ -273,9 +299,9 @@ def test_what_is_written_while_a_look_reads_is_seen_by_the_next_one(
 
     monkeypatch.setattr(LedgerTable, "read", read_and_append)
     for _ in range(2):
-        looks = seen.confirmed(), seen.controls(0), seen.checkpoints(2)
+        looks = seen.confirmed(), sequences(seen), seen.checkpoints(2)
     assert not later
-    assert looks == (2, (event(1), event(2)), (Checkpoints(2, frozenset({2})), 2))
+    assert looks == (2, [1, 2], (Checkpoints(2, frozenset({2})), 2))
 
 
 def test_a_barrier_from_before_the_start_of_which_no_row_is_left_is_over(writer: LedgerWriter) -> None:

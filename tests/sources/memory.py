@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Iterable, Mapping
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import pyarrow as pa
 
 from spark_ext.model.barriers import Checkpoints
-from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
+from spark_ext.model.control import Delivery, Event, Target
+from spark_ext.model.offsets import Json, Position, Range, SourceOffset, ranges
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
-from spark_ext.sources.runtime.planner import Planner, Requests
+from spark_ext.sources.runtime.planner import Planner
 from spark_ext.spark.registry import Registration
 
 
@@ -81,7 +86,8 @@ class FakeLedger:
 
     flags: list[str] = field(default_factory=list)
     """Channel ids in the order of their finishes."""
-    asked: Requests = field(default_factory=Requests)
+    accepted: list[Event] = field(default_factory=list)
+    """In their order."""
     known: Checkpoints = field(default_factory=Checkpoints)
     own: int = 0
     """The checkpoint that the source stamps by itself."""
@@ -93,11 +99,48 @@ class FakeLedger:
         assert upto <= len(self.flags), "an offset honours a flag that the ledger does not have"
         return self.flags[:upto]
 
-    def requests(self) -> Requests:
-        return self.asked
+    def events(self, after: int) -> Sequence[Event]:
+        return [event for event in self.accepted if event.sequence > after]
+
+    def accept(
+        self,
+        kind: str,
+        target: str = "source:s",
+        value: Json = None,
+        *,
+        sequence: int | None = None,
+        delivery: Delivery = Delivery.IMMEDIATE,
+        lineage: int = 1,
+        incarnation: int = 1,
+        expires_ms: int | None = None,
+    ) -> Event:
+        """An event is accepted."""
+        number = self.accepted[-1].sequence + 1 if self.accepted else 1
+        event = Event(
+            sequence or number,
+            f"e{sequence or number}",
+            kind,
+            Target.parse(target),
+            value,
+            delivery,
+            lineage,
+            incarnation,
+            at_ms=1_000,
+            expires_ms=expires_ms,
+        )
+        self.accepted.append(event)
+        return event
 
     def barriers(self) -> tuple[Checkpoints, int]:
         return self.known, self.own
+
+
+@cache
+def _checkpoint() -> str:
+    """A checkpoint directory for planners that write stamps, whose names are hashes of what they say."""
+    place = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
 
 
 def registration(**changes: object) -> Registration:
@@ -109,7 +152,7 @@ def registration(**changes: object) -> Registration:
         "job_id": "0",
         "query": "q",
         "state": "/nowhere",
-        "checkpoint": "/nowhere",
+        "checkpoint": _checkpoint(),
         "incarnation": 1,
         "lineage": 0,
     }

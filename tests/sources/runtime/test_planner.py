@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.sources.contract import Channel
-from spark_ext.sources.runtime.planner import NoLedger, Planner, Requests
+from spark_ext.sources.runtime.planner import NoLedger, Planner
 from spark_ext.spark.registry import PARALLELISM
 from tests.sources.memory import (
     FakeLedger,
@@ -139,9 +139,9 @@ def test_the_interval_delays_neither_drain_nor_final_epochs_nor_an_available_now
     log = Log()
     assert log.plan(timed) is not None
     assert log.plan(timed) is None
-    ledger.asked = Requests(control=1, drain=True)
+    ledger.accept("drain", "job")
     assert log.plan(timed) == ()
-    ledger.asked = Requests(control=2, drain=True, final=1)
+    ledger.accept("final_epoch", value=1)
     assert log.plan(timed) == ()
     assert log.offsets[-1].final == 1
 
@@ -164,7 +164,7 @@ def test_a_drain_ends_the_source_where_it_stands_and_reads_nothing_more() -> Non
     source = Planner(memory(store, bounded=False, max_rows_per_epoch=4), registration(), ledger)
     log.plan(source)
     before = rows_of(log.read())
-    ledger.asked = Requests(control=5, drain=True)
+    ledger.accept("drain", "job", sequence=5)
     assert log.plan(source) == ()
     assert (log.offsets[-1].ended, log.offsets[-1].drained, log.offsets[-1].control) == (True, True, 5)
     # Also after a restart, and whatever comes in meanwhile.
@@ -180,7 +180,7 @@ def test_each_final_epoch_that_is_asked_for_is_made_once() -> None:
     source = Planner(memory(Store({"a": 1})), registration(), ledger)
     run_to_end(log, source)
     for asked in (1, 2, 3):
-        ledger.asked = Requests(control=asked, final=asked)
+        ledger.accept("final_epoch", value=asked)
         assert log.plan(source) == ()
         assert log.plan(source) is None
         assert log.offsets[-1].final == asked
@@ -189,18 +189,20 @@ def test_each_final_epoch_that_is_asked_for_is_made_once() -> None:
 
 
 def test_a_final_epoch_is_not_made_before_the_source_has_ended() -> None:
-    ledger = FakeLedger(asked=Requests(control=1, final=1))
+    ledger = FakeLedger()
+    ledger.accept("final_epoch", value=1)
     log = Log()
     log.plan(Planner(memory(Store({"a": 2}), max_rows_per_epoch=1), registration(), ledger))
     assert log.offsets[-1].final == 0
 
 
 def test_the_highest_control_sequence_is_stamped_and_never_falls() -> None:
-    ledger = FakeLedger(asked=Requests(control=7))
+    ledger = FakeLedger()
+    ledger.accept("set_config", "job", {"key": "k", "value": 1}, sequence=7)
     log = Log()
     source = Planner(memory(Store({"a": 9}), max_rows_per_epoch=1), registration(lineage=3), ledger)
     log.plan(source)
-    ledger.asked = Requests(control=2)
+    ledger.accepted.clear()
     log.plan(source)
     assert [offset.control for offset in log.offsets] == [0, 7, 7]
     assert log.offsets[-1].lineage == 3
