@@ -59,6 +59,8 @@ class ControlRefused(ConfigurationError):
     code = "CONTROL_REFUSED"
     refusal: Refusal = Refusal.MALFORMED
     """Why."""
+    retry_after: float = 0.0
+    """For `BUSY`: when it may be sent again, s; 0: no estimate."""
 
     @classmethod
     def because(cls, refusal: Refusal, what: str, who: str, do: str) -> ControlRefused:

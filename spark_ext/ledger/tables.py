@@ -52,6 +52,7 @@ class LedgerTable(Generic[R]):
         self.uri = uri
         self.row_type = row_type
         self.name = row_type.table
+        self.storage_options = storage_options
         self.errors = TableRef(
             f"ledger table '{self.name}' at {uri}", kept="everything in the ledger so far; it stays readable"
         )

@@ -1,0 +1,208 @@
+"""What has become of a control event: derived from its row and its transitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from spark_ext.ledger.kinds import ControlStatus
+from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
+from spark_ext.model.control import Target
+from spark_ext.model.offsets import Json
+
+FINAL: frozenset[str] = frozenset(
+    status.value
+    for status in (ControlStatus.ACKNOWLEDGED, ControlStatus.REJECTED, ControlStatus.FAILED, ControlStatus.EXPIRED)
+)
+"""Statuses behind which nothing follows."""
+
+STATUSES: tuple[str, ...] = tuple(status.value for status in ControlStatus)
+"""All statuses."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One transition of an event."""
+
+    status: str
+    query: str
+    """For `applied`, `rejected` and `expired`: the query; "" for the job, and for what the event has come to."""
+    epoch: int | None
+    """For `applied`: the query's first epoch with the event; None if it is not obeyed by an epoch."""
+    at: datetime
+    """UTC."""
+    reason: str = ""
+    result: Json = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, times as ISO 8601 in UTC."""
+        return {
+            "status": self.status,
+            "query": self.query,
+            "epoch": self.epoch,
+            "at": self.at.isoformat(),
+            "reason": self.reason,
+            "result": self.result,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventState:
+    """A control event and what has become of it."""
+
+    sequence: int
+    """Its place in the one order of the job's events."""
+    event_id: str
+    kind: str
+    target: str
+    """As written: `job`, `query:UID`, `source:UID`, `source:UID/CHANNEL`, `sink:UID`."""
+    value: Json
+    status: str
+    """`accepted`, `applied` (by one query or the driver at least), and at last one of `acknowledged`, `rejected`,
+    `failed`, `expired`."""
+    delivery: str
+    """`immediate` or `aligned`."""
+    requested_by: str
+    origin: str
+    idempotency_key: str | None
+    lineage: int
+    """Newest lineage of the job when it was accepted."""
+    incarnation: int
+    """Newest start of the job when it was accepted."""
+    accepted_at: datetime
+    """UTC."""
+    expires_at: datetime | None
+    """UTC; None: never."""
+    reason: str = ""
+    """Why it was rejected, has failed or expired; "" otherwise."""
+    result: Json = None
+    """What it has brought; None if nothing."""
+    applied: Mapping[str, int | None] = field(default_factory=dict)
+    """Per query its first epoch with the event; by "" for the driver, which has no epochs."""
+    steps: Sequence[Step] = ()
+    """Its transitions after the acceptance, oldest first."""
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing follows."""
+        return self.status in FINAL
+
+    @property
+    def applied_ms(self) -> float | None:
+        """Time from the acceptance until it was first applied, ms; None if it was not."""
+        return self._ms(next((step.at for step in self.steps if step.status == "applied"), None))
+
+    @property
+    def acknowledged_ms(self) -> float | None:
+        """Time from the acceptance until it was acknowledged, ms; None if it was not."""
+        return self._ms(
+            next((step.at for step in self.steps if step.status == "acknowledged" and not step.query), None)
+        )
+
+    @property
+    def final_at(self) -> datetime | None:
+        """When it took its final status, UTC; None if it has not."""
+        return next((step.at for step in self.steps if step.status in FINAL and not step.query), None)
+
+    def _ms(self, at: datetime | None) -> float | None:
+        return None if at is None else round((at - self.accepted_at).total_seconds() * 1000, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, times as ISO 8601 in UTC."""
+        final_at = self.final_at
+        return {
+            "id": self.event_id,
+            "sequence": self.sequence,
+            "kind": self.kind,
+            "target": self.target,
+            "value": self.value,
+            "status": self.status,
+            "final": self.final,
+            "reason": self.reason,
+            "result": self.result,
+            "delivery": self.delivery,
+            "requested_by": self.requested_by,
+            "origin": self.origin,
+            "idempotency_key": self.idempotency_key,
+            "lineage": self.lineage,
+            "incarnation": self.incarnation,
+            "accepted_at": self.accepted_at.isoformat(),
+            "expires_at": None if self.expires_at is None else self.expires_at.isoformat(),
+            "final_at": None if final_at is None else final_at.isoformat(),
+            "applied_ms": self.applied_ms,
+            "acknowledged_ms": self.acknowledged_ms,
+            "applied": dict(self.applied),
+            "steps": [step.to_json() for step in self.steps],
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> EventState:
+        """Read the JSON form."""
+        return cls(
+            sequence=raw["sequence"],
+            event_id=raw["id"],
+            kind=raw["kind"],
+            target=raw["target"],
+            value=raw["value"],
+            status=raw["status"],
+            delivery=raw["delivery"],
+            requested_by=raw["requested_by"],
+            origin=raw["origin"],
+            idempotency_key=raw["idempotency_key"],
+            lineage=raw["lineage"],
+            incarnation=raw["incarnation"],
+            accepted_at=datetime.fromisoformat(raw["accepted_at"]),
+            expires_at=None if raw["expires_at"] is None else datetime.fromisoformat(raw["expires_at"]),
+            reason=raw["reason"],
+            result=raw["result"],
+            applied=raw["applied"],
+            steps=tuple(Step(**{**step, "at": datetime.fromisoformat(step["at"])}) for step in raw["steps"]),
+        )
+
+
+def state_of(row: ControlEventRow, transitions: Iterable[ControlTransitionRow] = ()) -> EventState:
+    """The state of an event.
+
+    Args:
+        row: of the table `control_events`.
+        transitions: of this event, in any order; a row may be there twice.
+    """
+    steps = {
+        (one.status, one.query, one.epoch, one.at): Step(
+            one.status, one.query, one.epoch, one.at, one.reason, one.result
+        )
+        for one in transitions
+    }
+    ordered = sorted(steps.values(), key=lambda step: (step.at, _RANK.get(step.status, 0)))
+    # The first one counts: what comes later, from a start that did not know of it, changes nothing.
+    final = next((step for step in ordered if step.status in FINAL and not step.query), None)
+    applied: dict[str, int | None] = {}
+    for step in ordered:
+        if step.status == "applied":
+            applied.setdefault(step.query, step.epoch)
+    return EventState(
+        sequence=row.sequence,
+        event_id=row.event_id,
+        kind=row.kind,
+        target=str(Target.stored(row.target)),
+        value=row.value,
+        status=final.status if final else "applied" if applied else "accepted",
+        delivery=row.delivery or "immediate",
+        requested_by=row.requested_by or "",
+        origin=row.origin or "",
+        idempotency_key=row.idempotency_key,
+        lineage=row.lineage,
+        incarnation=row.incarnation,
+        accepted_at=row.at,
+        expires_at=row.expires_at,
+        reason=final.reason if final else "",
+        result=final.result if final else next((one.result for one in ordered if one.result is not None), None),
+        applied=applied,
+        steps=tuple(ordered),
+    )
+
+
+_RANK = {"applied": 0, "acknowledged": 1, "rejected": 1, "failed": 1, "expired": 1}
+"""For steps of one moment."""

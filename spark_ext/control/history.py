@@ -1,0 +1,301 @@
+"""The history of a job's control events, as its ledger has it: pages of them, single ones, and what has changed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ext.control.kept_table import KeptTable
+from spark_ext.control.requests import ControlRefused, Refusal
+from spark_ext.control.event_state import FINAL, STATUSES, EventState, state_of
+from spark_ext.ledger.columns import from_arrow
+from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Ledger
+
+LIMIT = 100
+"""Events of a page, unless given."""
+
+MOST = 1_000
+"""Most events of a page."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which events; conditions are combined with AND, several values of one with OR."""
+
+    kind: Sequence[str] = ()
+    status: Sequence[str] = ()
+    target: Sequence[str] = ()
+    requested_by: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some events in their order."""
+
+    events: tuple[EventState, ...]
+    cursor: str | None
+    """Where the next page begins. None: there are no more; for events in ascending order there is always one, as
+    further events may come."""
+
+
+class History:
+    """Reads the events of a job. Safe for several threads; between calls it keeps the tables in memory.
+
+    Args:
+        ledger: the job's; with handles of its own, so that nobody waits for a commit.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._uri = ledger.uri
+        self._events = KeptTable(ledger.table(ControlEventRow))
+        self._transitions = KeptTable(ledger.table(ControlTransitionRow))
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._accepted: pa.Table = self._events.rows
+        self._steps: pa.Table = self._transitions.rows
+        self._finals: pa.Array | None = None
+        self._applied: pa.Array | None = None
+
+    def look(self) -> int:
+        """See the newest versions. On a local path that costs two `stat` when nothing has changed.
+
+        Returns:
+            A number that is another one whenever something may have changed.
+
+        Raises:
+            StateError, StorageError: a table cannot be read.
+        """
+        with self._lock:
+            self._look()
+            return self._generation
+
+    def page(
+        self,
+        wanted: Filter | None = None,
+        *,
+        cursor: str | None = None,
+        after: int | None = None,
+        limit: int = LIMIT,
+    ) -> Page:
+        """Events, newest first; or in their order, from one on.
+
+        Args:
+            wanted: which; None: all.
+            cursor: of a page before, to continue in its direction.
+            after: events after this sequence in ascending order; None: newest first. Ignored with a cursor.
+            limit: most events.
+
+        Raises:
+            ControlRefused: the cursor is not one, or the limit or a status is out of range.
+            StateError, StorageError: the ledger cannot be read.
+        """
+        wanted = wanted or Filter()
+        self._check(wanted, limit)
+        ascending, bound = (after is not None, after) if cursor is None else self._parsed(cursor)
+        with self._lock:
+            self._look()
+            rows = self._filtered(wanted)
+            if bound is not None:
+                beyond = pc.greater if ascending else pc.less
+                rows = rows.filter(beyond(rows["sequence"], pa.scalar(_int64(bound), pa.int64())))
+            order = np.argsort(rows["sequence"].to_numpy(), kind="stable")
+            chosen = (order if ascending else order[::-1])[: limit + 1]
+            more = len(chosen) > limit
+            states = self._states(rows.take(pa.array(chosen[:limit], pa.int64())))
+        if ascending:
+            last = states[-1].sequence if states else bound or 0
+            return Page(states, _cursor(True, last))
+        return Page(states, _cursor(False, states[-1].sequence) if more else None)
+
+    def event(self, event_id: str) -> EventState | None:
+        """One event; None if there is none with this id.
+
+        Raises:
+            StateError, StorageError: the ledger cannot be read.
+        """
+        found = self.events([event_id])
+        return found[0] if found else None
+
+    def events(self, event_ids: Sequence[str]) -> tuple[EventState, ...]:
+        """The events with these ids, in their order; ids without an event are left out.
+
+        Raises:
+            StateError, StorageError: the ledger cannot be read.
+        """
+        with self._lock:
+            self._look()
+            rows = self._accepted
+            rows = rows.filter(_among(rows["event_id"], event_ids))
+            return self._states(rows.sort_by("sequence"))
+
+    def changed(self, after: int, since: float) -> tuple[EventState, ...]:
+        """Events after a sequence, and those with a transition at or after a time, in their order.
+
+        Args:
+            after: the sequence.
+            since: s since 1970 UTC.
+
+        Raises:
+            StateError, StorageError: the ledger cannot be read.
+        """
+        with self._lock:
+            self._look()
+            begin = pa.scalar(int(since * 1e6), pa.timestamp("us", tz="UTC"))
+            moved = self._steps.filter(pc.greater_equal(self._steps["at"], begin))["event_id"]
+            rows = self._accepted
+            new = pc.greater(rows["sequence"], pa.scalar(_int64(after), pa.int64()))
+            rows = rows.filter(pc.or_(new, pc.is_in(rows["event_id"], value_set=pc.unique(moved))))
+            return self._states(rows.sort_by("sequence"))
+
+    def newest(self) -> int:
+        """The highest sequence of an event; 0 if there is none.
+
+        Raises:
+            StateError, StorageError: the ledger cannot be read.
+        """
+        with self._lock:
+            self._look()
+            return int(pc.max(self._accepted["sequence"]).as_py() or 0)
+
+    # -- with the lock held -------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        changed = self._events.look()
+        changed = self._transitions.look() or changed
+        if not changed:
+            return
+        rows = self._events.rows
+        accepted = pc.equal(rows["status"], "accepted")
+        self._accepted = _once(rows.filter(accepted))
+        # Older releases wrote what became of an event into the same table.
+        older = rows.filter(pc.invert(accepted))
+        steps = self._transitions.rows
+        if older.num_rows:
+            schema = steps.schema
+            arrays = [
+                older[field.name] if field.name in older.column_names else pa.nulls(older.num_rows, field.type)
+                for field in schema
+            ]
+            steps = pa.concat_tables([steps, pa.Table.from_arrays(arrays, schema=schema)])
+        self._steps = steps
+        self._finals = self._applied = None
+        self._generation += 1
+
+    def _filtered(self, wanted: Filter) -> pa.Table:
+        rows = self._accepted
+        masks = []
+        for name, values in (
+            ("kind", wanted.kind),
+            ("requested_by", wanted.requested_by),
+            ("target", [*wanted.target, *_as_stored(wanted.target)]),
+        ):
+            if values:
+                masks.append(_among(rows[name], values))
+        if wanted.status:
+            masks.append(self._with_status(rows, wanted.status))
+        return rows.filter(reduce(pc.and_, masks)) if masks else rows
+
+    def _with_status(self, rows: pa.Table, statuses: Sequence[str]) -> pa.ChunkedArray:
+        """Which rows have one of the statuses."""
+        if self._finals is None or self._applied is None:
+            ends = pc.and_(pc.equal(self._steps["query"], ""), pc.is_in(self._steps["status"], pa.array(sorted(FINAL))))
+            self._finals = self._steps.filter(ends).select(["event_id", "status", "at"])
+            applied = self._steps.filter(pc.equal(self._steps["status"], "applied"))
+            self._applied = pc.unique(applied["event_id"])
+        # The first final status of an event counts, see `state_of`.
+        ordered = self._finals.sort_by("at")
+        first = np.unique(ordered["event_id"].to_numpy(zero_copy_only=False), return_index=True)[1]
+        finals = ordered.take(pa.array(np.sort(first), pa.int64()))
+        ids = rows["event_id"]
+        over = pc.is_in(ids, value_set=pc.unique(finals["event_id"]))
+        obeyed = pc.is_in(ids, value_set=self._applied)
+        found = []
+        for status in statuses:
+            if status == "accepted":
+                found.append(pc.and_(pc.invert(over), pc.invert(obeyed)))
+            elif status == "applied":
+                found.append(pc.and_(pc.invert(over), obeyed))
+            else:
+                these = finals.filter(pc.equal(finals["status"], status))["event_id"]
+                found.append(pc.is_in(ids, value_set=pc.unique(these)))
+        return reduce(pc.or_, found)
+
+    def _states(self, rows: pa.Table) -> tuple[EventState, ...]:
+        steps: dict[str, list[ControlTransitionRow]] = {}
+        mine = self._steps.filter(pc.is_in(self._steps["event_id"], value_set=pc.unique(rows["event_id"])))
+        for row in from_arrow(ControlTransitionRow, mine):
+            steps.setdefault(row.event_id, []).append(row)
+        return tuple(state_of(row, steps.get(row.event_id, ())) for row in from_arrow(ControlEventRow, rows))
+
+    # -- arguments ----------------------------------------------------------------------------------------------------
+
+    def _check(self, wanted: Filter, limit: int) -> None:
+        if not 1 <= limit <= MOST:
+            raise self._refused(f"{limit} is not a number of events", f"give a limit from 1 to {MOST}")
+        for status in wanted.status:
+            if status not in STATUSES:
+                raise self._refused(f"{status[:100]!r} is not a status", f"use one of: {', '.join(STATUSES)}")
+
+    def _parsed(self, cursor: str) -> tuple[bool, int]:
+        try:
+            raw = json.loads(base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True))
+            ascending, sequence = raw
+            if not isinstance(ascending, bool) or type(sequence) is not int or len(raw) != 2:
+                raise ValueError
+        except (ValueError, TypeError, RecursionError):
+            raise self._refused("the cursor is not one of this list", "use the cursor of the page before") from None
+        return ascending, sequence
+
+    def _refused(self, what: str, do: str) -> ControlRefused:
+        return ControlRefused.because(Refusal.MALFORMED, what, f"control events of {self._uri}", do)
+
+
+def _cursor(ascending: bool, sequence: int) -> str:
+    return base64.urlsafe_b64encode(json.dumps([ascending, sequence], separators=(",", ":")).encode()).decode()
+
+
+def _once(rows: pa.Table) -> pa.Table:
+    """Each event once: a storage may have failed after a commit that was then repeated."""
+    sequences = rows["sequence"].to_numpy()
+    distinct, first = np.unique(sequences, return_index=True)
+    return rows if len(distinct) == len(sequences) else rows.take(pa.array(np.sort(first), pa.int64()))
+
+
+def _as_stored(targets: Iterable[str]) -> list[str]:
+    """How older releases wrote these targets."""
+    found = []
+    for target in targets:
+        if target == "job":
+            found.append("")
+        elif target.startswith("source:") and "/" not in target:
+            found.append(target.removeprefix("source:"))
+    return found
+
+
+def _among(column: pa.ChunkedArray, values: Sequence[str]) -> pa.ChunkedArray:
+    return pc.is_in(column, value_set=pa.array([value for value in values if _is_text(value)], pa.string()))
+
+
+def _is_text(value: str) -> bool:
+    """Whether it may be in a table: half of a surrogate pair is in none."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _int64(number: int) -> int:
+    return max(-(2**63), min(2**63 - 1, number))

@@ -1,0 +1,100 @@
+"""A table of the ledger that is kept in memory, and brought up to date by reading only the files that are new.
+
+Rows come, are compacted and expire; all of that shows in which files a version has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+
+from spark_ext.delta.failures import guarded
+from spark_ext.ledger.columns import R, arrow_schema
+from spark_ext.spark.spark_log import local_path
+
+if TYPE_CHECKING:
+    from spark_ext.ledger.tables import LedgerTable
+
+MANY = 256
+"""Pieces beyond which they are put together: Arrow's functions cost something per piece."""
+
+
+class KeptTable(Generic[R]):
+    """All rows of a table, as Arrow. For one thread at a time.
+
+    Args:
+        table: of the ledger.
+    """
+
+    def __init__(self, table: LedgerTable[R]) -> None:
+        self._table = table
+        # A column that an older release did not have is null in its files.
+        self._empty = pa.schema([field.with_nullable(True) for field in arrow_schema(table.row_type)]).empty_table()
+        self._files: dict[str, pa.Table] = {}
+        self._version: int | None = None
+        self.rows: pa.Table = self._empty
+        """As last seen, in no order; a row may be there twice."""
+
+    def look(self) -> bool:
+        """See the newest version. On a local path that costs one `stat` when nothing has changed.
+
+        Returns:
+            Whether rows may have come or gone.
+
+        Raises:
+            StateError, StorageError: the table cannot be read.
+        """
+        self._table.refresh()
+        if self._table.version == self._version:
+            return False
+        with self._table.opened() as handle:
+            version = None if handle is None else handle.version()
+            there = [] if handle is None else pa.table(handle.get_add_actions().select(["path"]))["path"].to_pylist()
+        with guarded(self._table.errors, "reading the table"):
+            self._take(there)
+        self._version = version
+        return True
+
+    def _take(self, there: list[str]) -> None:
+        new = [path for path in there if path not in self._files]
+        if not new and len(there) == len(self._files):
+            return
+        read = _Reader(self._table.uri, self._table.storage_options)
+        fresh = {path: self._conformed(read(path)) for path in new}
+        if len(there) == len(self._files) + len(new):
+            rows = pa.concat_tables([self.rows, *fresh.values()])
+        else:
+            kept = (self._files[path] if path in self._files else fresh[path] for path in there)
+            rows = pa.concat_tables([self._empty, *kept])
+        self._files = {path: self._files[path] if path in self._files else fresh[path] for path in there}
+        self.rows = rows.combine_chunks() if rows.column(0).num_chunks > MANY else rows
+
+    def _conformed(self, rows: pa.Table) -> pa.Table:
+        there = set(rows.column_names)
+        arrays = [
+            rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+            for field in self._empty.schema
+        ]
+        return pa.Table.from_arrays(arrays, schema=self._empty.schema)
+
+
+class _Reader:
+    """Reads data files of a Delta table by the paths in its log."""
+
+    def __init__(self, uri: str, storage_options: dict[str, str] | None) -> None:
+        self._folder = local_path(uri)
+        self._remote = (
+            pafs.PyFileSystem(DeltaStorageHandler(uri, storage_options))
+            if self._folder is None
+            else pafs.LocalFileSystem()
+        )
+
+    def __call__(self, path: str) -> pa.Table:
+        name = unquote(path)
+        place = name if self._folder is None else str(self._folder / name)
+        return pq.ParquetFile(self._remote.open_input_file(place)).read()

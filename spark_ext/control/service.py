@@ -1,0 +1,218 @@
+"""The service that collects requests for control events: whatever waits goes into one commit, in the order of arrival.
+
+A commit of a thousand events costs about what a commit of one costs, and processes that add one by one get into each
+other's way. So each process has one service for a job, with one thread that commits.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
+from spark_ext.errors import SparkExtError, StorageError
+from spark_ext.masking import logger
+
+if TYPE_CHECKING:
+    from spark_ext.delta.fence import Guard
+    from spark_ext.ledger import Ledger
+
+log = logger("spark_ext.control")
+
+CAPACITY: Final = 1_000
+"""Requests that may wait."""
+
+BATCH: Final = 1_000
+"""Most requests of one commit."""
+
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of the values of one commit; a single request may have more."""
+
+ATTEMPTS: Final = 4
+"""Attempts to commit requests that have idempotency keys."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    request: Request
+    answer: Future[Accepted]
+    size: int
+
+
+class ControlService:
+    """Accepts control events on a thread of its own. Safe for several threads.
+
+    Args:
+        ledger: the job's.
+        fence: of the incarnation on behalf of which events are accepted; None for everybody else.
+        queries: further queries that the job has and its ledger does not know yet, for targets.
+        capacity: requests that may wait.
+        batch: most requests of one commit.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        fence: Guard | None = None,
+        queries: Sequence[str] = (),
+        *,
+        capacity: int = CAPACITY,
+        batch: int = BATCH,
+    ) -> None:
+        self.log = ControlLog(ledger, fence, queries)
+        """What it adds to; others of this process may use it too."""
+        self._capacity, self._batch = capacity, batch
+        self._waiting: deque[_Waiting] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._commit_s = 0.02
+        """How long a commit takes, s: a moving average."""
+        self._thread = threading.Thread(target=self._collect, name="spark-ext-control", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> Accepted:
+        """Accept a request: on return its event survives any crash.
+
+        Raises:
+            ControlRefused: it is refused; with `Refusal.BUSY` and `retry_after` when too many are waiting.
+            StateError, StorageError: the ledger cannot be read or written; whether the event is in it is then not known
+                unless the request has an idempotency key, with which it may be repeated.
+            FencedError: a newer incarnation owns the ledger, for a service with a fence.
+        """
+        return self.offer(request).result()
+
+    def offer(self, request: Request) -> Future[Accepted]:
+        """Like `submit`, without waiting: the future ends as `submit` would. Cancelling it has no effect.
+
+        Raises:
+            ControlRefused: too many requests are waiting, or the service is closed.
+        """
+        try:
+            size = len(json.dumps(request.value))
+        except (TypeError, ValueError, RecursionError):
+            size = 0  # the log refuses it
+        one = _Waiting(request, Future(), size)
+        one.answer.set_running_or_notify_cancel()
+        with self._wake:
+            if self._closed:
+                raise self._is_closed(request)
+            if len(self._waiting) >= self._capacity:
+                raise self._busy(request)
+            self._waiting.append(one)
+            self._wake.notify()
+        return one.answer
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait at this moment."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """End the thread, after it has answered those that wait. Repeated calls do nothing."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting and not self._closed:
+                    self._wake.wait()
+                if not self._waiting:
+                    return
+                taken = self._take()
+            begun = time.perf_counter()
+            self._answer(taken)
+            self._commit_s += 0.2 * (time.perf_counter() - begun - self._commit_s)
+
+    def _take(self) -> list[_Waiting]:
+        taken: list[_Waiting] = []
+        size = 0
+        while self._waiting and len(taken) < self._batch:
+            size += self._waiting[0].size
+            if taken and size > BATCH_BYTES:
+                break
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def _answer(self, taken: Sequence[_Waiting]) -> None:
+        """Commit what was taken. After a failure those with a key are tried again: they cannot be accepted twice."""
+        try:
+            found = self._accept(taken)
+        except StorageError as problem:
+            keyed = [one for one in taken if one.request.idempotency_key]
+            for one in taken:
+                if not one.request.idempotency_key:
+                    one.answer.set_exception(_own(problem))
+            if keyed:
+                log.warning("control events could not be added, and are tried again: %s", problem)
+                self._again(keyed)
+            return
+        except Exception as problem:
+            for one in taken:
+                one.answer.set_exception(_own(problem))
+            return
+        _give(taken, found)
+
+    def _again(self, keyed: Sequence[_Waiting]) -> None:
+        attempts = Retrying(
+            retry=retry_if_exception_type(StorageError),
+            stop=stop_after_attempt(ATTEMPTS - 1),
+            wait=wait_random_exponential(multiplier=0.05, max=1),
+            reraise=True,
+        )
+        try:
+            _give(keyed, attempts(self._accept, keyed))
+        except Exception as problem:
+            for one in keyed:
+                one.answer.set_exception(_own(problem))
+
+    def _accept(self, taken: Sequence[_Waiting]) -> list[Accepted | ControlRefused]:
+        return self.log.accept([one.request for one in taken])
+
+    # -- refusals -----------------------------------------------------------------------------------------------------
+
+    def _busy(self, request: Request) -> ControlRefused:
+        seconds = max(0.05, self._commit_s * (len(self._waiting) / self._batch + 1))
+        found = ControlRefused.because(
+            Refusal.BUSY,
+            f"{self._capacity} requests are waiting already",
+            f"{self.log.who}, {request.kind} for {request.target}",
+            f"send it again after {seconds:.2f} s",
+        )
+        found.retry_after = seconds
+        return found
+
+    def _is_closed(self, request: Request) -> ControlRefused:
+        return ControlRefused.because(
+            Refusal.BUSY,
+            "the service is being closed",
+            f"{self.log.who}, {request.kind} for {request.target}",
+            "send it again, to another server or when this one has been started again",
+        )
+
+
+def _give(taken: Sequence[_Waiting], found: Sequence[Accepted | ControlRefused]) -> None:
+    for one, answer in zip(taken, found, strict=True):
+        if isinstance(answer, ControlRefused):
+            one.answer.set_exception(answer)
+        else:
+            one.answer.set_result(answer)
+
+
+def _own(problem: Exception) -> Exception:
+    """A failure for one of several callers: each raises an object of its own, as they do so on different threads."""
+    return copy.copy(problem) if isinstance(problem, SparkExtError) else problem

@@ -1,0 +1,160 @@
+"""One service for all requests of a process: one commit for what waits, in the order of arrival."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_ext.control.requests import ControlRefused, Refusal, Request
+from spark_ext.control.service import ControlService
+from spark_ext.errors import StorageError
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import ControlEventRow
+from tests.control.states import State
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State(tmp_path / "state")
+
+
+@pytest.fixture
+def service(state: State) -> Iterator[ControlService]:
+    made = ControlService(Ledger(state.path))
+    yield made
+    made.close()
+
+
+def set_key(number: int, key: str | None = None) -> Request:
+    return Request("set_config", "job", {"key": "k", "value": number}, idempotency_key=key)
+
+
+def stored(state: State) -> list[ControlEventRow]:
+    return sorted(Ledger(state.path).table(ControlEventRow).rows(), key=lambda row: row.sequence)
+
+
+def test_an_accepted_request_is_in_the_ledger(state: State, service: ControlService) -> None:
+    accepted = service.submit(set_key(1))
+    (row,) = stored(state)
+    assert (row.event_id, row.sequence) == (accepted.event.event_id, accepted.event.sequence)
+
+
+def test_a_refused_request_raises_and_the_others_of_its_commit_are_accepted(service: ControlService) -> None:
+    with service.log._lock:  # nothing is committed until all of them wait
+        first = service.offer(set_key(1))
+        until(lambda: service.waiting == 0, "the thread has taken the first one")
+        bad, good = service.offer(Request("nonsense")), service.offer(set_key(2))
+    with pytest.raises(ControlRefused) as refused:
+        bad.result()
+    assert refused.value.refusal is Refusal.UNKNOWN_KIND
+    assert (first.result().event.sequence, good.result().event.sequence) == (1, 2)
+
+
+def test_what_waits_is_one_commit_in_the_order_of_arrival(state: State, service: ControlService) -> None:
+    service.submit(set_key(0))
+    before = state.ledger.table(ControlEventRow)
+    before.refresh()
+    version = before.version
+    with service.log._lock:
+        first = service.offer(set_key(1))
+        until(lambda: service.waiting == 0, "the thread has taken the first one")
+        later = [service.offer(set_key(number)) for number in range(2, 200)]
+    sequences = [one.result().event.sequence for one in (first, *later)]
+    assert sequences == sorted(sequences)
+    assert [row.value["value"] for row in stored(state)] == list(range(200))
+    before.refresh()
+    assert version is not None and before.version == version + 2
+
+
+def test_a_full_queue_refuses_with_a_time_to_wait(state: State) -> None:
+    service = ControlService(Ledger(state.path), capacity=3)
+    with service.log._lock:
+        taken = service.offer(set_key(0))
+        until(lambda: service.waiting == 0, "the thread has taken the first one")
+        waiting = [service.offer(set_key(number)) for number in range(1, 4)]
+        with pytest.raises(ControlRefused) as refused:
+            service.offer(set_key(4))
+        assert refused.value.refusal is Refusal.BUSY
+        assert refused.value.retry_after > 0
+    assert [one.result().event.sequence for one in (taken, *waiting)] == [1, 2, 3, 4]
+    service.close()
+
+
+def test_commits_are_bounded_by_number_and_bytes(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = ControlService(Ledger(state.path), batch=10)
+    sizes: list[int] = []
+    accept = service.log.accept
+
+    def counted(requests: list[Request]) -> object:
+        sizes.append(len(requests))
+        return accept(requests)
+
+    monkeypatch.setattr(service.log, "accept", counted)
+    monkeypatch.setattr("spark_ext.control.service.BATCH_BYTES", 5_000)
+    with service.log._lock:
+        futures = [service.offer(set_key(0))]
+        until(lambda: service.waiting == 0, "the thread has taken the first one")
+        futures += [service.offer(set_key(number)) for number in range(25)]
+        futures += [service.offer(Request("set_config", "job", {"key": "k", "value": "x" * 3_000})) for _ in range(3)]
+    service.close()
+    assert [one.result().event.sequence for one in futures] == list(range(1, 30))
+    assert sizes == [1, 10, 10, 6, 1, 1]
+
+
+def test_a_failed_commit_is_repeated_for_requests_with_a_key_only(
+    state: State, service: ControlService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.submit(set_key(0))
+    swap, failures = service.log._swap, [1]
+
+    def commits_and_fails(*arguments: object) -> bool:
+        done = swap(*arguments)  # type: ignore[arg-type]
+        if failures.pop():
+            failures.append(0)
+            raise StorageError("the answer of the storage was lost")
+        failures.append(0)
+        return done
+
+    monkeypatch.setattr(service.log, "_swap", commits_and_fails)
+    with service.log._lock:
+        keyed = service.offer(set_key(1, "a"))
+        until(lambda: service.waiting == 0, "the thread has taken it")
+    assert keyed.result().repeated
+    failures[:] = [1]
+    plain = service.offer(set_key(2))
+    with pytest.raises(StorageError, match="the answer of the storage was lost"):
+        plain.result()
+    # Each of them once, whether its answer came or not.
+    assert [row.value["value"] for row in stored(state)] == [0, 1, 2]
+
+
+def test_closing_answers_those_that_wait_and_refuses_later_ones(state: State) -> None:
+    service = ControlService(Ledger(state.path))
+    with service.log._lock:
+        waiting = [service.offer(set_key(number)) for number in range(5)]
+        closing = threading.Thread(target=service.close)
+        closing.start()
+    closing.join()
+    assert [one.result().event.sequence for one in waiting] == [1, 2, 3, 4, 5]
+    with pytest.raises(ControlRefused) as refused:
+        service.submit(set_key(6))
+    assert refused.value.refusal is Refusal.BUSY
+    service.close()
+
+
+def test_two_services_and_many_threads_give_one_order(state: State) -> None:
+    services = [ControlService(Ledger(state.path)) for _ in range(2)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: services[number % 2].submit(set_key(number)), range(80)))
+    for service in services:
+        service.close()
+    rows = stored(state)
+    assert [row.sequence for row in rows] == list(range(1, 81))
+    assert {row.event_id: row.value["value"] for row in rows} == {
+        one.event.event_id: number for number, one in enumerate(answers)
+    }
