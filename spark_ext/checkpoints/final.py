@@ -218,7 +218,7 @@ class FinalCheckpoint:
             return Advance.WAIT
         if not under_way:
             wanted = query_offsets.final_epochs(offsets) + 1
-            request(context.write_behind, self._spec.sources[0].uid, "final_epoch", wanted)
+            request(context.control, f"source:{self._spec.sources[0].uid}", "final_epoch", wanted)
             self._requests = wanted
         return Advance.EPOCH
 

@@ -1,83 +1,89 @@
-"""Control events: requested at once, in force over crashes, acknowledged once they need not be obeyed again."""
+"""What a job itself does with control events: it requests some, and says what has become of them."""
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.control.requests import Accepted, ControlRefused, Request
+from spark_ext.ledger.schema import ControlTransitionRow
 
 if TYPE_CHECKING:
-    from spark_ext.ledger import Ledger
+    from spark_ext.ledger import Incarnation
+    from spark_ext.ledger.schema import ControlEventRow
     from spark_ext.ledger.write_behind import WriteBehind
+    from spark_ext.model.control import Event
+    from spark_ext.model.offsets import Json
 
 
-_OVER = frozenset({"acknowledged", "rejected", "failed"})
+class Accepts(Protocol):
+    """What accepts requests: a `ControlLog`."""
+
+    def accept(self, requests: Sequence[Request]) -> Sequence[Accepted | ControlRefused]:
+        """Accept requests, in one commit."""
 
 
-def request(rows: WriteBehind, target: str, kind: str, value: Any = None) -> int:
-    """Write a control event before returning; sources obey it from their next planned epoch on.
+def request(log: Accepts, target: str, kind: str, value: Json = None, *, origin: str = "job") -> Event:
+    """Have an event accepted before returning; sources obey it from their next planned epoch on.
 
     Args:
-        rows: of the running incarnation, the only one that may give out sequences.
-        target: uid of a query or source; "" for the whole job.
-        kind: what is asked for: `drain`, `final_epoch`.
-        value: the argument, if the kind has one.
-
-    Returns:
-        The event's sequence.
+        log: the job's, with the fence of the running incarnation.
+        target: as written.
+        kind: of the event.
+        value: of the event.
+        origin: who asks: the job itself, or `python`.
 
     Raises:
+        ControlRefused: it was refused.
         FencedError: a newer incarnation owns the ledger.
         StorageError: the event is not in the ledger.
     """
-    incarnation = rows.incarnation
-    # A hook's thread and a user's may ask at once: look and write are one step.
-    with rows.sequences:
-        sequence = rows.ledger.next_control_sequence()
-        rows.write_now(
-            [
-                ControlEventRow(
-                    event_id=uuid.uuid4().hex,
-                    sequence=sequence,
-                    kind=kind,
-                    target=target,
-                    value=value,
-                    status="accepted",
-                    query="",
-                    epoch=None,
-                    lineage=incarnation.lineage,
-                    incarnation=incarnation.number,
-                    at=datetime.now(timezone.utc),
-                    reason="",
-                )
-            ]
-        )
-    return sequence
+    (found,) = log.accept([Request(kind, target, value, requested_by="the job", origin=origin)])
+    if isinstance(found, ControlRefused):
+        raise found
+    return found.event
 
 
-def in_force(ledger: Ledger, kind: str) -> list[ControlEventRow]:
-    """The control events of a kind that were accepted and are not over, whichever incarnation they were made to.
+def in_force(events: Sequence[ControlEventRow], kind: str) -> list[ControlEventRow]:
+    """Those of a kind among open events: accepted, and nothing has come of them so far."""
+    return [event for event in events if event.kind == kind]
+
+
+def acknowledge(rows: WriteBehind, kind: str, reason: str = "") -> None:
+    """Mark the open events of a kind as completed. The marks are written with the next flush.
 
     Args:
-        ledger: the job's.
-        kind: `drain`.
-
-    Raises:
-        StateError, StorageError: the table cannot be read.
+        rows: of the running incarnation.
+        kind: of the events.
+        reason: what there is to say; "" for nothing.
     """
-    events = [event for event in ledger.control_since(0) if event.kind == kind]
-    over = {event.event_id for event in events if event.status in _OVER}
-    return [event for event in events if event.status == "accepted" and event.event_id not in over]
+    for event in in_force(rows.ledger.open_control_events(), kind):
+        rows.put(transition(rows.incarnation, event.event_id, event.sequence, "acknowledged", reason=reason))
 
 
-def acknowledge(rows: WriteBehind, kind: str) -> None:
-    """Mark the open control events of a kind as completed: queries that are added to the job later ignore them.
-
-    The marks are written with the next flush.
-    """
-    for event in in_force(rows.ledger, kind):
-        now = datetime.now(timezone.utc)
-        rows.put(replace(event, status="acknowledged", incarnation=rows.incarnation.number, at=now))
+def transition(
+    incarnation: Incarnation,
+    event_id: str,
+    sequence: int,
+    status: str,
+    *,
+    query: str = "",
+    epoch: int | None = None,
+    reason: str = "",
+    result: Json = None,
+    lineage: int | None = None,
+) -> ControlTransitionRow:
+    """A step in the life of an event, as a row."""
+    return ControlTransitionRow(
+        event_id=event_id,
+        sequence=sequence,
+        status=status,
+        query=query,
+        epoch=epoch,
+        lineage=incarnation.lineage if lineage is None else lineage,
+        incarnation=incarnation.number,
+        at=datetime.now(timezone.utc),
+        reason=reason,
+        result=result,
+    )

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from spark_ext.delta.fence import Guard, Held
     from spark_ext.ledger import Ledger
 
-SEQUENCE = "control:sequence"
-"""Application id under which the table holds a sequence below which none is given out; see `raise_to`."""
-
 ATTEMPTS = 40
 """Attempts to add events; each one lost means that another process has added some."""
 
@@ -130,8 +127,9 @@ class ControlLog:
             rows = self._table.rows([("sequence", ">", self._last)])
             if self._table.version == version:  # else some were added while it was read
                 for row in sorted(rows, key=lambda row: row.sequence):
-                    if row.status == "accepted" and row.sequence > self._last:
+                    if row.status == "accepted":
                         self._take(row)
+                    self._last = max(self._last, row.sequence)
                 self._version = version
 
     def _take(self, row: ControlEventRow) -> None:
@@ -252,7 +250,7 @@ class ControlLog:
             # A start commits to this table too: what is known of the newest one holds if the swap succeeds.
             self.known()
             now = datetime.now(timezone.utc)
-            base = max(self._last, self._base())
+            base = self._last
             out: list[Accepted | ControlRefused] = []
             rows: list[ControlEventRow] = []
             keys: dict[str, tuple[str, Event]] = {}
@@ -390,30 +388,9 @@ class ControlLog:
 
     # -- numbers that the table holds ---------------------------------------------------------------------------------
 
-    def _base(self) -> int:
-        return self._number(SEQUENCE) or 0
-
     def _number(self, name: str) -> int | None:
         with self._table.opened() as handle:
             return None if handle is None else handle.transaction_version(name)
-
-    def raise_to(self, sequence: int) -> None:
-        """Give out no sequence up to this one: offsets that come from another job's savepoint have obeyed them.
-
-        Raises:
-            StateError, StorageError: the table cannot be written.
-        """
-        with self._lock:
-            for _ in range(ATTEMPTS):
-                self._look()
-                if max(self._last, self._base()) >= sequence or self._swap([], {SEQUENCE: sequence}):
-                    return
-        raise StorageError(
-            "the sequence of control events could not be raised: other processes were faster",
-            operator=self.who,
-            kept="the state is unchanged",
-            do="repeat the restore",
-        )
 
     def accept_emitted(self, requests: Sequence[Request], mark: str, number: int) -> list[Event]:
         """Accept what functions have emitted in an epoch, once: the table holds the newest epoch in the same commit.
@@ -437,7 +414,7 @@ class ControlLog:
                 if held is not None and held >= number:
                     return []
                 now = datetime.now(timezone.utc)
-                base = max(self._last, self._base())
+                base = self._last
                 self.known()
                 made = []
                 for offset, request in enumerate(requests, 1):

@@ -38,6 +38,9 @@ class Request:
 
     folder: str | None = None
     """Of the savepoint that it is to be."""
+    prepare: Callable[[int, Callable[[bool], None]], None] | None = None
+    """Called with its number before it is triggered, on the coordinator's thread; it is triggered once what was handed
+    over with the number is called, with whether it is still wanted. No other one is triggered meanwhile."""
     done: threading.Event = field(default_factory=threading.Event)
     number: int | None = None
     """Of the checkpoint, once it is complete."""
@@ -92,6 +95,8 @@ class AlignedCheckpoints:
         self._savepoints = savepoints
         self._pending: _Pending | None = None
         self._requests: list[Request] = []
+        self._preparing: tuple[Request, int] | None = None
+        self._prepared: bool | None = None
         self._lock = threading.Lock()
         self._failed = 0
         self._over = ""
@@ -114,13 +119,18 @@ class AlignedCheckpoints:
             return {}
         return {query: place.offsets for query, place in self._pending.checkpoint.delivered.items()}
 
-    def request(self, folder: str | None = None) -> Request:
+    def request(
+        self,
+        folder: str | None = None,
+        prepare: Callable[[int, Callable[[bool], None]], None] | None = None,
+    ) -> Request:
         """Ask for a checkpoint; for any thread. If one is under way, another one follows it.
 
         Args:
             folder: of the savepoint that it is to be; None: it is none.
+            prepare: see `Request`.
         """
-        made = Request(folder)
+        made = Request(folder, prepare)
         with self._lock:
             if not self._over:
                 self._requests.append(made)
@@ -140,18 +150,46 @@ class AlignedCheckpoints:
         if self._pending is not None:
             self._watch(self._pending, now, runs)
             return
+        if self._preparing is not None:
+            self._when_prepared(*self._preparing, now, runs, waiting)
+            return
         with self._lock:
             asked: list[Request] = []
             later: list[Request] = []
             for request in self._requests:
-                # One checkpoint is one savepoint at most.
+                # One checkpoint is one savepoint at most, and has been prepared for once.
                 taken = request.folder is not None and any(other.folder is not None for other in asked)
-                (later if taken else asked).append(request)
+                alone = bool(asked) and (request.prepare is not None or asked[0].prepare is not None)
+                (later if taken or alone else asked).append(request)
             self._requests = later
-        if asked:
+        if asked and asked[0].prepare is not None:
+            self._preparing, self._prepared = (asked[0], self._take_id()), None
+            asked[0].prepare(self._preparing[1], self._when_wanted)
+        elif asked:
             self._trigger(asked, now, runs, waiting)
 
-    def _trigger(self, asked: list[Request], now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+    def _when_wanted(self, wanted: bool) -> None:
+        self._prepared = wanted
+
+    def _when_prepared(
+        self, request: Request, number: int, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]
+    ) -> None:
+        if self._prepared is None:
+            return
+        self._preparing = None
+        if self._prepared:
+            self._trigger([request], now, runs, waiting, number)
+        else:
+            self._refuse([request], "it could not be prepared")
+
+    def _trigger(
+        self,
+        asked: list[Request],
+        now: float,
+        runs: Sequence[QueryRun],
+        waiting: Sequence[str],
+        number: int | None = None,
+    ) -> None:
         graph = self._graph()
         phases = {run.spec.uid: Phase.of(run.state) for run in runs} | dict.fromkeys(waiting, Phase.GATED)
         plan = plan_checkpoint(graph, phases)
@@ -160,7 +198,7 @@ class AlignedCheckpoints:
         if isinstance(plan, NotNow):
             self._refuse(asked, str(plan))
             return
-        settings = self._context.settings
+        settings = self._context.checkpointing
         if feeding is not None and settings.aligned_timeout is None:
             self._refuse(
                 asked,
@@ -171,7 +209,8 @@ class AlignedCheckpoints:
         by = now + settings.checkpoint_timeout / 1000
         aligned_by = inf if settings.aligned_timeout is None else now + settings.aligned_timeout / 1000
         at = datetime.now(timezone.utc)
-        self._pending = _Pending(Aligned(self._take_id(), plan), at, aligned_by, by, asked)
+        checkpoint = Aligned(self._take_id() if number is None else number, plan)
+        self._pending = _Pending(checkpoint, at, aligned_by, by, asked)
         if settings.aligned_timeout != 0:
             self._write_trigger(self._pending, members)
         reach(FailPoint.CHECKPOINT_TRIGGERED)
@@ -263,7 +302,7 @@ class AlignedCheckpoints:
         for run in runs:
             run.notify_checkpoint(pending.checkpoint.number, completed=False)
         self._failed += 1
-        tolerable = self._context.settings.tolerable_failed_checkpoints
+        tolerable = self._context.checkpointing.tolerable_failed_checkpoints
         if tolerable is not None and self._failed > tolerable:
             self.failure = CheckpointError(
                 f"{self._failed} checkpoints in a row have failed; the last one: {reason}",
@@ -295,6 +334,9 @@ class AlignedCheckpoints:
         with self._lock:
             # Nobody would ever look at a request that came later.
             asked, self._requests, self._over = self._requests, [], reason
+        if self._preparing is not None:
+            asked.append(self._preparing[0])
+            self._preparing = None
         self._refuse(asked, reason)
 
     def _refuse(self, asked: Sequence[Request], reason: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from spark_ext.model.lifecycle import State, job_state
 from spark_ext.spark.query_events import Hint
 
 if TYPE_CHECKING:
+    from spark_ext.jobs.controller import Controller
     from spark_ext.jobs.exchanges import Exchanges
     from spark_ext.jobs.gates import Gates
     from spark_ext.ledger import Ledger
@@ -94,7 +95,9 @@ class Coordinator:
         self._lock = threading.Lock()
         self._stop_by: float | None = None
         self._watcher: threading.Thread | None = None
-        self._drained = max((event.lineage for event in in_force(ledger, "drain")), default=0)
+        self._drained = max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0)
+        self.controller: Controller | None = None
+        """Follows the job's control events; None: nobody does."""
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-coordinator-{context.job}", daemon=True)
 
     def start(self) -> None:
@@ -186,6 +189,10 @@ class Coordinator:
         """
         return self._aligned.request(folder)
 
+    def align(self, prepare: Callable[[int, Callable[[bool], None]], None]) -> Request:
+        """Ask for an aligned checkpoint whose number is handed over before it is triggered; see `barriers.Request`."""
+        return self._aligned.request(prepare=prepare)
+
     def savepoint(self, folder: str) -> SavepointRequest:
         """Ask for a savepoint at the newest consistent cut.
 
@@ -257,6 +264,8 @@ class Coordinator:
         if self._gates is not None and not self.stopping and not self._aligned.under_way:
             self.runs = (*self.runs, *self._gates.tick(self.runs))
         self._aligned.tick(now, self.runs, () if self._gates is None else self._gates.uids)
+        if self.controller is not None:
+            self.controller.tick(now, self.runs, () if self._gates is None else self._gates.uids)
         if self._savepoints is not None:
             self._savepoints.tick(self.runs, self.looks)
         if self._exchanges is not None:
@@ -381,6 +390,8 @@ class Coordinator:
         self._ending.attempt("ending a thread", self._context.write_behind.close)
 
     def _close_links(self) -> None:
+        if self.controller is not None:
+            self.controller.close()
         if self._gates is not None:
             self._gates.close()
         if self._exchanges is not None:

@@ -362,7 +362,7 @@ class Job(Restorable):
         coordinator = self._coordinator_or_raise(starting=True)
         if not coordinator.done.is_set():
             assert self._context is not None
-            request(self._context.write_behind, "", "drain")
+            request(self._context.control, "job", "drain", origin="python")
             coordinator.drain()
         if not coordinator.join(timeout):
             return self.stop(savepoint=folder)

@@ -61,14 +61,14 @@ class PeriodicCheckpoints:
                 epochs of all are a consistent cut.
             looks: at each query, as it is now.
         """
-        if now - self._at < self._context.settings.checkpoint_interval / 1000 * 2 ** min(self._failures, BACK_OFF):
+        if now - self._at < self._context.checkpointing.checkpoint_interval / 1000 * 2 ** min(self._failures, BACK_OFF):
             return
         self._at = now
         points = {run.spec.uid: point_of(run, taken) for run in runs}
         running = any(not run.state.ended for run in runs)
         if not running or points == self._last or all(point.epoch is None for point in points.values()):
             return
-        if self._savepoints is not None and self._context.settings.retained_checkpoints:
+        if self._savepoints is not None and self._context.checkpointing.retained_checkpoints:
             self._keep(self._savepoints, runs, looks, points)
         else:
             self._record({run.spec.uid: part_of(run, points[run.spec.uid], taken) for run in runs}, taken)

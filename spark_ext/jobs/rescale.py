@@ -14,6 +14,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.control.log import ControlLog
 from spark_ext.datafiles.copies import put_copy
 from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
@@ -201,6 +202,7 @@ def _context(spark: SparkSession, composition: Composition, settings: JobSetting
         registry=registry.folder_of(spark),
         write_behind=WriteBehind(writer, composition.job),
         wake=threading.Event(),
+        control=ControlLog(writer.ledger, incarnation.fence),
     )
 
 

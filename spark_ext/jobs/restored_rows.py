@@ -133,7 +133,7 @@ def _control(comparison: Comparison, ledger: Ledger, lineage: int, number: int, 
         ),
         default=0,
     )
-    if newest < ledger.next_control_sequence():
+    if newest <= ledger.newest_control_sequence():
         return []
     return [
         ControlEventRow(

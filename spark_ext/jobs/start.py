@@ -12,7 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.checkpoints.final import FinalCheckpoint
+from spark_ext.control.events import in_force
+from spark_ext.control.log import ControlLog
 from spark_ext.errors import SparkExtError, StateError, from_text
+from spark_ext.jobs.actions import controlled
 from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
@@ -90,6 +93,7 @@ def start_job(
         application_id=spark.sparkContext.applicationId,
     )
     writer = LedgerWriter(ledger, incarnation)
+    control = ControlLog(ledger, incarnation.fence, composition.uids)
     context = JobContext(
         job=name,
         job_id=incarnation.job_id,
@@ -99,6 +103,7 @@ def start_job(
         registry=place,
         write_behind=WriteBehind(writer, name),
         wake=threading.Event(),
+        control=control,
         hold=hold,
     )
     runs: list[QueryRun] = []
@@ -125,7 +130,12 @@ def start_job(
             who = f"job '{name}', query '{notice.query}'"
             context.write_behind.incident(who, "definition", notice.what, notice.action)
         # A barrier is stamped only once the ledger has a row with its number, and the greatest number never expires.
-        context = replace(context, first_checkpoint=unused_number(ledger.uri, memory.next_checkpoint_id))
+        context = replace(
+            context,
+            first_checkpoint=unused_number(ledger.uri, memory.next_checkpoint_id),
+            drain=max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0),
+            begun=memory.begun,
+        )
         for spec in specs:
             run, final = _restored(memory.of(spec.uid), spec, context, elsewhere=spec.uid in past.elsewhere)
             runs.append(run)
@@ -145,7 +155,15 @@ def start_job(
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
         coordinator = Coordinator(context, ledger, runs, finals, exchanges, gates, graph)
         late.coordinator = coordinator
+        coordinator.controller = controlled(spark, ledger, control, context, coordinator)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
+        if coordinator.controller.stop_requested:
+            log.warning(
+                "job '%s' ends at once: an earlier start was asked to stop, by event %s, and ended before it had "
+                "stopped; start it again to continue",
+                name,
+                coordinator.controller.stop_requested,
+            )
         if halted:
             coordinator.stop()
         announce(context, coordinator)

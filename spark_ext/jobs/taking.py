@@ -191,7 +191,7 @@ class Savepoints:
         """
         verdict = Verdict()
         members = [Member.of_run(run) for run in runs]
-        retained = self._context.settings.retained_checkpoints
+        retained = self._context.checkpointing.retained_checkpoints
         place = folder
         if folder is None and retained:
             place = f"{retained_folder(self._context.state)}/{number}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
@@ -19,6 +20,7 @@ from spark_ext.ledger.schema import (
     ROWS,
     CheckpointRow,
     ControlEventRow,
+    ControlTransitionRow,
     DefinitionRow,
     EpochRow,
     FinishedRow,
@@ -26,6 +28,9 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.ledger.tables import LedgerTable
+
+FINAL = ("acknowledged", "rejected", "failed", "expired")
+"""Statuses behind which nothing more comes of a control event."""
 
 FOLDER = "ledger"
 """The tables' folder in the state directory."""
@@ -159,9 +164,24 @@ class Ledger:
         rows = self.table(ControlEventRow).rows([("sequence", ">", sequence)])
         return sorted(rows, key=lambda row: (row.sequence, row.at))
 
-    def next_control_sequence(self) -> int:
-        """One more than the greatest control sequence so far. Only one caller at a time may take it."""
-        return (self._greatest(ControlEventRow, "sequence") or 0) + 1
+    def newest_control_sequence(self) -> int:
+        """The greatest control sequence so far; 0: none."""
+        return self._greatest(ControlEventRow, "sequence") or 0
+
+    def open_control_events(self) -> list[ControlEventRow]:
+        """Events that were accepted and of which nothing has come for good, in their order."""
+        table = self.table(ControlEventRow)
+        steps = table.read(["sequence", "event_id", "status"])
+        over = self.table(ControlTransitionRow).read(["event_id"], [("query", "=", ""), ("status", "in", list(FINAL))])
+        # Older releases wrote the steps into one table.
+        final = pc.is_in(steps["status"], pa.array([*FINAL]))
+        done = pa.chunked_array([*over["event_id"].chunks, *steps.filter(final)["event_id"].chunks], pa.string())
+        left = steps.filter(pc.invert(pc.is_in(steps["event_id"], done.combine_chunks())))
+        if not left.num_rows:
+            return []
+        first, ids = pc.min(left["sequence"]).as_py(), set(left["event_id"].to_pylist())
+        rows = [row for row in self.control_since(first - 1) if row.event_id in ids and row.status == "accepted"]
+        return list({row.event_id: row for row in rows}.values())
 
     def _greatest(self, row_type: type[Row], column: str) -> int | None:
         found: int | None = pc.max(self.table(row_type).read(columns=[column])[column]).as_py()

@@ -110,6 +110,19 @@ class JobMemory:
             frozenset((row.query, row.lineage) for row in jobs if row.event == "left_out"),
         )
 
+    @property
+    def begun(self) -> dict[str, int]:
+        """By query, the incarnation in which it was first started, under whatever name."""
+        first: dict[str, int] = {}
+        for row in self.definitions:
+            first.setdefault(row.query, row.incarnation)
+        found = {}
+        for query in {*first, *self.names}:
+            under = [first[name] for name in self.lineages.names(query, self.lineage(query)) if name in first]
+            if under:
+                found[query] = min(under)
+        return found
+
     # -- queries ------------------------------------------------------------------------------------------------------
 
     @property

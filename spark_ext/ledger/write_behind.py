@@ -48,8 +48,6 @@ class WriteBehind:
         self._warned = False
         self._closed = False
         self._problem: Exception | None = None
-        self.sequences = threading.Lock()
-        """Held while a control event takes its sequence and is written."""
 
     @property
     def ledger(self) -> Ledger:

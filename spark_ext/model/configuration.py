@@ -54,7 +54,7 @@ class Configuration:
             left = {name: one for name, one in self.aligned.items() if name != str(event.value["sequence"])}
             moved = replace(moved, aligned=left)
             return moved if held is None else moved._with(held["kind"], held["target"], held["value"])
-        if kind is None or not kind.standing or kind.where is Where.DRIVER:
+        if kind is None or not kind.standing:
             return moved
         if event.delivery is Delivery.ALIGNED:
             held = {"kind": event.kind, "target": str(event.target), "value": event.value}

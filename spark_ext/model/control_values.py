@@ -88,7 +88,7 @@ class TriggerInterval(Value):
 
 
 class CheckpointConfig(Value):
-    """Settings of checkpoints, as in `conf/job.yaml`; those that are left out stay as they are."""
+    """Settings of checkpoints; those that are left out are as the job was started with."""
 
     checkpoint_interval: Annotated[Duration, Field(gt=0)] | None = None
     checkpoint_timeout: Annotated[Duration, Field(gt=0)] | None = None
@@ -173,4 +173,5 @@ class Release(Value):
     """The aligned event that takes effect, and the checkpoint behind whose barrier it does."""
 
     sequence: StrictInt
+    event_id: str
     checkpoint: StrictInt

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_ext.model.identity import Identity
 
 if TYPE_CHECKING:
+    from spark_ext.control.events import Accepts
     from spark_ext.exchange.consumers import Consumer
     from spark_ext.ledger import Incarnation
     from spark_ext.ledger.write_behind import WriteBehind
@@ -34,12 +35,26 @@ class JobContext:
     """Rows on their way to the ledger."""
     wake: threading.Event
     """Set to make the coordinator look at once."""
+    control: Accepts
+    """Accepts the control events that the job itself requests."""
     hold: bool = False
     """Whether the start only completes epochs that were interrupted, and plans no others."""
     first_checkpoint: int = 1
     """The first checkpoint number of this start. No offset that was planned before it carries a barrier as great."""
+    drain: int = 0
+    """The newest lineage for which a drain was in force before this start; 0: none."""
+    begun: Mapping[str, int] = field(default_factory=dict)
+    """By query, the start in which it began, if that was an earlier one."""
     consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
     """By exchange, the sources for which its producer waits."""
+
+    changed: dict[str, Any] = field(default_factory=dict)
+    """Settings of checkpoints that a control event has changed; for the coordinator's thread, which may change it."""
+
+    @property
+    def checkpointing(self) -> JobSettings:
+        """The settings of checkpoints that are in force."""
+        return self.settings.model_copy(update=self.changed) if self.changed else self.settings
 
     def identity(self, query: str, checkpoint: str, lineage: int) -> Identity:
         """The identity under which a query's sink writes in this start of the job."""

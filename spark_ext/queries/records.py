@@ -129,6 +129,8 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
             target_ms=context.settings.target_epoch or 0,
             hold=context.hold,
             first_checkpoint=context.first_checkpoint,
+            drain=context.drain >= lineage,
+            begun=context.begun.get(spec.uid, context.incarnation.number),
             writes=writes if role == "source" else (),
         )
         for uid, role in roles

@@ -102,7 +102,9 @@ def test_an_operator_that_is_not_finalized_is_given_one_epoch_at_a_time(bench: F
     bench.operators.waits_for = "sink 'out'"
     for _ in range(3):
         bench.finish()
-    assert [(row.kind, row.target, row.value) for row in bench.rows(ControlEventRow)] == [("final_epoch", "in", 1)]
+    assert [(row.kind, row.target, row.value) for row in bench.rows(ControlEventRow)] == [
+        ("final_epoch", "source:in", 1)
+    ]
     bench.operators.waits_for = None
     bench.finish()
     assert not bench.steps(), "the requested epoch belongs to the final checkpoint"

@@ -15,7 +15,7 @@ from spark_ext.control.events import request
 from spark_ext.errors import DataError, FencedError, StorageError
 from spark_ext.jobs.begin import in_all
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, ExecutionStateRow, IncidentRow
+from spark_ext.ledger.schema import CheckpointRow, ExecutionStateRow, IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.run import QueryRun
@@ -90,12 +90,12 @@ def test_a_drained_job_finishes_and_its_drain_is_acknowledged(job: FakeJob) -> N
     job.start()
     job.b.query.commit({"logOffset": 1})
     until(lambda: job.b.run.committed == 0, "the epoch")
-    request(job.a.context.write_behind, "", "drain")
+    request(job.a.context.control, "job", "drain")
     job.coordinator.drain()
     job.a.query.commit(position(ended=True))
     assert job.coordinator.join(END)
     assert job.states() == (State.FINISHED,) * 3
-    assert [row.status for row in job.a.rows(ControlEventRow)] == ["accepted", "acknowledged"]
+    assert [row.status for row in job.a.rows(ControlTransitionRow)] == ["acknowledged"]
     assert [state for state in job.entered() if state != "FINISHING"] == ["RUNNING", "FINISHED"]
     finals = {row.query: row.checkpoint_id for row in job.a.rows(CheckpointRow) if row.kind == "final"}
     assert set(finals) == {"a", "b"} and len(set(finals.values())) == 2
@@ -234,7 +234,7 @@ def test_two_queries_that_end_one_after_the_other_are_both_canceled(job: FakeJob
 
 def test_a_drain_that_an_earlier_run_accepted_is_in_force(job: FakeJob) -> None:
     """Formerly: a query with Spark's own sources ran on after a crash."""
-    request(job.a.context.write_behind, "", "drain")
+    request(job.a.context.control, "job", "drain")
     ledger: Any = job.a.ledger
     again = Coordinator(job.a.context, ledger, job.coordinator.runs, {})
     assert again.drained(1) and not again.drained(2) and not job.coordinator.drained(1)
@@ -244,7 +244,7 @@ def test_a_drain_that_an_earlier_run_accepted_is_in_force(job: FakeJob) -> None:
     assert job.a.run.state is State.RUNNING
     job.a.query.commit(position(ended=True))
     assert again.join(END)
-    assert [row.status for row in job.a.rows(ControlEventRow)] == ["accepted", "acknowledged"]
+    assert [row.status for row in job.a.rows(ControlTransitionRow)] == ["acknowledged"]
 
 
 def test_a_start_that_is_stopped_ends_as_canceled(job: FakeJob) -> None:

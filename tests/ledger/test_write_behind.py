@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 
 from spark_ext.control.events import acknowledge, in_force, request
 from spark_ext.errors import FencedError, StorageError
-from spark_ext.ledger.schema import ControlEventRow, Row
+from spark_ext.ledger.schema import Row
 from spark_ext.ledger.write_behind import WriteBehind
-from tests.queries.fakes import FakeLedger, FakeWriter
+from tests.queries.fakes import FakeControlLog, FakeLedger, FakeWriter
 from tests.support.waiting import until
 
 
@@ -81,35 +79,13 @@ def test_what_keeps_rows_from_being_written_is_raised_where_it_is_asked_for(
         rows.check()
 
 
-def test_two_requests_at_once_get_two_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Formerly: the next sequence was read, and then used."""
-    ledger = FakeLedger()
-    behind = WriteBehind(FakeWriter(ledger), "lab")  # type: ignore[arg-type]
-    both = threading.Barrier(2)
-    look = FakeLedger.next_control_sequence
-
-    def slowly(ledger: Any) -> int:
-        found = look(ledger)
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(0.2)  # the other one looks as well, if it can
-        return found
-
-    monkeypatch.setattr(FakeLedger, "next_control_sequence", slowly)
-    threads = [threading.Thread(target=request, args=(behind, "", "drain")) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert sorted(row.sequence for row in ledger.of(ControlEventRow)) == [1, 2]
-
-
 def test_an_event_is_in_force_until_it_is_acknowledged() -> None:
     ledger = FakeLedger()
     behind = WriteBehind(FakeWriter(ledger), "lab")  # type: ignore[arg-type]
-    request(behind, "", "drain")
-    request(behind, "in", "final_epoch", 1)
-    found: Any = ledger
-    assert [row.sequence for row in in_force(found, "drain")] == [1]
+    request(FakeControlLog(ledger), "job", "drain")
+    request(FakeControlLog(ledger), "source:in", "final_epoch", 1)
+    assert [row.sequence for row in in_force(ledger.open_control_events(), "drain")] == [1]
     acknowledge(behind, "drain")
     behind.flush()
-    assert in_force(found, "drain") == [] and len(in_force(found, "final_epoch")) == 1
+    left = ledger.open_control_events()
+    assert in_force(left, "drain") == [] and len(in_force(left, "final_epoch")) == 1

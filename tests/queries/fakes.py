@@ -7,13 +7,16 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.ledger import Incarnation
-from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow, Row
+from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, ExecutionStateRow, Row
+from spark_ext.ledger.view import event_of
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.offsets import Finished, SourceOffset
 from spark_ext.queries.context import JobContext
@@ -97,8 +100,39 @@ class FakeLedger:
     def control_since(self, sequence: int) -> list[ControlEventRow]:
         return [row for row in self.of(ControlEventRow) if row.sequence > sequence]
 
-    def next_control_sequence(self) -> int:
-        return max((row.sequence for row in self.of(ControlEventRow)), default=0) + 1
+    def open_control_events(self) -> list[ControlEventRow]:
+        over = {row.event_id for row in self.of(ControlTransitionRow) if not row.query}
+        return [row for row in self.of(ControlEventRow) if row.event_id not in over]
+
+
+class FakeControlLog:
+    """Accepts events into the ledger in memory."""
+
+    def __init__(self, ledger: FakeLedger) -> None:
+        self.ledger = ledger
+
+    def accept(self, requests: Sequence[Request]) -> list[Accepted | ControlRefused]:
+        out: list[Accepted | ControlRefused] = []
+        for asked in requests:
+            sequence = len(self.ledger.of(ControlEventRow)) + 1
+            self.ledger.rows.append(
+                ControlEventRow(
+                    event_id=f"e{sequence}",
+                    sequence=sequence,
+                    kind=asked.kind,
+                    target=asked.target,
+                    value=asked.value,
+                    status="accepted",
+                    query="",
+                    epoch=None,
+                    lineage=1,
+                    incarnation=1,
+                    at=datetime.now(timezone.utc),
+                    reason="",
+                )
+            )
+            out.append(Accepted(event_of(self.ledger.of(ControlEventRow)[-1])))
+        return out
 
 
 class FakeWriter:
@@ -286,6 +320,7 @@ class Bench:
             registry=folder / "registry",
             write_behind=WriteBehind(self.writer, "lab"),  # type: ignore[arg-type]
             wake=threading.Event(),
+            control=FakeControlLog(self.ledger),
         )
 
     def made(self) -> QueryRun:

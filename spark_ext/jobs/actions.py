@@ -1,0 +1,108 @@
+"""What a running job does at the request of control events, as `driver_orders` asks for it."""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.control import levels as python_levels
+from spark_ext.datafiles.location import Location
+from spark_ext.jobs.controller import Controller
+from spark_ext.jobs.driver_orders import DriverOrders
+from spark_ext.jobs.taking import check_folder
+from spark_ext.spark import jvm_logging
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.control.log import ControlLog
+    from spark_ext.jobs.barriers import Request
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.jobs.taking import SavepointRequest
+    from spark_ext.ledger import Ledger
+    from spark_ext.queries.context import JobContext
+
+FOLDER = "stacks"
+"""Folder of stack dumps in the state directory."""
+
+
+class JobActions:
+    """See `driver_orders.Actions`.
+
+    Args:
+        spark: the job's session.
+        context: the job's.
+        coordinator: of the job.
+    """
+
+    def __init__(self, spark: SparkSession, context: JobContext, coordinator: Coordinator) -> None:
+        self._spark = spark
+        self._context = context
+        self._coordinator = coordinator
+
+    def stop(self) -> None:
+        """See `Actions`."""
+        self._coordinator.stop()
+
+    def checkpoint(self, folder: str | None) -> Request:
+        """See `Actions`."""
+        return self._coordinator.checkpoint(folder)
+
+    def savepoint(self, folder: str) -> SavepointRequest:
+        """See `Actions`."""
+        return self._coordinator.savepoint(folder)
+
+    def check_folder(self, folder: str) -> str:
+        """See `Actions`."""
+        return check_folder(folder, self._context.job, self._context.state)
+
+    def stack_dump(self, event_id: str) -> str:
+        """See `Actions`."""
+        name = f"{FOLDER}/{event_id}.txt"
+        with tempfile.TemporaryFile("w+b") as draft:
+            draft.write(b"Threads of the driver's Python process\n\n")
+            draft.flush()
+            faulthandler.dump_traceback(draft, all_threads=True)
+            draft.seek(0, 2)
+            draft.write(b"\nThreads of the driver's JVM\n\n" + jvm_logging.thread_dump(self._spark).encode())
+            draft.seek(0)
+            content = draft.read()
+        with Location(self._context.state).create(name) as target:
+            target.write(content)
+        return f"{self._context.state}/{name}"
+
+    def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
+        """See `Actions`."""
+        for name in {**former, **levels}:
+            jvm_logging.set_level(self._spark, name, levels.get(name))
+        python_levels.apply(levels)
+
+    def set_checkpoint_settings(self, settings: dict[str, Any]) -> None:
+        """See `Actions`."""
+        self._context.changed.clear()
+        self._context.changed.update(settings)
+
+
+def controlled(
+    spark: SparkSession, ledger: Ledger, control: ControlLog, context: JobContext, coordinator: Coordinator
+) -> Controller:
+    """The controller of a job that is being started: it takes up what earlier starts have left.
+
+    Args:
+        spark: the job's session.
+        ledger: the job's.
+        control: accepts events, with the fence of this incarnation.
+        context: the job's.
+        coordinator: of the job.
+
+    Raises:
+        StateError, StorageError: the ledger cannot be read.
+    """
+    actions = JobActions(spark, context, coordinator)
+    orders = DriverOrders(context.job, actions, context.wake.set)
+    controller = Controller(context, ledger, control, orders, coordinator.align, coordinator.drain)
+    last: Callable[[], None] = lambda: controller.conclude(coordinator.runs, coordinator.state)  # noqa: E731
+    coordinator.at_end.append(last)
+    return controller

@@ -1,0 +1,150 @@
+"""What the coordinator's thread needs to know of control events, read by a worker's thread.
+
+New events, how far the queries' offsets have come, and what their planners have recorded of single events. The
+offsets of an epoch are read as soon as it is planned, but only while there are events that somebody has still to
+obey.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.control import stamps
+from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.ledger.view import event_of
+from spark_ext.model.control import Event
+from spark_ext.model.offsets import Json, SourceOffset
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from spark_ext.control.log import ControlLog
+    from spark_ext.ledger import Ledger
+
+MOST_EPOCHS: Final = 200
+"""Epochs of a query in one look: Spark keeps some hundred."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to look at in one query."""
+
+    query: str
+    checkpoint: str
+    lineage: int
+    after: int
+    """The last epoch that is known."""
+    committed: int
+    """The newest committed epoch."""
+    wanted: bool
+    """Whether there are events that the query has still to obey."""
+
+
+@dataclass(frozen=True)
+class EpochLook:
+    """An epoch that is planned."""
+
+    query: str
+    epoch: int
+    offsets: Mapping[str, SourceOffset]
+    """Of the channel sources, by uid."""
+    outcomes: Mapping[str, Mapping[str, Json]]
+    """What planners have recorded with it, by event id."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found."""
+
+    events: tuple[Event, ...]
+    """New ones, in their order."""
+    epochs: tuple[EpochLook, ...]
+    """In the order of each query."""
+
+
+class ControlLooks:
+    """Reads. Safe for several threads, one at a time.
+
+    Args:
+        ledger: the job's.
+        log: accepts what functions have emitted.
+        after: the last event that is known.
+    """
+
+    def __init__(self, ledger: Ledger, log: ControlLog, after: int) -> None:
+        self._table = ledger.table(ControlEventRow)
+        self._log = log
+        self._last = after
+        self._read: int | None = None
+        self._stamped: dict[str, dict[str, str]] = {}
+        """By query and source, the stamp that was last seen."""
+        self._collected: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def look(self, asks: Sequence[Ask]) -> Look:
+        """Look once.
+
+        Args:
+            asks: one per query.
+
+        Raises:
+            StateError, StorageError, OSError: something cannot be read; it is looked at again.
+            FencedError: a newer incarnation owns the ledger.
+        """
+        with self._lock:
+            for ask in asks:
+                self._take_emitted(ask)
+            self._table.refresh()
+            version, events = self._table.version, self._new_events()
+            stamped = {query: dict(seen) for query, seen in self._stamped.items()}
+            epochs: list[EpochLook] = []
+            for ask in asks:
+                if ask.wanted or events:
+                    epochs += self._epochs(ask, stamped.setdefault(ask.query, {}))
+            # Only now: a look that fails has found nothing, and is repeated as a whole.
+            self._read, self._stamped = version, stamped
+            self._last = max([self._last, *(event.sequence for event in events)])
+            return Look(tuple(events), tuple(epochs))
+
+    def _new_events(self) -> list[Event]:
+        if self._table.version == self._read:
+            return []
+        rows = self._table.rows([("sequence", ">", self._last), ("status", "=", "accepted")])
+        found = {row.sequence: event_of(row) for row in rows}
+        return [found[sequence] for sequence in sorted(found)]
+
+    def _epochs(self, ask: Ask, seen: dict[str, str]) -> list[EpochLook]:
+        log = SparkLog(ask.checkpoint)
+        out = []
+        for epoch in range(max(ask.after, ask.committed - MOST_EPOCHS) + 1, ask.committed + 2):
+            logged = log.offsets(epoch)
+            if logged is not None:
+                offsets = source_offsets(logged)
+                out.append(EpochLook(ask.query, epoch, offsets, _outcomes(ask, offsets, seen)))
+        return out
+
+    def _take_emitted(self, ask: Ask) -> None:
+        """Accept what functions have emitted in epochs that are committed."""
+        there = [epoch for epoch in SparkLog(ask.checkpoint).numbers("emitted") if epoch <= ask.committed]
+        if not there:
+            return
+        from spark_ext.control import emitted
+
+        for epoch in sorted(there):
+            requests = emitted.collect(ask.checkpoint, ask.query, epoch)
+            if requests:
+                self._log.accept_emitted(requests, f"control:emitted:{ask.query}:{ask.lineage}", epoch)
+            emitted.discard(ask.checkpoint, epoch)
+
+
+def _outcomes(ask: Ask, offsets: Mapping[str, SourceOffset], seen: dict[str, str]) -> dict[str, Mapping[str, Json]]:
+    """What the stamps that are new in an epoch say of single events."""
+    found: dict[str, Mapping[str, Json]] = {}
+    for uid, offset in offsets.items():
+        if offset.stamp and seen.get(uid) != offset.stamp:
+            found.update(stamps.read(ask.checkpoint, offset.stamp).outcomes)
+            seen[uid] = offset.stamp
+    return found

@@ -1,0 +1,334 @@
+"""The control events of a running job: taken in, carried out by the driver or by epochs, and followed to their end.
+
+For the coordinator's thread, which it never blocks: the ledger and Spark's logs are read by a worker's thread. What has
+become of an event is derived from facts, so a start continues where a driver that was killed has left off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.control.events import transition
+from spark_ext.control.requests import ControlRefused, Request
+from spark_ext.errors import FencedError
+from spark_ext.jobs.control_looks import Ask, ControlLooks, Look
+from spark_ext.jobs.driver_orders import DriverOrders
+from spark_ext.ledger.view import event_of
+from spark_ext.masking import logger
+from spark_ext.model.control import Delivery, Event
+from spark_ext.model.control_kinds import Where, kinds
+from spark_ext.model.event_progress import Progress, QueryView, Standing, Step
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.outage import UNREADABLE
+from spark_ext.queries.worker import Outcome, Worker
+
+if TYPE_CHECKING:
+    from spark_ext.control.log import ControlLog
+    from spark_ext.jobs.barriers import Request as CheckpointRequest
+    from spark_ext.ledger import Ledger
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+
+log = logger("spark_ext.job")
+
+LOOK_EVERY = 0.05
+"""Pause between two looks, s."""
+
+RELEASES = 3
+"""Checkpoints behind whose barrier an aligned event may try to take effect."""
+
+
+@dataclass
+class _Release:
+    """An aligned event on its way to the barrier behind which it takes effect."""
+
+    request: CheckpointRequest | None = None
+    sequence: int | None = None
+    """Of the event `release`, once it is accepted."""
+    event_id: str = ""
+    attempts: int = 0
+    failure: str = ""
+
+
+class Controller:
+    """Follows all open events of a job.
+
+    Args:
+        context: the job's.
+        ledger: the job's, for reading.
+        control: accepts events, with the fence of this incarnation.
+        orders: carries out what the driver obeys.
+        align: asks for an aligned checkpoint; it is triggered under a number that is handed over before.
+        drained: called when a drain is in force.
+    """
+
+    def __init__(
+        self,
+        context: JobContext,
+        ledger: Ledger,
+        control: ControlLog,
+        orders: DriverOrders,
+        align: Callable[[Callable[[int, Callable[[bool], None]], None]], CheckpointRequest],
+        drained: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._control = control
+        self._orders = orders
+        self._align = align
+        self._drained = drained
+        self._open: dict[str, Progress] = {}
+        self._releases: dict[str, _Release] = {}
+        self._known: dict[str, int] = {}
+        """By query, the last epoch before which no open event can have been obeyed."""
+        self._looks = ControlLooks(ledger, control, 0)
+        self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
+        self._looked_at = 0.0
+        self._looking = False
+        self._warned = False
+        self._begun = False
+        self._configuration = control.configuration()
+        self._begin([event_of(row) for row in ledger.open_control_events()])
+        self._looks = ControlLooks(ledger, control, self._configuration.sequence)
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    def _begin(self, events: Sequence[Event]) -> None:
+        """Take up what earlier starts have left."""
+        self._orders.configure(self._configuration)
+        for event in events:
+            if event.sequence > self._configuration.sequence:
+                continue  # accepted since; the first look finds it
+            self._take(event, left=event.incarnation < self._context.incarnation.number)
+        self._begun = True
+
+    @property
+    def stop_requested(self) -> str:
+        """Who has asked for a stop that an earlier start was to obey; "" if nobody has."""
+        return self._orders.stop_requested
+
+    # -- the coordinator's thread -------------------------------------------------------------------------------------
+
+    def tick(self, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+        """Take in what was found, look again, and decide what has come of each event.
+
+        Args:
+            now: s, monotonic.
+            runs: the queries.
+            waiting: queries that are not built yet.
+
+        Raises:
+            FencedError: a newer incarnation owns the ledger.
+        """
+        self._worker.deliver()
+        self._orders.tick(self._put)
+        self._watch_releases()
+        self._settle(runs, waiting)
+        if not self._looking and now - self._looked_at >= LOOK_EVERY:
+            self._looked_at, self._looking = now, True
+            asks = [self._ask(run) for run in runs]
+
+            def done(outcome: Outcome[Look]) -> None:
+                self._looking = False
+                if isinstance(outcome.error, FencedError):
+                    raise outcome.error
+                if outcome.error is None:
+                    self._warned = False
+                    self._found(outcome.result(), runs, asks)
+                elif isinstance(outcome.error, UNREADABLE):
+                    self._warn(outcome.error)
+                else:
+                    outcome.result()
+
+            self._worker.do("a look at control events", lambda: self._looks.look(asks), done)
+
+    def _warn(self, problem: Exception) -> None:
+        # The look at the ledger that decides about the job's end is the one at the fence.
+        if not self._warned:
+            log.warning("control events are looked at later: %s", problem)
+        self._warned = True
+
+    def _ask(self, run: QueryRun) -> Ask:
+        wanted = any(run.spec.uid not in one.applied for one in self._open.values() if one.concerns(_view(run)))
+        after = self._known.setdefault(run.spec.uid, -1 if wanted else run.committed)
+        return Ask(run.spec.uid, run.checkpoint, run.lineage, after, run.committed, wanted)
+
+    def _found(self, look: Look, runs: Sequence[QueryRun], asks: Sequence[Ask]) -> None:
+        for event in look.events:
+            self._configuration = self._configuration.after([event])
+            self._take(event, left=False)
+        if any(kinds()[event.kind].standing for event in look.events if event.kind in kinds()):
+            self._orders.configure(self._configuration)
+        views = {run.spec.uid: _view(run) for run in runs}
+        for found in look.epochs:
+            for event_id, one in list(self._open.items()):
+                said = found.outcomes.get(event_id)
+                if said is not None and found.query not in one.outcomes:
+                    one = one.with_outcome(found.query, said)
+                release = self._releases.get(event_id)
+                if release is not None:
+                    one = _behind(one, release, views[found.query], found.epoch, found.offsets, found.outcomes)
+                else:
+                    one = one.seen(views[found.query], found.epoch, found.offsets)
+                if found.query in one.applied and found.query not in self._open[event_id].applied:
+                    self._put(one.event, one.first_step(found.query))
+                self._open[event_id] = one
+        for ask in asks:
+            if look.events or ask.wanted:
+                # Its newest epoch may be planned and not committed: it is looked at again.
+                self._known[ask.query] = max([ask.after, *(one.epoch for one in look.epochs if one.query == ask.query)])
+                self._known[ask.query] = min(self._known[ask.query], ask.committed)
+            else:
+                self._known[ask.query] = ask.committed
+
+    def _take(self, event: Event, *, left: bool) -> None:
+        """An event that is open.
+
+        Args:
+            event: the event.
+            left: whether an earlier start was to obey it.
+        """
+        kind = kinds().get(event.kind)
+        if event.kind == "release":
+            self._put(event, Step("acknowledged", reason="see the event that it puts into force"))
+            return
+        if kind is None:
+            self._put(event, Step("rejected", reason=f"this release knows no events of the kind {event.kind!r}"))
+            return
+        if event.kind == "drain":
+            self._drained()
+        if kind.where is not Where.EPOCH:
+            self._orders.take(event, kind, left=left, put=self._put)
+        if kind.where is not Where.DRIVER:
+            self._open[event.event_id] = Progress(event)
+            if event.delivery is Delivery.ALIGNED:
+                self._releases[event.event_id] = _Release()
+
+    # -- aligned events -----------------------------------------------------------------------------------------------
+
+    def _watch_releases(self) -> None:
+        for event_id, release in self._releases.items():
+            one = self._open.get(event_id)
+            if one is None:
+                continue
+            if release.request is None:
+                if release.attempts < RELEASES:
+                    self._release(one.event, release)
+            elif release.request.done.is_set() and release.request.failure is not None and release.sequence is None:
+                release.failure, release.request = release.request.failure.what, None
+            elif release.request.done.is_set() and release.request.failure is not None:
+                # Who has passed the barrier obeys the event; for the others it needs another one.
+                release.failure, release.request, release.sequence = release.request.failure.what, None, None
+
+    def _release(self, event: Event, release: _Release) -> None:
+        release.attempts += 1
+
+        def prepare(number: int, done: Callable[[bool], None]) -> None:
+            value = {"sequence": event.sequence, "event_id": event.event_id, "checkpoint": number}
+
+            def accept() -> Any:
+                (found,) = self._control.accept([Request("release", "job", value, origin="job")])
+                if isinstance(found, ControlRefused):
+                    raise found
+                return found.event
+
+            def accepted(outcome: Outcome[Any]) -> None:
+                if outcome.error is None:
+                    release.sequence, release.event_id = outcome.result().sequence, outcome.result().event_id
+                    done(True)
+                    return
+                done(False)
+                if isinstance(outcome.error, FencedError):
+                    raise outcome.error
+
+            self._worker.do("the release of an event", accept, accepted)
+
+        release.request = self._align(prepare)
+
+    # -- what has come of them ----------------------------------------------------------------------------------------
+
+    def _settle(self, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
+        if not self._open:
+            return
+        views = [_view(run) for run in runs] + [QueryView(uid, frozenset(), Standing.ABLE) for uid in waiting]
+        for event_id, one in list(self._open.items()):
+            if one.event.kind == "drain":
+                continue  # it is over when the job has finished
+            release = self._releases.get(event_id)
+            if release is not None and release.request is None and release.attempts >= RELEASES and not one.applied:
+                last: Step | None = Step("failed", reason=f"no barrier has passed all queries: {release.failure}")
+            else:
+                last = one.last_step(views)
+            if last is not None:
+                self._close_event(one.event, last)
+
+    def _close_event(self, event: Event, last: Step) -> None:
+        del self._open[event.event_id]
+        self._releases.pop(event.event_id, None)
+        kind = kinds()[event.kind]
+        if kind.where is Where.BOTH and last.status == "rejected":
+            # The driver has obeyed it, whether or not an epoch could.
+            last = replace(last, status="acknowledged")
+        self._put(event, last)
+
+    def _put(self, event: Event, step: Step) -> None:
+        self._context.write_behind.put_soon(
+            transition(
+                self._context.incarnation,
+                event.event_id,
+                event.sequence,
+                step.status,
+                query=step.query,
+                epoch=step.epoch,
+                reason=step.reason,
+                result=step.result,
+            )
+        )
+
+    # -- end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """No further command comes."""
+        self._worker.close()
+        self._orders.close()
+
+    def conclude(self, runs: Sequence[QueryRun], state: State) -> None:
+        """The job has ended: a last look, and what has come of the events that it decides; on the upkeep's thread.
+
+        Args:
+            runs: the queries, as they have ended.
+            state: the job's.
+        """
+        deadline = time.monotonic() + 1.0
+        while self._looking and time.monotonic() < deadline:
+            time.sleep(0.005)
+            self._worker.deliver()
+        for _ in range(2):  # the first may find new events, the second sees what has come of them
+            asks = [self._ask(run) for run in runs]
+            self._found(self._looks.look(asks), runs, asks)
+        self._settle(runs, ())
+        self._orders.conclude(state, self._put)
+
+
+def _behind(one: Progress, release: _Release, query: QueryView, epoch: int, offsets: Any, outcomes: Any) -> Progress:
+    """An aligned event takes effect where its release does, unless a planner has found that the barrier never came."""
+    if release.sequence is None or outcomes.get(release.event_id, {}).get("status") == "failed":
+        return one
+    moved = Progress(replace(one.event, sequence=release.sequence), one.applied, one.outcomes)
+    return replace(moved.seen(query, epoch, offsets), event=one.event)
+
+
+def _view(run: QueryRun) -> QueryView:
+    sources = frozenset(source.uid for source in run.spec.sources)
+    ended = run.position.ended_sources
+    if run.state is State.FINISHED:
+        standing = Standing.FINISHED
+    elif run.state.ended:
+        standing = Standing.STOPPED
+    elif ended.issuperset(sources):
+        standing = Standing.BLIND
+    else:
+        standing = Standing.ABLE
+    return QueryView(run.spec.uid, sources, standing, run.committed, ended)

@@ -1,0 +1,151 @@
+"""What has become of a control event, from what the queries' offsets say. Pure.
+
+An event that epochs obey is *applied* in a query from the first epoch whose offsets have reached it. It is
+*acknowledged* once every query that it concerns has committed such an epoch, or can have none any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from spark_ext.model.control import Event, Scope
+from spark_ext.model.offsets import Json, SourceOffset
+
+
+class Standing(str, Enum):
+    """Whether a query can still obey an event."""
+
+    ABLE = "able"
+    """It runs, or will, and a source of it looks at events."""
+    STOPPED = "stopped"
+    """It has ended in this start; the next one continues."""
+    FINISHED = "finished"
+    BLIND = "blind"
+    """None of its sources looks at events: they are Spark's own, or have ended."""
+
+
+NO_SOURCE = (
+    "has only sources of Spark's own, which cannot look at events: add sx.with_control(df) to it, or add the query as "
+    "a function of the configuration"
+)
+"""Why a query cannot obey an event, and the way out."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step in the life of an event, to be recorded."""
+
+    status: str
+    query: str = ""
+    epoch: int | None = None
+    reason: str = ""
+    result: Json = None
+
+
+@dataclass(frozen=True)
+class QueryView:
+    """A query, as far as events are concerned."""
+
+    uid: str
+    sources: frozenset[str]
+    """Uids of its channel sources."""
+    standing: Standing
+    committed: int = -1
+    """The newest committed epoch."""
+    ended_sources: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An open event that epochs obey."""
+
+    event: Event
+    applied: Mapping[str, int] = field(default_factory=dict)
+    """By query, its first epoch with the event."""
+    outcomes: Mapping[str, Step] = field(default_factory=dict)
+    """By query, what its planner has said of the event; without an entry it was obeyed."""
+
+    def concerns(self, query: QueryView) -> bool:
+        """Whether the event is addressed to a query or to something in it."""
+        target = self.event.target
+        if target.scope is Scope.JOB:
+            return True
+        if target.scope is Scope.QUERY:
+            return target.uid == query.uid
+        return target.scope in (Scope.SOURCE, Scope.CHANNEL) and target.uid in query.sources
+
+    def seen(self, query: QueryView, epoch: int, offsets: Mapping[str, SourceOffset]) -> Progress:
+        """What an epoch's offsets say; epochs come in their order, each as soon as it is planned.
+
+        Args:
+            query: whose epoch it is.
+            epoch: its number.
+            offsets: of its channel sources, by uid.
+        """
+        if query.uid in self.applied or not self.concerns(query):
+            return self
+        return self if self.reached(offsets) < self.event.sequence else self._applied(query.uid, epoch)
+
+    def reached(self, offsets: Mapping[str, SourceOffset]) -> int:
+        """Up to which event the offsets have come, for those with this target."""
+        target = self.event.target
+        if target.scope in (Scope.SOURCE, Scope.CHANNEL):
+            return offsets[target.uid].control if target.uid in offsets else 0
+        return max((offset.control for offset in offsets.values()), default=0)
+
+    def _applied(self, query: str, epoch: int) -> Progress:
+        return replace(self, applied={**self.applied, query: epoch})
+
+    def with_outcome(self, query: str, outcome: Mapping[str, Json]) -> Progress:
+        """What the query's planner has recorded of the event."""
+        step = Step(outcome["status"], query, reason=outcome.get("reason", ""), result=outcome.get("result"))
+        return replace(self, outcomes={**self.outcomes, query: step})
+
+    def first_step(self, query: str) -> Step:
+        """The step that follows from having been seen in a query's epoch."""
+        outcome = self.outcomes.get(query)
+        if outcome is None:
+            return Step("applied", query, self.applied[query])
+        return replace(outcome, epoch=self.applied[query])
+
+    def last_step(self, queries: Iterable[QueryView]) -> Step | None:
+        """What has finally come of the event; None: not decided yet.
+
+        Args:
+            queries: all of the job that are built.
+        """
+        concerned = [query for query in queries if self.concerns(query)]
+        without: list[str] = []
+        for query in concerned:
+            epoch = self.applied.get(query.uid)
+            if epoch is not None:
+                if query.committed < epoch:
+                    return None
+            elif (why := self._cannot(query)) is None:
+                return None
+            else:
+                without.append(f"query '{query.uid}' {why}")
+        said = [self.outcomes[uid] for uid in self.applied if uid in self.outcomes]
+        obeyed = [uid for uid in self.applied if uid not in self.outcomes or self.outcomes[uid].status == "applied"]
+        results = [step.result for step in said if step.result is not None]
+        result = results[0] if len(results) == 1 else (results or None)
+        notes = [step.reason for step in said if step.reason] + without
+        reason = "; ".join(dict.fromkeys(notes))
+        if obeyed:
+            return Step("acknowledged", reason=reason, result=result)
+        if said:
+            return Step(said[0].status, reason=reason, result=result)
+        return Step("rejected", reason=reason or "the job has nothing that it is addressed to")
+
+    def _cannot(self, query: QueryView) -> str | None:
+        """Why a query will never obey the event; None: it may, in this start or a later one."""
+        target = self.event.target
+        if query.standing is Standing.FINISHED:
+            return "has finished"
+        if target.scope in (Scope.SOURCE, Scope.CHANNEL) and target.uid in query.ended_sources:
+            return f"has read source '{target.uid}' to its end"
+        if query.standing is Standing.BLIND:
+            return "has read all its channel sources to their end" if query.sources else NO_SOURCE
+        return None
