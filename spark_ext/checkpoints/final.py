@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from spark_ext.control.events import request
+from spark_ext.control.job_events import request
 from spark_ext.errors import FinalizationTimeout
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.schema import CheckpointRow, FinishedRow, Row

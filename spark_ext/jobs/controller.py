@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.control.events import transition
+from spark_ext.control.job_events import transition
 from spark_ext.control.requests import ControlRefused, Request
 from spark_ext.errors import FencedError
 from spark_ext.jobs.control_looks import Ask, ControlLooks, Look

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.checkpoints.unaligned import QueryLook, Taken
-from spark_ext.control.events import in_force
+from spark_ext.control.job_events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
 from spark_ext.jobs.barriers import AlignedCheckpoints, Request, look_at
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from spark_ext.control.events import acknowledge
+from spark_ext.control.job_events import acknowledge
 from spark_ext.errors import SparkExtError, placed
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import logger

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.checkpoints.final import FinalCheckpoint
-from spark_ext.control.events import in_force
+from spark_ext.control.job_events import in_force
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import SparkExtError, StateError, from_text
 from spark_ext.jobs.actions import controlled

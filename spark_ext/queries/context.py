@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.model.identity import Identity
 
 if TYPE_CHECKING:
-    from spark_ext.control.events import Accepts
+    from spark_ext.control.job_events import Accepts
     from spark_ext.exchange.consumers import Consumer
     from spark_ext.ledger import Incarnation
     from spark_ext.ledger.write_behind import WriteBehind

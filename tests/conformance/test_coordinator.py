@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import spark_ext as sx
-from spark_ext.control.events import request
+from spark_ext.control.job_events import request
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_ext.control.events import request
+from spark_ext.control.job_events import request
 from spark_ext.errors import DataError, FencedError, StorageError
 from spark_ext.jobs.begin import in_all
 from spark_ext.jobs.coordinator import Coordinator

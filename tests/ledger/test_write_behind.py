@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from spark_ext.control.events import acknowledge, in_force, request
+from spark_ext.control.job_events import acknowledge, in_force, request
 from spark_ext.errors import FencedError, StorageError
 from spark_ext.ledger.schema import Row
 from spark_ext.ledger.write_behind import WriteBehind
