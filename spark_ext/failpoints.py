@@ -73,12 +73,22 @@ class FailPoint(str, Enum):
     LEDGER_EPOCHS = "ledger.epochs.after"
     LEDGER_BEFORE_CONTROL_EVENTS = "ledger.control_events.before"
     LEDGER_CONTROL_EVENTS = "ledger.control_events.after"
+    LEDGER_BEFORE_CONTROL_TRANSITIONS = "ledger.control_transitions.before"
+    LEDGER_CONTROL_TRANSITIONS = "ledger.control_transitions.after"
+    LEDGER_BEFORE_CONTROL_REQUESTS = "ledger.control_requests.before"
+    LEDGER_CONTROL_REQUESTS = "ledger.control_requests.after"
     LEDGER_BEFORE_EXECUTION_STATES = "ledger.execution_states.before"
     LEDGER_EXECUTION_STATES = "ledger.execution_states.after"
     LEDGER_BEFORE_EXCHANGES = "ledger.exchanges.before"
     LEDGER_EXCHANGES = "ledger.exchanges.after"
     LEDGER_BEFORE_INCIDENTS = "ledger.incidents.before"
     LEDGER_INCIDENTS = "ledger.incidents.after"
+
+    # control events
+    CONTROL_BEFORE_STAMP = "control.before_stamp"
+    CONTROL_STAMPED = "control.stamped"
+    CONTROL_BEFORE_COLLECT = "control.before_collect"
+    CONTROL_COLLECTED = "control.collected"
 
     # delta_2pc, and the outbox of http_2pc.
     DELTA_BEFORE_FENCE = "delta.before_fence"

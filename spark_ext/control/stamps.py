@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.errors import StateError
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.configuration import Configuration, Stamp, name_of
+from spark_ext.spark.epoch_files import STAMPS
 from spark_ext.spark.spark_log import SparkLog, local_path
 
 if TYPE_CHECKING:
     from spark_ext.model.offsets import SourceOffset
 
-FOLDER: Final = "control"
+FOLDER: Final = STAMPS
 """The folder in the checkpoint directory."""
 
 
@@ -42,7 +44,9 @@ def write(checkpoint: str, text: str) -> str:
         OSError: it cannot be written.
     """
     name = name_of(text)
+    reach(FailPoint.CONTROL_BEFORE_STAMP)
     _put(checkpoint, file_of(name), text)
+    reach(FailPoint.CONTROL_STAMPED)
     return name
 
 

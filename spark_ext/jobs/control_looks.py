@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.control import stamps
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.ledger.view import event_of
 from spark_ext.model.control import Event
@@ -134,9 +135,11 @@ class ControlLooks:
         from spark_ext.control import emitted
 
         for epoch in sorted(there):
+            reach(FailPoint.CONTROL_BEFORE_COLLECT)
             requests = emitted.collect(ask.checkpoint, ask.query, epoch)
             if requests:
                 self._log.accept_emitted(requests, f"control:emitted:{ask.query}:{ask.lineage}", epoch)
+            reach(FailPoint.CONTROL_COLLECTED)
             emitted.discard(ask.checkpoint, epoch)
 
 

@@ -113,7 +113,7 @@ class DriverOrders:
         Args:
             event: the event.
             kind: its kind.
-            left: whether an earlier start was to obey it: a stop holds, other requests that are obeyed once have failed.
+            left: whether an earlier start was to obey it: a stop holds, other requests have failed.
             put: records a step.
         """
         if event.expires_ms is not None and time.time() * 1000 >= event.expires_ms:

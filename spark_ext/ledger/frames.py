@@ -8,6 +8,8 @@ from spark_ext.ledger.columns import arrow_schema
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
+    ControlRequestRow,
+    ControlTransitionRow,
     DefinitionRow,
     EpochRow,
     ExchangeRow,
@@ -59,8 +61,16 @@ class LedgerFrames:
         return self._frame(EpochRow)
 
     def control_events(self) -> DataFrame:
-        """Steps of control events."""
+        """Control events that were accepted."""
         return self._frame(ControlEventRow)
+
+    def control_transitions(self) -> DataFrame:
+        """What has become of control events."""
+        return self._frame(ControlTransitionRow)
+
+    def control_requests(self) -> DataFrame:
+        """Requests to the REST server, and its answers."""
+        return self._frame(ControlRequestRow)
 
     def execution_states(self) -> DataFrame:
         """States that the job and its queries have entered."""

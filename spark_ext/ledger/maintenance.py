@@ -2,7 +2,8 @@
 
 These never expire: finished flags, the tables of jobs and definitions, final checkpoints and savepoints, the newest
 checkpoints and the newest aligned one, each query's newest epoch per
-lineage, control events that are not settled, the newest row of each operator and sequence.
+lineage, control events that are not settled or from which the configuration in force follows, the newest row of each
+operator and sequence.
 Replaced data files stay for two hours, for slow readers; log files for one.
 
 A call does what is due until its time is used up; the next call continues. All commits are fenced like appends.
@@ -10,8 +11,9 @@ A call does what is due until its time is used up; the next call continues. All 
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,9 +27,12 @@ from spark_ext.delta.fence import Fence
 from spark_ext.delta.fenced_log import NO_HOOKS
 from spark_ext.delta.where import Where, sql
 from spark_ext.errors import StateError, StorageError
+from spark_ext.ledger.ledger import FINAL
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
+    ControlRequestRow,
+    ControlTransitionRow,
     EpochRow,
     ExchangeRow,
     ExecutionStateRow,
@@ -36,14 +41,12 @@ from spark_ext.ledger.schema import (
 )
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.masking import logger
+from spark_ext.model.control_kinds import kinds
 
 if TYPE_CHECKING:
     from spark_ext.ledger.ledger import Ledger
 
 log = logger("spark_ext.ledger")
-
-SETTLED = ("acknowledged", "rejected", "failed")
-"""Statuses after which a control event is over."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class MaintenanceSettings:
     keep_control_events: timedelta = timedelta(days=30)
     """Age at which a settled control event expires."""
     keep_states: timedelta = timedelta(days=90)
-    """Age at which execution states, events of exchanges and incidents expire."""
+    """Age at which execution states, events of exchanges, incidents and records of HTTP requests expire."""
     keep_checkpoints: timedelta = timedelta(days=7)
     """Age at which a periodic checkpoint expires."""
     newest_checkpoints: int = 10
@@ -114,7 +117,7 @@ def maintain(
             if time.monotonic() > until:
                 return done
             try:
-                done += work(table, now, settings, fence)
+                done += work(ledger, table, now, settings, fence)
             except (StorageError, StateError) as problem:
                 log.warning("maintenance will continue later: %s", problem)
     return done
@@ -129,7 +132,7 @@ def _file_count(table: LedgerTable[Any]) -> int:
 
 
 def _compact(
-    table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
+    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
 ) -> Iterable[Done]:
     count = _file_count(table)
     if count < settings.small_files:
@@ -145,13 +148,13 @@ def _compact(
 
 
 def _sweep(
-    table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
+    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
 ) -> Iterable[Done]:
     if table.version is None or (table.swept_at is not None and now - table.swept_at < settings.sweep_every):
         return
     for row_type, expired in _EXPIRY.items():
         if row_type is table.row_type:
-            yield from _expire(table, expired(table, now, settings), fence)
+            yield from _expire(table, expired(ledger, table, now, settings), fence)
     yield from _vacuum(table, settings, fence)
     yield from _clean_log(table, fence)
     table.swept_at = now
@@ -220,7 +223,7 @@ def _log_files(table: LedgerTable[Any]) -> int:
 # -- what may expire --------------------------------------------------------------------------------------------------
 
 
-def _old_epochs(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+def _old_epochs(ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
     rows = table.read(["query", "lineage", "epoch", "committed_at"])
     limit = now - settings.keep_epochs
     newest = rows.group_by(["query", "lineage"]).aggregate([("epoch", "max"), ("committed_at", "min")])
@@ -236,21 +239,58 @@ def _old_epochs(table: LedgerTable[Any], now: datetime, settings: MaintenanceSet
     ]
 
 
-def _old_control_events(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
-    rows = table.read(["event_id", "sequence", "status", "at"])
-    events = rows.group_by("event_id").aggregate([("at", "max"), ("sequence", "max")])
-    settled = pc.unique(rows.filter(pc.is_in(rows["status"], pa.array(SETTLED)))["event_id"])
-    over = pc.and_(
-        pc.is_in(events["event_id"], settled),
-        pc.less(events["at_max"], pa.scalar(now - settings.keep_control_events, events["at_max"].type)),
-    )
-    # The next sequence is one more than the greatest: that one stays.
-    over = pc.and_(over, pc.less(events["sequence_max"], pc.max(rows["sequence"])))
-    gone = events.filter(over)["event_id"].to_pylist()
+def _old_control_events(
+    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
+) -> list[Where]:
+    """Events that are settled, but for those from which the configuration in force follows.
+
+    Their transitions go after them: an event without them would be open, and obeyed once more.
+    """
+    rows = table.read(["event_id", "sequence", "kind", "target", "value", "status", "at"])
+    if not rows.num_rows:
+        return []
+    over = ledger.table(ControlTransitionRow).read(["event_id"], [("query", "=", ""), ("status", "in", list(FINAL))])
+    # Older releases wrote the steps into the table of the events.
+    settled = {*over["event_id"].to_pylist(), *_with_status(rows, FINAL)["event_id"].to_pylist()}
+    accepted = _with_status(rows, ("accepted",)).to_pylist()
+    kept = _in_force(accepted) | {pc.max(rows["sequence"]).as_py()}
+    limit = now - settings.keep_control_events
+    newest: dict[str, datetime] = {}
+    for event_id, at in zip(rows["event_id"].to_pylist(), rows["at"].to_pylist(), strict=True):
+        newest[event_id] = max(at, newest.get(event_id, at))
+    sequences = dict(zip(rows["event_id"].to_pylist(), rows["sequence"].to_pylist(), strict=True))
+    gone = [one for one, at in newest.items() if one in settled and at < limit and sequences[one] not in kept]
     return [[("event_id", "in", gone[start : start + 500])] for start in range(0, len(gone), 500)]
 
 
-def _old_states(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+def _in_force(accepted: list[dict[str, Any]]) -> set[int]:
+    """The sequences of standing events in whose place no later one has come."""
+    last: dict[tuple[str, str, str], int] = {}
+    for row in sorted(accepted, key=lambda row: row["sequence"]):
+        kind = kinds().get(row["kind"])
+        if kind is None or kind.standing:
+            value = json.loads(row["value"] or "null")
+            slot = str(value.get(kind.slot, "")) if kind is not None and kind.slot and isinstance(value, dict) else ""
+            name = kind.ends if kind is not None and kind.ends else row["kind"]
+            last[name, row["target"], slot] = row["sequence"]
+    return set(last.values())
+
+
+def _with_status(rows: pa.Table, statuses: Sequence[str]) -> pa.Table:
+    return rows.filter(pc.is_in(rows["status"], pa.array(statuses)))
+
+
+def _old_transitions(
+    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
+) -> list[Where]:
+    """Steps of events that have expired."""
+    rows = table.read(["event_id"], [("at", "<", now - settings.keep_control_events)])
+    there = ledger.table(ControlEventRow).read(["event_id"])["event_id"]
+    gone = pc.unique(rows.filter(pc.invert(pc.is_in(rows["event_id"], there.combine_chunks())))["event_id"]).to_pylist()
+    return [[("event_id", "in", gone[start : start + 500])] for start in range(0, len(gone), 500)]
+
+
+def _old_states(ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
     limit = now - settings.keep_states
     newest = table.read(["operator", "since"]).group_by("operator").aggregate([("since", "max"), ("since", "min")])
     return [
@@ -260,11 +300,15 @@ def _old_states(table: LedgerTable[Any], now: datetime, settings: MaintenanceSet
     ]
 
 
-def _old_incidents(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+def _old_incidents(
+    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
+) -> list[Where]:
     return [[("at", "<", now - settings.keep_states)]]
 
 
-def _old_checkpoints(table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings) -> list[Where]:
+def _old_checkpoints(
+    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
+) -> list[Where]:
     rows = table.read(["checkpoint_id", "kind", "status"])
     if not rows.num_rows:
         return []
@@ -285,9 +329,11 @@ def _old_checkpoints(table: LedgerTable[Any], now: datetime, settings: Maintenan
     ]
 
 
-_EXPIRY: dict[type[Row], Callable[[LedgerTable[Any], datetime, MaintenanceSettings], list[Where]]] = {
+_EXPIRY: dict[type[Row], Callable[[Ledger, LedgerTable[Any], datetime, MaintenanceSettings], list[Where]]] = {
     EpochRow: _old_epochs,
     ControlEventRow: _old_control_events,
+    ControlTransitionRow: _old_transitions,
+    ControlRequestRow: _old_incidents,
     ExecutionStateRow: _old_states,
     ExchangeRow: _old_incidents,
     IncidentRow: _old_incidents,

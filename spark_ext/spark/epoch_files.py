@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import StateError
+from spark_ext.model.offsets import OffsetKind, kind_of
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.state_files import StateFiles, StateVersion
 from spark_ext.spark.state_operators import StateOperator, operators
@@ -27,6 +28,9 @@ _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _CODEC: Final = "spark.sql.streaming.stateStore.compression.codec"
+
+STAMPS: Final = "control"
+"""The folder of the stamps that offsets name."""
 
 _COMPACT: Final = ".compact"
 _SOURCE_LOG: Final = re.compile(r"\d+(\.compact)?")
@@ -57,6 +61,7 @@ def files_of_epoch(spark: SparkSession, checkpoint: str, epoch: int, who: str) -
     found = dict.fromkeys(_existing(log, *logs, commit))
     found.pop(commit)
     found.update(dict.fromkeys(_source_logs(log, epoch)))
+    found.update(dict.fromkeys(_existing(log, *_stamps(log, epoch))))
     ids = unique_ids(log, epoch, who)
     stores = StateFiles(spark, _conf(log, epoch).get(_CODEC, "lz4"))
     for operator in operators(log, epoch, sorted(ids)):
@@ -145,6 +150,15 @@ def unique_ids(log: SparkLog, epoch: int, who: str) -> dict[int, list[list[str]]
             "spark_ext.session() does, and start with a new state directory",
         )
     return {int(operator): partitions for operator, partitions in ids.items()}
+
+
+def _stamps(log: SparkLog, epoch: int) -> Iterator[str]:
+    """The files that say what configuration the epoch, and the one before it, had."""
+    for number in (epoch - 1, epoch):
+        logged = log.offsets(number) if number >= 0 else None
+        for raw in () if logged is None else logged.sources:
+            if kind_of(raw) is OffsetKind.CHANNELS and raw.get("stamp"):
+                yield f"{STAMPS}/{raw['stamp']}.json"
 
 
 def _versions(

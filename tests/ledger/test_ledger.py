@@ -38,7 +38,7 @@ def test_a_ledger_that_is_not_there_answers_and_is_not_made(tmp_path: Path) -> N
     assert ledger.final_steps("q", 1) is None
     assert ledger.next_checkpoint_id() == 1
     assert ledger.control_since(0) == []
-    assert ledger.next_control_sequence() == 1
+    assert ledger.newest_control_sequence() == 0
     assert not Path(ledger.uri).exists()
 
 
@@ -134,5 +134,5 @@ def test_the_steps_of_a_final_checkpoint(writer: LedgerWriter) -> None:
 
 def test_control_events_are_numbered(writer: LedgerWriter) -> None:
     writer.append([event(1), event(3), event(2)])
-    assert writer.ledger.next_control_sequence() == 4
+    assert writer.ledger.newest_control_sequence() == 3
     assert [row.sequence for row in writer.ledger.control_since(1)] == [2, 3]
