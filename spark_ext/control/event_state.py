@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
 
 from spark_ext.ledger.kinds import ControlStatus
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
 from spark_ext.model.control import Target
 from spark_ext.model.offsets import Json
+
+if TYPE_CHECKING:
+    from spark_ext.control.requests import Request
+    from spark_ext.model.control import Event
+
+_BEGIN = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 FINAL: frozenset[str] = frozenset(
     status.value
@@ -136,6 +142,26 @@ class EventState:
             "applied": dict(self.applied),
             "steps": [step.to_json() for step in self.steps],
         }
+
+    @classmethod
+    def of(cls, event: Event, request: Request) -> EventState:
+        """An event that was accepted just now."""
+        return cls(
+            sequence=event.sequence,
+            event_id=event.event_id,
+            kind=event.kind,
+            target=str(event.target),
+            value=event.value,
+            status="accepted",
+            delivery=event.delivery.value,
+            requested_by=request.requested_by,
+            origin=request.origin,
+            idempotency_key=request.idempotency_key,
+            lineage=event.lineage,
+            incarnation=event.incarnation,
+            accepted_at=_BEGIN + timedelta(milliseconds=event.at_ms),
+            expires_at=None if event.expires_ms is None else _BEGIN + timedelta(milliseconds=event.expires_ms),
+        )
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> EventState:

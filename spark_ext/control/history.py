@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_ext.control.event_state import FINAL, STATUSES, EventState, state_of
 from spark_ext.control.kept_table import KeptTable
 from spark_ext.control.requests import ControlRefused, Refusal
-from spark_ext.control.event_state import FINAL, STATUSES, EventState, state_of
 from spark_ext.ledger.columns import from_arrow
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
 

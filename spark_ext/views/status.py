@@ -119,7 +119,11 @@ def read_status(state: str, storage_options: Mapping[str, str] | None = None, *,
         StateError: there is no job in this directory.
         StorageError: it cannot be read.
     """
-    ledger = open_ledger(state, storage_options)
+    return status_of(open_ledger(state, storage_options), incidents=incidents)
+
+
+def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
+    """Like `read_status`, through handles that are kept; the ledger has at least one start."""
     jobs = rows_of(ledger, JobRow)
     states = rows_of(ledger, ExecutionStateRow)
     epochs = rows_of(
@@ -143,7 +147,7 @@ def read_status(state: str, storage_options: Mapping[str, str] | None = None, *,
     found = timeline(states, jobs, epochs, checkpoints, alive=running)
     return JobStatus(
         job=newest["job"],
-        state_directory=state,
+        state_directory=ledger.uri,
         state=state_now,
         incarnation=number,
         lineage=max(row["lineage"] for row in jobs),

@@ -10,10 +10,10 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 
 from spark_ext.control.epoch_configuration import epoch_configuration
+from spark_ext.control.event_state import EventState, state_of
 from spark_ext.control.history import Filter, History
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
-from spark_ext.control.event_state import EventState, state_of
 from spark_ext.errors import StateError
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow

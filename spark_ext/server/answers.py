@@ -1,0 +1,178 @@
+"""The answers of the server, as models from which its description is made."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Answer(BaseModel):
+    """Base of these models. Later releases may add members."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class QuerySummary(Answer):
+    """What a query is made of."""
+
+    uid: str
+    sources: list[str]
+    sinks: list[str]
+    finished: bool
+
+
+class JobSummary(Answer):
+    """A job."""
+
+    job: str
+    job_id: str
+    incarnation: int
+    lineage: int
+    running: bool | None = Field(description="Whether its driver runs; null if that cannot be known from here.")
+    finished: bool
+    queries: list[QuerySummary]
+
+
+class JobList(Answer):
+    """All jobs of this server that were started."""
+
+    jobs: list[JobSummary]
+
+
+class QueryStatus(Answer):
+    """A query's status."""
+
+    uid: str
+    state: str
+    since: datetime | None
+    reason: str
+    finished: bool
+    last_epoch: int | None
+    committed_at: datetime | None
+    epochs: int
+    rows: int
+    channels_finished: dict[str, int]
+
+
+class JobStatusAnswer(Answer):
+    """A job's status, as `spark-ext status --json` prints it."""
+
+    job: str
+    state_directory: str
+    state: str
+    incarnation: int
+    lineage: int
+    driver: str
+    alive: bool | None
+    lost: bool
+    queries: list[QueryStatus]
+    incidents: list[dict[str, Any]]
+    timeline: Any
+
+
+class Rows(Answer):
+    """Rows of a table of the ledger, newest first."""
+
+    rows: list[dict[str, Any]] = Field(description="Columns as on the page about the ledger; times are ISO 8601, UTC.")
+    cursor: str | None = Field(description="For the next page; null: this is the last one.")
+
+
+class StepAnswer(Answer):
+    """One transition of an event."""
+
+    status: str
+    query: str
+    epoch: int | None
+    at: datetime
+    reason: str
+    result: Any
+
+
+class EventAnswer(Answer):
+    """A control event, and what has become of it."""
+
+    id: str
+    sequence: int
+    kind: str
+    target: str
+    value: Any
+    status: str
+    final: bool
+    reason: str
+    result: Any
+    delivery: str
+    requested_by: str
+    origin: str
+    idempotency_key: str | None
+    lineage: int
+    incarnation: int
+    accepted_at: datetime
+    expires_at: datetime | None
+    final_at: datetime | None
+    applied_ms: float | None
+    acknowledged_ms: float | None
+    applied: dict[str, int | None]
+    steps: list[StepAnswer]
+
+
+class AcceptedAnswer(EventAnswer):
+    """An event that is in the ledger: from here on it survives any crash."""
+
+    repeated: bool = Field(description="Whether it had been accepted before, under the same idempotency key.")
+
+
+class EventPage(Answer):
+    """Control events."""
+
+    events: list[EventAnswer]
+    cursor: str | None = Field(
+        description="For the next page; null: there are no more. In ascending order there is always one."
+    )
+
+
+class ConfigAnswer(Answer):
+    """The configuration of an epoch."""
+
+    query: str
+    epoch: int
+    committed: bool
+    sequence: int = Field(description="The last control event that counts.")
+    config: dict[str, Any] = Field(description="The user's keys, as sx.control.config() returns them.")
+    standing: dict[str, Any] = Field(description="All that is in force, by kind, target and slot.")
+    aligned: dict[str, Any] = Field(description="Aligned events that are not in force yet, by sequence.")
+
+
+class KindAnswer(Answer):
+    """A kind of control event."""
+
+    name: str
+    about: str
+    targets: list[str]
+    where: str
+    standing: bool
+    confirmed: bool
+    while_running: bool
+    aligned: bool
+    example: Any
+    value_schema: Any
+
+
+class KindList(Answer):
+    """All kinds that may be requested."""
+
+    kinds: list[KindAnswer]
+
+
+class Health(Answer):
+    """The server runs."""
+
+    status: str
+
+
+class Ready(Answer):
+    """The server can read all of its state directories."""
+
+    status: str
+    jobs: list[str]

@@ -1,0 +1,148 @@
+"""The application: routes, errors as problems, and the description of the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from spark_ext.errors import SparkExtError
+from spark_ext.masking import logger, mask
+from spark_ext.server import answers
+from spark_ext.server.bodies import body_schema
+from spark_ext.server.control_routes import control_routes
+from spark_ext.server.guard import caller_of
+from spark_ext.server.job_routes import job_routes
+from spark_ext.server.problems import Problem, ProblemBody, documented
+
+if TYPE_CHECKING:
+    from spark_ext.server.limits import Limits
+    from spark_ext.server.served import ServedJobs
+
+log = logger("spark_ext.server")
+
+
+def create_app(jobs: ServedJobs, limits: Limits, version: str) -> FastAPI:
+    """The application, without what guards it.
+
+    Args:
+        jobs: that it serves.
+        limits: of bodies and waiting requests.
+        version: of this package.
+    """
+    app = FastAPI(
+        title="spark-ext",
+        version=version,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(_known_parameters)],
+    )
+
+    @app.get("/health", response_model=answers.Health, responses=_only(403, 429), tags=["server"], summary="It runs")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get(
+        "/ready", response_model=answers.Ready, responses=documented(), tags=["server"], summary="It can read all jobs"
+    )
+    def ready() -> dict[str, Any]:
+        return {"status": "ready", "jobs": [name for name in (job.known().name for job in jobs.all) if name]}
+
+    @app.get("/openapi.json", include_in_schema=False)
+    def description() -> Response:
+        return JSONResponse(app.openapi())
+
+    app.include_router(job_routes(jobs))
+    app.include_router(control_routes(jobs, limits))
+    app.openapi = lambda: _description(app)  # type: ignore[method-assign]
+    _handle_errors(app)
+    return app
+
+
+def _known_parameters(request: Request) -> None:
+    """Refuse parameters that a route does not have: a filter with a typing mistake would have no effect.
+
+    Raises:
+        Problem: there is one.
+    """
+    known = {one.alias for one in request.scope["route"].dependant.query_params}
+    if unknown := sorted(set(request.query_params) - known):
+        raise Problem(
+            422,
+            "parameter",
+            f"unknown parameters: {', '.join(unknown)[:200]}",
+            f"use: {', '.join(sorted(known)) or 'none'}",
+        )
+
+
+def _handle_errors(app: FastAPI) -> None:
+    def answer(request: Request, problem: Problem) -> Response:
+        caller_of(request.scope).reason = problem.what
+        return problem.response()
+
+    @app.exception_handler(Problem)
+    async def _(request: Request, problem: Problem) -> Response:
+        return answer(request, problem)
+
+    @app.exception_handler(SparkExtError)
+    async def _(request: Request, problem: SparkExtError) -> Response:
+        found = Problem.of(problem)
+        if found.status == 503:
+            log.warning("%s", problem)
+        return answer(request, found)
+
+    @app.exception_handler(RequestValidationError)
+    async def _(request: Request, problem: RequestValidationError) -> Response:
+        first = problem.errors()[0]
+        name = ".".join(str(part) for part in first["loc"][1:])
+        return answer(request, Problem(422, "parameter", f"{name}: {first['msg']}", "correct the parameter"))
+
+    @app.exception_handler(HTTPException)
+    async def _(request: Request, problem: HTTPException) -> Response:
+        reason = {404: "not_found", 405: "method"}.get(problem.status_code, "malformed")
+        what = {404: "there is no such page", 405: "the page does not have this method"}.get(
+            problem.status_code, str(problem.detail)
+        )
+        found = Problem(problem.status_code, reason, what, "see /openapi.json", headers=problem.headers)
+        return answer(request, found)
+
+    @app.exception_handler(Exception)
+    async def _(request: Request, problem: Exception) -> Response:
+        log.error("a request failed: %s", mask(f"{type(problem).__name__}: {problem}"), exc_info=problem)
+        return answer(
+            request, Problem(500, "internal", "the request failed in the server", "see the server's log, and report it")
+        )
+
+
+def _only(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: one for status, one in documented(*statuses).items() if status in statuses or status in (405, 422)}
+
+
+def _description(app: FastAPI) -> dict[str, Any]:
+    """The description, OpenAPI 3.1, with the kinds as they are in this process."""
+    if app.openapi_schema is None:
+        found = get_openapi(
+            title=app.title,
+            version=app.version,
+            routes=app.routes,
+            description="Control events of streaming jobs, and what their ledgers know. Errors are RFC 9457 problems.",
+        )
+        schemas = found["components"]["schemas"]
+        body, others = body_schema()
+        schemas.update(others)
+        schemas["ControlRequest"] = body
+        schemas["Problem"] = ProblemBody.model_json_schema()
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        found["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"bearer": []}]
+        found["paths"]["/health"]["get"]["security"] = []
+        app.openapi_schema = found
+    return app.openapi_schema

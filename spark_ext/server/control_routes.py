@@ -1,0 +1,234 @@
+"""Routes of control events: request one, list them, wait for one, follow all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query
+from fastapi import Request as HttpRequest
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from spark_ext.control.epoch_configuration import epoch_configuration
+from spark_ext.control.event_state import EventState
+from spark_ext.control.history import Filter
+from spark_ext.control.requests import Accepted, Request
+from spark_ext.model.control_kinds import Kind, Where, kinds
+from spark_ext.server import answers
+from spark_ext.server.bodies import read_request
+from spark_ext.server.guard import caller_of
+from spark_ext.server.job_routes import Cursor, JobName
+from spark_ext.server.limits import Limits, Slots
+from spark_ext.server.problems import Problem, documented
+from spark_ext.server.streams import follow
+
+if TYPE_CHECKING:
+    from spark_ext.server.served import ServedJob, ServedJobs
+
+LONGEST_WAIT = 60
+"""Longest time that a long poll may wait, s."""
+
+Values = Annotated[list[str] | None, Query(max_length=50)]
+
+
+def control_routes(jobs: ServedJobs, limits: Limits) -> APIRouter:
+    """The routes."""
+    router = APIRouter(prefix="/v1/jobs/{job}", tags=["control"])
+    slots = Slots(limits.waiting, limits.waiting_each)
+
+    @router.post(
+        "/control",
+        status_code=202,
+        response_model=answers.AcceptedAnswer,
+        responses={
+            **documented(409, 413, 415),
+            202: {
+                "description": "The event is in the ledger, and survives any crash.",
+                "headers": {"Location": {"description": "Of the event.", "schema": {"type": "string"}}},
+            },
+        },
+        summary="Request a control event",
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ControlRequest"}}},
+            }
+        },
+    )
+    async def send(
+        http: HttpRequest,
+        job: JobName,
+        idempotency_key: Annotated[
+            str | None,
+            Header(description="Names the request: repeated with the same key it is accepted once.", max_length=202),
+        ] = None,
+    ) -> Response:
+        caller = caller_of(http.scope)
+        served, known = await run_in_threadpool(jobs.find, job)
+        request = await read_request(http, limits, caller.name, f"rest {caller.address}")
+        accepted = await _accepted(served, request)
+        caller.event_id = accepted.event.event_id
+        state = await run_in_threadpool(_state, served, accepted, request)
+        place = f"/v1/jobs/{known.name if '/' not in known.name else known.job_id}/control/{state['id']}"
+        return JSONResponse({**state, "repeated": accepted.repeated}, 202, {"Location": place})
+
+    @router.get(
+        "/control",
+        response_model=answers.EventPage,
+        responses=documented(409),
+        summary="Control events, newest first; filters are combined with AND",
+    )
+    def listed(
+        job: JobName,
+        kind: Values = None,
+        status: Values = None,
+        target: Values = None,
+        requested_by: Values = None,
+        after: Annotated[
+            int | None, Query(description="Events after this sequence, in ascending order.", ge=0, le=2**63 - 1)
+        ] = None,
+        cursor: Cursor = None,
+        limit: Annotated[int, Query(description="Most events of a page.", ge=1, le=1_000)] = 100,
+    ) -> Response:
+        served, _ = jobs.find(job)
+        wanted = Filter(kind or (), status or (), target or (), requested_by or ())
+        page = served.history.page(wanted, cursor=cursor, after=after, limit=limit)
+        return JSONResponse({"events": [one.to_json() for one in page.events], "cursor": page.cursor})
+
+    @router.get(
+        "/control/stream",
+        response_class=StreamingResponse,
+        responses={
+            **documented(409),
+            200: {"description": "One message per change of an event.", "content": {"text/event-stream": {}}},
+        },
+        summary="Follow control events, as server-sent events",
+    )
+    async def stream(
+        http: HttpRequest,
+        job: JobName,
+        after: Annotated[
+            int | None, Query(description="First all events after this sequence.", ge=0, le=2**63 - 1)
+        ] = None,
+        last_event_id: Annotated[str | None, Header(description="To continue a stream.", max_length=200)] = None,
+    ) -> Response:
+        served, _ = await run_in_threadpool(jobs.find, job)
+        messages = await follow(served, after, last_event_id)
+        key = caller_of(http.scope).name
+        if not slots.take(key):
+            raise _too_many()
+
+        async def held() -> AsyncIterator[bytes]:
+            try:
+                async for message in messages:
+                    yield message
+            finally:
+                slots.give(key)
+
+        return StreamingResponse(held(), media_type="text/event-stream")
+
+    @router.get(
+        "/control/{event_id}",
+        response_model=answers.EventAnswer,
+        responses=documented(409),
+        summary="A control event; with wait, not before its final status or the end of that time",
+    )
+    async def one(
+        http: HttpRequest,
+        job: JobName,
+        event_id: Annotated[str, Path(description="As POST has returned it.")],
+        wait: Annotated[float, Query(description="Longest time to wait, s.", ge=0, le=LONGEST_WAIT)] = 0,
+    ) -> Response:
+        served, _ = await run_in_threadpool(jobs.find, job)
+        if not wait:
+            return JSONResponse((await _event(served, event_id)).to_json())
+        with slots.taken(caller_of(http.scope).name) as taken:
+            if not taken:
+                raise _too_many()
+            return JSONResponse((await _waited(http, served, event_id, wait)).to_json())
+
+    @router.get(
+        "/config",
+        response_model=answers.ConfigAnswer,
+        responses=documented(409),
+        summary="The configuration of an epoch",
+    )
+    def config(
+        job: JobName,
+        query: Annotated[str, Query(description="Uid of the query.", max_length=200)],
+        epoch: Annotated[
+            int | None, Query(description="Spark's batch id; without it the newest one.", ge=0, le=2**63 - 1)
+        ] = None,
+    ) -> Response:
+        served, known = jobs.find(job)
+        found = epoch_configuration(served.ledger, query, epoch) if query in known.queries else None
+        if found is None:
+            what = "the job has no such query" if query not in known.queries else "there is no such epoch"
+            do = f"use one of: {', '.join(sorted(known.queries))}" if query not in known.queries else "see .../epochs"
+            raise Problem(404, "not_found", what, do, operator=f"job '{known.name}'", kept="nothing was changed")
+        return JSONResponse(found.to_json())
+
+    @router.get(
+        "/kinds", response_model=answers.KindList, responses=documented(409), summary="The kinds of control events"
+    )
+    def all_kinds(job: JobName) -> dict[str, Any]:
+        jobs.find(job)
+        return {"kinds": [_kind(one) for one in kinds().values() if one.public]}
+
+    return router
+
+
+async def _accepted(served: ServedJob, request: Request) -> Accepted:
+    service = await run_in_threadpool(lambda: served.service)
+    return await asyncio.wrap_future(service.offer(request))
+
+
+def _state(served: ServedJob, accepted: Accepted, request: Request) -> dict[str, Any]:
+    if accepted.repeated:
+        found = served.history.event(accepted.event.event_id)
+        if found is not None:
+            return found.to_json()
+    return EventState.of(accepted.event, request).to_json()
+
+
+async def _event(served: ServedJob, event_id: str) -> EventState:
+    found = await run_in_threadpool(served.history.event, event_id)
+    if found is None:
+        raise Problem(404, "not_found", "there is no such event", "list them with GET .../control")
+    return found
+
+
+async def _waited(http: HttpRequest, served: ServedJob, event_id: str, seconds: float) -> EventState:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        seen = await served.watcher.seen()
+        found = await _event(served, event_id)
+        left = until - loop.time()
+        if found.final or left <= 0 or served.watcher.closed or await http.is_disconnected():
+            return found
+        # Not all at once: a client that has gone is noticed within seconds.
+        await served.watcher.change(seen, min(left, 5.0))
+
+
+def _too_many() -> Problem:
+    return Problem(
+        429, "waiting", "too many requests are waiting for changes", "close some, or poll", headers={"Retry-After": "5"}
+    )
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    return {
+        "name": kind.name,
+        "about": kind.about,
+        "targets": sorted(str(scope) for scope in kind.scopes),
+        "where": str(kind.where),
+        "standing": kind.standing,
+        "confirmed": kind.confirmed,
+        "while_running": kind.while_running,
+        "aligned": kind.standing and kind.where is Where.EPOCH,
+        "example": kind.example,
+        "value_schema": None if kind.value_type is None else kind.value_type.model_json_schema(),
+    }

@@ -1,0 +1,106 @@
+"""Limits of the server: how many requests a client may send, and how many may wait for something at once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server allows."""
+
+    body_bytes: int = 128 * 1024
+    """Largest body of a request."""
+    rate: float = 500.0
+    """Requests per second of one token, on average."""
+    burst: int = 1_000
+    """Requests of one token that may come at once after a quiet time."""
+    refused_rate: float = 5.0
+    """Requests per second of one address without a valid token, on average."""
+    refused_burst: int = 50
+    """The same, at once."""
+    waiting: int = 64
+    """Long polls and streams at once."""
+    waiting_each: int = 16
+    """Long polls and streams of one token at once."""
+    body_seconds: float = 30.0
+    """How long a body may take to arrive, s."""
+
+
+class Buckets:
+    """Token buckets by key: each gains `rate` per second, up to `burst`. For one thread.
+
+    Args:
+        rate: per second.
+        burst: most at once.
+        most: buckets that are kept; the least recently used one is forgotten first.
+    """
+
+    def __init__(self, rate: float, burst: int, most: int = 10_000) -> None:
+        self._rate, self._burst, self._most = rate, float(burst), most
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str, now: float | None = None) -> float:
+        """Take one.
+
+        Args:
+            key: whose.
+            now: s of a clock that never goes back; None: read it.
+
+        Returns:
+            0.0 when there was one, else the time until there is, s.
+        """
+        now = time.monotonic() if now is None else now
+        left, at = self._left.pop(key, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._rate)
+        enough = left >= 1
+        self._left[key] = (left - 1 if enough else left, now)
+        if len(self._left) > self._most:
+            self._left.popitem(last=False)
+        return 0.0 if enough else (1 - left) / self._rate
+
+
+class Slots:
+    """Places for requests that wait. For one thread.
+
+    Args:
+        most: of all.
+        each: of one key.
+    """
+
+    def __init__(self, most: int, each: int) -> None:
+        self._most, self._each = most, each
+        self._taken: Counter[str] = Counter()
+
+    def take(self, key: str) -> bool:
+        """Take a place; False when there is none."""
+        if self._taken.total() >= self._most or self._taken[key] >= self._each:
+            return False
+        self._taken[key] += 1
+        return True
+
+    def give(self, key: str) -> None:
+        """Give a place back."""
+        self._taken[key] -= 1
+        if self._taken[key] <= 0:
+            del self._taken[key]
+
+    @contextmanager
+    def taken(self, key: str) -> Iterator[bool]:
+        """Hold a place; False when there is none."""
+        got = self.take(key)
+        try:
+            yield got
+        finally:
+            if got:
+                self.give(key)
+
+
+def retry_after(seconds: float) -> str:
+    """The header's value: whole seconds, at least 1."""
+    return str(max(1, math.ceil(seconds)))

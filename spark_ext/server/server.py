@@ -1,0 +1,249 @@
+"""The server, on a thread of its own: in a job's driver, or alone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.clients.library import load
+from spark_ext.control.service import ControlService
+from spark_ext.errors import ConfigurationError, SparkExtError, StorageError
+from spark_ext.masking import logger
+from spark_ext.server.limits import Limits
+from spark_ext.server.tokens import SCOPES, Token, Tokens, generate, hashed
+
+if TYPE_CHECKING:
+    from spark_ext.server.served import ServedJobs
+
+log = logger("spark_ext.server")
+
+NAME = "the server of control events"
+
+GRACE = 5
+"""How long requests that are under way may take when the server is stopped, s."""
+
+STARTING = 30.0
+"""How long a start may take, s."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A certificate."""
+
+    certificate: str
+    """Path of the certificate chain, PEM."""
+    key: str
+    """Path of the private key, PEM."""
+    password: str | None = None
+
+
+class ControlServer:
+    """Serves the control events of jobs over HTTP.
+
+    It holds nothing that is not in the ledgers: it may be killed and started again, run beside others, and runs
+    whether the jobs do or not.
+
+    Args:
+        states: paths or URIs of state directories.
+        host: address or name to which it is bound. Other than loopback, it needs `tls`, or `insecure`.
+        port: 0: any free one.
+        tokens: a token file (see `spark_ext.server.tokens`); None: one new token, see `token`.
+        tls: a certificate.
+        insecure: whether an address other than loopback is allowed without TLS: tokens are then sent in the clear.
+        allowed_hosts: further names under which it is called, such as that of a proxy.
+        storage_options: of the object store of the state directories, as delta-rs names them.
+        services: by state directory, what accepts its events in this process, such as a running job's.
+        limits: of sizes, rates and waiting requests.
+
+    Raises:
+        ConfigurationError: the token file cannot be used, or the address needs TLS.
+        EnvironmentProblem: FastAPI or uvicorn is not installed.
+    """
+
+    def __init__(
+        self,
+        states: str | Sequence[str],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tokens: str | Path | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        allowed_hosts: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        services: Mapping[str, ControlService] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        load("fastapi", "server", NAME)
+        load("uvicorn", "server", NAME)
+        self._states = [states] if isinstance(states, str) else [str(state) for state in states]
+        if not self._states:
+            raise _refused("no state directory is given", "give at least one")
+        self._host, self._port, self._tls = host, port, tls
+        if not _is_loopback(host) and tls is None and not insecure:
+            raise _refused(
+                f"{host} can be reached from other machines, and tokens would be sent in the clear",
+                "give a certificate and a key, use 127.0.0.1 behind a proxy, or allow it with insecure",
+            )
+        self.token: str | None = None
+        """The token, when no file was given: show it once. It has all scopes, and is valid as long as this object."""
+        if tokens is None:
+            self.token = generate()
+            self._tokens = Tokens(given=[Token("local", frozenset(SCOPES), hashed(self.token))])
+        else:
+            self._tokens = Tokens(tokens)
+        self._allowed, self._options = tuple(allowed_hosts), storage_options
+        self._services = {str(state).rstrip("/"): service for state, service in (services or {}).items()}
+        self._limits = limits or Limits()
+        self._server: Any = None
+        self._jobs: ServedJobs | None = None
+        self._thread: threading.Thread | None = None
+        self._problem: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is reached; after `start`."""
+        host = "localhost" if self._host in ("", "0.0.0.0", "::") else self._host
+        return f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    def start(self) -> tuple[str, int]:
+        """Start; on return requests are answered.
+
+        Returns:
+            The address to which it is bound, and the port.
+
+        Raises:
+            ConfigurationError: the address cannot be used, or the certificate cannot be read.
+        """
+        if self._thread is not None:
+            return self._host, self._port
+        bound = self._bound()
+        self._port = bound.getsockname()[1]
+        try:
+            self._server = self._made()
+        except (OSError, ValueError) as problem:
+            bound.close()
+            raise _refused(f"the certificate cannot be used: {problem}", "check both files and the password") from None
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(bound, ready), name="spark-ext-server", daemon=True)
+        self._thread.start()
+        ready.wait(STARTING)
+        if self._problem is not None or not self._server.started:
+            why = self._problem
+            self.stop()
+            raise StorageError(
+                f"the server has not started: {why}", operator=NAME, kept="nothing was changed", do="see the log"
+            )
+        log.info("control events are served at %s", self.url)
+        return self._host, self._port
+
+    def stop(self) -> None:
+        """Stop: requests that wait for their commit are answered, long polls and streams end. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._server.should_exit = True
+        thread.join(GRACE * 2)
+        if self._jobs is not None:
+            self._jobs.close()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is stopped, or so many seconds; returns whether it runs."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+        return thread is not None and thread.is_alive()
+
+    def __enter__(self) -> ControlServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _bound(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            return socket.create_server((self._host, self._port), family=family, backlog=256)
+        except (OSError, OverflowError) as problem:
+            raise _refused(
+                f"{self._host}:{self._port} cannot be bound: {problem}", "use another address or port; port 0: any"
+            ) from None
+
+    def _made(self) -> Any:
+        import uvicorn
+
+        from spark_ext.server.app import create_app
+        from spark_ext.server.guard import Guard, Hosts
+        from spark_ext.server.served import ServedJob, ServedJobs
+
+        jobs = ServedJobs(
+            [ServedJob(state, self._options, self._services.get(state.rstrip("/"))) for state in self._states]
+        )
+        app = create_app(jobs, self._limits, version("spark-ext"))
+        hosts = Hosts(self._host, self._allowed)
+        guard = Guard(app, self._tokens, hosts, self._limits, jobs.record)
+        # Its lines pass the filter that masks tokens; its access log, which would have whole addresses, is off.
+        logger("uvicorn.error")
+        config = uvicorn.Config(
+            guard,
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            timeout_graceful_shutdown=GRACE,
+            ssl_certfile=None if self._tls is None else self._tls.certificate,
+            ssl_keyfile=None if self._tls is None else self._tls.key,
+            ssl_keyfile_password=None if self._tls is None else self._tls.password,
+        )
+        config.load()
+        self._jobs = jobs
+        return _server(uvicorn, config, jobs)
+
+    def _run(self, bound: socket.socket, ready: threading.Event) -> None:
+        self._server.ready = ready
+        try:
+            self._server.run(sockets=[bound])
+        except BaseException as problem:
+            self._problem = problem
+            if not isinstance(problem, SparkExtError):
+                log.error("the server has ended: %s: %s", type(problem).__name__, problem)
+        finally:
+            ready.set()
+            with contextlib.suppress(OSError):
+                bound.close()
+
+
+def _server(uvicorn: Any, config: Any, jobs: ServedJobs) -> Any:
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        """Says when it is ready, and ends long polls and streams when it is stopped."""
+
+        ready: threading.Event
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            self.ready.set()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for job in jobs.all:
+                job.watcher.close()
+            await super().shutdown(sockets=sockets)
+
+    return Server(config)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _refused(what: str, do: str) -> ConfigurationError:
+    return ConfigurationError(what, operator=NAME, kept="no server was started", do=do)
