@@ -27,6 +27,8 @@ class Together:
     """The barrier of an aligned checkpoint that is there; the epoch ends with it. 0: there is none."""
     rows: int = 0
     """How many rows lie between."""
+    bytes: int | None = None
+    """How many bytes; None: unknown."""
 
 
 class AlignedSource(ChannelSource):

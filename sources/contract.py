@@ -123,9 +123,13 @@ class Advance:
     finished: bool = False
     """Whether the channel ends there: no row will ever come after `end`."""
     rows: int | None = None
-    """Rows between start and end; None when that is not known without reading. Counts against `Limit.rows`."""
+    """Rows between start and end; None when that is not known without reading: then the step counts as if it had used
+    up its limit. Counts against `Limit.rows`."""
     bytes: int | None = None
     """Bytes between start and end, or None. Counts against `Limit.bytes`."""
+    whole: bool = False
+    """Whether the step could not be divided, such as a file whose rows span lines: only then may it exceed a limit.
+    Under a limit per second the excess is waited for."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,23 @@ class ChannelSource(Connector):
         the default refuses all.
         """
         raise ConfigurationError(f"a channel of the source '{self.name()}' cannot be sent to another position")
+
+    @property
+    def knows_when_written(self) -> bool:
+        """Whether `written_before` can be asked; without it a limit for old rows only (`older_than`) is rejected."""
+        return False
+
+    def written_before(self, channel: Channel, position: Position, at: float) -> bool:
+        """Whether the row at a position was written before a time, as far as that is cheaply known.
+
+        Asked for each channel of each epoch while a limit for old rows is in force.
+
+        Args:
+            channel: it has started, or is about to.
+            position: of its next row.
+            at: s since 1970 UTC.
+        """
+        return False
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Acknowledge, delete or move what is safe now. At least once; never before the rows are safe."""

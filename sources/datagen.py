@@ -215,6 +215,17 @@ class DataGen(ChannelSource):
         elapsed = max(0.0, self.clock() - channel.data["start"] / 1000)
         return int(elapsed * self.options.rows_per_second / self._channels)
 
+    @property
+    def knows_when_written(self) -> bool:
+        """Whether the rows are paced: a row is then as old as it is late."""
+        return self._paced
+
+    def written_before(self, channel: Channel, position: Position, at: float) -> bool:
+        """By the time at which the pace reaches the row."""
+        assert self.options.rows_per_second is not None
+        due: float = channel.data["start"] / 1000 + (position + 1) * self._channels / self.options.rows_per_second
+        return due < at
+
     def latest(self, channel: Channel) -> Position:
         """The row that the pace has reached; None without a pace or an end."""
         last = (channel.data or {}).get("rows")

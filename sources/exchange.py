@@ -169,7 +169,7 @@ class ExchangeSource(AlignedSource):
         # The log that was looked at may be that of an exchange which was created again under this process.
         self._refuse_other(about.id, self._parts.master.describe())
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
-        return Together(ends, step.sealed, step.barrier or 0, step.rows)
+        return Together(ends, step.sealed, step.barrier or 0, step.rows, step.bytes)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

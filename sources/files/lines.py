@@ -77,7 +77,11 @@ class LinesFormat(ABC):
         file.verify()
         if start == 0 and file.size:
             self.check(file)
-        if self.whole(file) or (limit.rows is None and limit.bytes is None):
+        if self.whole(file):
+            # Under a limit of rows it is read twice: rows that nobody has counted would not count.
+            rows = None if limit.rows is None else sum(batch.num_rows for batch in self._whole_rows(file))
+            return Advance(file.size, True, rows=rows, bytes=file.size - start, whole=True)
+        if limit.rows is None and limit.bytes is None:
             return Advance(file.size, True, bytes=file.size - start)
         end, rows = file.size, None
         with file.faults(), file.open() as raw:

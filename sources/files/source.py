@@ -232,17 +232,18 @@ class Files(ChannelSource):
     def _advance_group(self, channel: Channel, start: list[int], limit: Limit) -> Advance:
         index, at = start
         rows: int | None = 0
-        size = 0
+        size, whole = 0, False
         files = list(self._group_files(channel))
         while index < len(files):
             step = self._advance_file(files[index], at, limit)
             rows = None if rows is None or step.rows is None else rows + step.rows
             size += step.bytes or 0
+            whole |= step.whole
             index, at = (index + 1, 0) if step.finished else (index, step.end)
             limit = _less(limit, step)
             if not step.finished or 0 in (limit.rows, limit.bytes):
                 break
-        return Advance([index, at], index == len(files), rows=rows, bytes=size)
+        return Advance([index, at], index == len(files), rows=rows, bytes=size, whole=whole)
 
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int
@@ -252,6 +253,18 @@ class Files(ChannelSource):
             return [(start, end)]
         file = self._file(channel.id, *channel.data)
         return self._format(file.name).split(file, start, end, parts)
+
+    @property
+    def knows_when_written(self) -> bool:
+        """True: a file was written when it was last modified."""
+        return True
+
+    def written_before(self, channel: Channel, position: Position, at: float) -> bool:
+        """By the modification time that the file had when it was discovered."""
+        if self.options.group == "file":
+            return bool(channel.data[1] / 1e9 < at)
+        files = channel.data[position[0] :]
+        return not files or bool(files[0][2] / 1e9 < at)
 
     # -- reading --------------------------------------------------------------------------------------------
 

@@ -191,6 +191,16 @@ class Hybrid(StagedSource):
         source, inner = self._of(channel)
         return source.advance(inner, start, limit)
 
+    @property
+    def knows_when_written(self) -> bool:
+        """Whether the source of any stage knows; rows of the other stages are not old."""
+        return any(stage.source.knows_when_written for stage in self._stages)
+
+    def written_before(self, channel: Channel, position: Position, at: float) -> bool:
+        """As the stage's source."""
+        source, inner = self._of(channel)
+        return source.knows_when_written and source.written_before(inner, position, at)
+
     def latest(self, channel: Channel) -> Position:
         """As the stage's source."""
         source, inner = self._of(channel)

@@ -63,6 +63,9 @@ log = logger("spark_ext.kafka")
 _FRESH_S: Final = 0.02
 """How long the ends of partitions are cached, s: Spark asks every 10 ms."""
 
+_OLD_S: Final = 1.0
+"""How long the offsets of a time are cached, s."""
+
 
 class KafkaRange(ChannelSource):
     """Partitions as channels. Positions are offsets; a channel's data are topic, partition and end."""
@@ -82,6 +85,8 @@ class KafkaRange(ChannelSource):
         self._cutover: Cutover | None = None
         self._ended: dict[TopicPartition, int] = {}
         self._without_end: dict[TopicPartition, int] = {}
+        self._old: dict[int, tuple[float, Mapping[TopicPartition, int]]] = {}
+        """By age, s: when the brokers were asked, and the first offsets of messages that are younger."""
 
     @classmethod
     def name(cls) -> str:
@@ -239,6 +244,23 @@ class KafkaRange(ChannelSource):
     def _most(self, limit: Limit) -> list[int]:
         by_bytes = None if limit.bytes is None else max(1, limit.bytes // self.options.message_bytes)
         return [number for number in (limit.rows, by_bytes) if number is not None]
+
+    @property
+    def knows_when_written(self) -> bool:
+        """True: messages have timestamps, by which the brokers find offsets."""
+        return True
+
+    def written_before(self, channel: Channel, position: Position, at: float) -> bool:
+        """By the first offset with a timestamp that is not earlier, as the brokers give it, at most a second ago."""
+        place = ChannelData.of(channel.data).place
+        # Limits for rows of different ages may be in force at once.
+        age = round(time.time() - at)
+        asked, found = self._old.get(age, (0.0, {}))
+        if place not in found or time.monotonic() - asked > _OLD_S:
+            found = self._offsets(dict.fromkeys({place, *self._watched}, int(at * 1000)))
+            self._old[age] = time.monotonic(), found
+        # -1: there is no later message.
+        return not 0 <= found[place] <= position
 
     def latest(self, channel: Channel) -> Position:
         """The end of what is committed, in a list: a new channel without a message must be stored too."""

@@ -97,7 +97,7 @@ class Increments(ABC):
             count, noted = digest(view, self.slice(relation, start, end))
         position = {**end, "open": True, **noted}
         over = most is not None and count > most
-        return Advance(position, rows=None if over else count, bytes=None if over else count * relation.width)
+        return Advance(position, rows=count, bytes=count * relation.width, whole=over)
 
     def _data(self, relation: Relation) -> dict[str, Any]:
         return {"key": relation.key, "type": relation.key_type, "xid": relation.has_xid}

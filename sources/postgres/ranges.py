@@ -229,5 +229,5 @@ def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advanc
         )
     position = {"upto": upto, **noted}
     # The key of a query may not be unique, although it should be; then this is more than the limit.
-    rows = count if most is None or count <= most else None
-    return Advance(position, upto is None, rows=rows, bytes=count * relation.width)
+    over = most is not None and count > most
+    return Advance(position, upto is None, rows=count, bytes=count * relation.width, whole=over)

@@ -8,15 +8,17 @@ event had expired, where an aligned one takes effect) is decided from Spark's lo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.control import stamps
-from spark_ext.errors import SparkExtError
+from spark_ext.errors import SparkExtError, TransientError
 from spark_ext.model.configuration import Configuration, Stamp, concerns
-from spark_ext.model.control import JOB, Event, Scope, Target, channel, query, source
+from spark_ext.model.control import JOB, Event, Scope, query, source
 from spark_ext.model.control_kinds import kinds
+from spark_ext.sources.aligned import AlignedSource
+from spark_ext.sources.contract import Channel
 from spark_ext.sources.runtime.planned import planned_sources
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ class EventView(Protocol):
 
     def events(self, after: int) -> Sequence[Event]:
         """The accepted events above a sequence, in their order."""
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        """Ids of the source's channels whose finish has a sequence of at most `upto`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,9 @@ class OrderBook:
         self._drain = registration.drain if registration else False
         self._final = 0
         self._looked: tuple[SourceOffset, int, Orders] | None = None
+        self._finished: tuple[int, frozenset[str]] = (0, frozenset())
+        self._in_vain: tuple[int, int] | None = None
+        """The last event obeyed, and the last of those after it, of which none concerns this source."""
 
     def configuration(self, start: SourceOffset) -> Configuration:
         """What was in force in the epoch that ended at an offset.
@@ -104,9 +112,15 @@ class OrderBook:
         before = self.configuration(start)
         if self._registration is None:
             return Orders(before)
-        later = [event for event in self._view.events(start.control) if event.sequence > start.control]
+        later = self._view.events(start.control)
+        seen = (start.control, later[-1].sequence if later else 0)
+        if seen == self._in_vain:
+            return Orders(before, drain=self._drain, final=self._final)
         found = self._obeyed(start, later, known)
         if not found:
+            # Spark asks an idle source every 10 ms: events for others are looked at once.
+            waits = any(event.kind == "release" for event in later)
+            self._in_vain = None if waits else seen
             return Orders(before, drain=self._drain, final=self._final)
         last = found[-1][0].sequence
         if self._looked is not None and self._looked[:2] == (start, last):
@@ -181,38 +195,64 @@ class OrderBook:
     # -- what follows from them ---------------------------------------------------------------------------------------
 
     def _made(self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]]) -> Orders:
-        assert self._registration is not None
-        mine = [event for event, _ in found if concerns(event, self._registration.query, start.uid)]
-        valid = [event for event, late in found if not late]
+        obeyed: list[Event] = []
         outcomes: dict[str, dict[str, Json]] = {}
         jumps: dict[str, Position] = {}
         broadcasts: list[dict[str, Json]] = []
         for event, late in found:
-            if event not in mine:
+            outcome = self._outcome(start, event, late, jumps)
+            if outcome:
+                outcomes[event.event_id] = outcome
+            if late or outcome.get("status") == "rejected":
+                # What was in force stays in force.
                 continue
-            if late:
-                outcomes[event.event_id] = {"status": "expired", "reason": "its time was over before it was obeyed"}
-            elif self._over(event):
-                outcomes[event.event_id] = {
-                    "status": "failed",
-                    "reason": "it was meant for an earlier start or history",
-                }
-            elif event.kind == "drain":
-                self._drain = True
-            elif event.kind == "final_epoch":
-                self._final = max(self._final, int(event.value or 0))
-            elif event.kind == "broadcast":
+            obeyed.append(event)
+            if event.kind == "broadcast" and not outcome and self._mine(start, event):
                 broadcasts.append(_broadcast(event))
-            elif event.kind == "seek":
-                outcomes[event.event_id] = self._jump(start, event, jumps)
-            elif event.target.scope is Scope.CHANNEL and (wrong := self._unknown(start, event.target.channel)):
-                outcomes[event.event_id] = {"status": "rejected", "reason": wrong}
-        after = before.after(valid)
-        last = found[-1][0].sequence
-        if after.sequence < last:
-            after = Configuration(last, after.standing, after.aligned)
+        # Those that are left out were obeyed, too: as if they did not exist.
+        after = replace(before.after(obeyed), sequence=found[-1][0].sequence)
         stamp = Stamp(after, start.control, tuple(broadcasts), outcomes)
         return Orders(after, stamp, self._drain, self._final, jumps)
+
+    def _mine(self, start: SourceOffset, event: Event) -> bool:
+        assert self._registration is not None
+        return concerns(event, self._registration.query, start.uid)
+
+    def _outcome(self, start: SourceOffset, event: Event, late: bool, jumps: dict[str, Position]) -> dict[str, Json]:
+        """Obey an event; what there is to say about it, empty if nothing.
+
+        Args:
+            start: where the epoch begins.
+            event: of anybody; nothing is said of those that do not concern this source.
+            late: whether it had expired.
+            jumps: takes the positions to which channels are sent.
+        """
+        if not self._mine(start, event):
+            return {}
+        if late:
+            return {"status": "expired", "reason": "its time was over before it was obeyed"}
+        if self._over(event):
+            return {"status": "failed", "reason": "it was meant for an earlier start or history"}
+        if event.kind == "drain":
+            self._drain = True
+        elif event.kind == "final_epoch":
+            self._final = max(self._final, int(event.value or 0))
+        elif event.kind == "seek":
+            return self._jump(start, event, jumps)
+        wrong = self._wrong(start, event)
+        return _rejected(wrong) if wrong else {}
+
+    def _wrong(self, start: SourceOffset, event: Event) -> str:
+        """Why a standing event cannot be obeyed; "" if it can."""
+        if event.target.scope is Scope.CHANNEL:
+            if isinstance(self._source, AlignedSource):
+                return "the channels of this source advance together: address it to the source"
+            if wrong := self._unknown(start, event.target.channel):
+                return wrong
+        value = event.value if isinstance(event.value, dict) else {}
+        if event.kind == "rate_limit" and value.get("older_than") is not None and not self._source.knows_when_written:
+            return "the source does not know when its rows were written, so a limit cannot depend on it"
+        return ""
 
     def _unknown(self, start: SourceOffset, name: str) -> str:
         """Why an event for a channel has no effect; "" if it may have one."""
@@ -223,8 +263,9 @@ class OrderBook:
         return ""
 
     def _view_finished(self, start: SourceOffset, name: str) -> bool:
-        finished = getattr(self._view, "finished_channels", None)
-        return finished is not None and start.confirmed > 0 and name in set(finished(start.confirmed))
+        if self._finished[0] != start.confirmed:
+            self._finished = start.confirmed, frozenset(self._view.finished_channels(start.confirmed))
+        return name in self._finished[1]
 
     def _jump(self, start: SourceOffset, event: Event, jumps: dict[str, Position]) -> dict[str, Any]:
         name = event.target.channel
@@ -232,19 +273,24 @@ class OrderBook:
         if not wrong and name not in start.running:
             wrong = "the source has no such channel, or has not started it yet"
         if wrong:
-            return {"status": "rejected", "reason": wrong}
+            return _rejected(wrong)
         state = start.running[name]
         at = jumps.get(name, state.at)
-        from spark_ext.sources.contract import Channel
-
         try:
             to = self._source.seek(Channel(name, None, state.data), at, event.value["position"])
+        except TransientError:
+            raise
         except SparkExtError as problem:
-            return {"status": "rejected", "reason": problem.what}
-        except (ValueError, TypeError, KeyError) as problem:
-            return {"status": "rejected", "reason": f"the source cannot take this position: {problem}"}
+            return _rejected(problem.what)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:
+            # A mistake in the source must not stop the query again and again.
+            return _rejected(f"the source cannot take this position: {type(problem).__name__}: {problem}")
         jumps[name] = to
         return {"status": "applied", "result": {"channel": name, "from": at, "to": to, **_distance(at, to)}}
+
+
+def _rejected(reason: str) -> dict[str, Json]:
+    return {"status": "rejected", "reason": reason}
 
 
 def _distance(at: Position, to: Position) -> dict[str, Json]:
@@ -264,10 +310,16 @@ def _broadcast(event: Event) -> dict[str, Json]:
     }
 
 
-def is_paused(configuration: Configuration, of_query: str, uid: str, name: str = "") -> bool:
-    """Whether a source, or one of its channels, reads nothing."""
-    targets: list[Target] = [channel(uid, name)] if name else [JOB, query(of_query), source(uid)]
-    return any(configuration.has("pause", target) for target in targets)
+def is_paused(configuration: Configuration, of_query: str, uid: str) -> bool:
+    """Whether a source reads nothing: it, its query or the job is paused."""
+    return any(configuration.has("pause", target) for target in (JOB, query(of_query), source(uid)))
+
+
+def paused_channels(configuration: Configuration, uid: str) -> frozenset[str]:
+    """The channels of a source of which nothing is read."""
+    mine = f"{source(uid)}/"
+    paused = configuration.standing.get("pause", {})
+    return frozenset(target.removeprefix(mine) for target in paused if target.startswith(mine))
 
 
 def interval_ms(configuration: Configuration, of_query: str, given: int) -> int:

@@ -9,88 +9,25 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import replace
 
+from spark_ext.control import current, levels
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.configuration import Configuration
-from spark_ext.model.control import Event
 from spark_ext.model.offsets import Finished, Position, Running, SourceOffset
 from spark_ext.sources.aligned import AlignedSource
-from spark_ext.sources.contract import Channel, ChannelSource, Limit
-from spark_ext.sources.runtime.orders import OrderBook, Orders, interval_ms, is_paused
+from spark_ext.sources.contract import Channel, ChannelSource
+from spark_ext.sources.runtime.budget import Budget
+from spark_ext.sources.runtime.orders import OrderBook, Orders, interval_ms, is_paused, paused_channels
 from spark_ext.sources.runtime.pace import Pace
 from spark_ext.sources.runtime.planned import planned_sources
+from spark_ext.sources.runtime.rates import Rates
 from spark_ext.sources.runtime.stages import OneStage, stages_of
 from spark_ext.sources.runtime.throttle import Throttle
+from spark_ext.sources.runtime.view import LedgerView as LedgerView
+from spark_ext.sources.runtime.view import NoLedger as NoLedger
 from spark_ext.spark.registry import PARALLELISM, Registration
-
-
-class LedgerView(Protocol):
-    """What a planner reads of the job's ledger."""
-
-    def confirmed(self) -> int:
-        """The largest s such that the flags of the finishes 1..s are in the ledger."""
-
-    def finished_channels(self, upto: int) -> Iterable[str]:
-        """Ids of the channels whose finish has a sequence of at most `upto`."""
-
-    def events(self, after: int) -> Sequence[Event]:
-        """The accepted control events above a sequence, in their order; looked up at most every 100 ms or so."""
-
-    def barriers(self) -> tuple[Checkpoints, int]:
-        """The aligned checkpoints, and the newest pending one that the source stamps by itself; 0: none."""
-
-
-class NoLedger:
-    """The view outside a job: nothing is ever confirmed, so finished channels stay in the offset."""
-
-    def confirmed(self) -> int:
-        """Nothing is."""
-        return 0
-
-    def finished_channels(self, upto: int) -> Iterable[str]:
-        """None are known."""
-        return ()
-
-    def events(self, after: int) -> Sequence[Event]:
-        """None are accepted."""
-        return ()
-
-    def barriers(self) -> tuple[Checkpoints, int]:
-        """There are none."""
-        return Checkpoints(), NO_BARRIER
-
-
-@dataclass
-class _Budget:
-    """What is left of an epoch's read limit; None: no limit."""
-
-    rows: int | None
-    bytes: int | None
-    planned: int = 0
-    """Rows of the epoch so far."""
-
-    def share(self, among: int) -> Limit:
-        return Limit(_share(self.rows, among), _share(self.bytes, among))
-
-    def spend(self, limit: Limit, rows: int | None, size: int | None) -> None:
-        # A source that cannot count is assumed to have used its whole share.
-        used = (limit.rows or 0) if rows is None else rows
-        self.planned += used
-        if self.rows is not None:
-            self.rows -= used
-        if self.bytes is not None:
-            self.bytes -= (limit.bytes or 0) if size is None else size
-
-    @property
-    def spent(self) -> bool:
-        return (self.rows is not None and self.rows <= 0) or (self.bytes is not None and self.bytes <= 0)
-
-
-def _share(left: int | None, among: int) -> int | None:
-    return None if left is None else max(1, -(-left // max(1, among)))
 
 
 class Planner:
@@ -129,11 +66,18 @@ class Planner:
         self._throttle = Throttle(registration.writes if registration else ())
         self._orders = OrderBook(source, registration, view)
         self._pace = Pace(registration.target_ms if registration else 0, clock)
+        self._rates = Rates(source, clock)
+        self._planned_from: SourceOffset | None = None
 
     @property
     def readers(self) -> int:
         """How many tasks read an epoch."""
         return self._source.options.readers or int(os.environ.get(PARALLELISM, "2"))
+
+    @property
+    def rationed_s(self) -> float:
+        """How long an AvailableNow run has to wait until a rate limit lets it read on, s; 0: it does not wait."""
+        return self._rates.wait_s if self._available_now else 0.0
 
     @property
     def waiting(self) -> int:
@@ -148,12 +92,18 @@ class Planner:
 
     def next(self, start: SourceOffset) -> SourceOffset:
         """The end of the epoch that begins at `start`; `start` itself when there is nothing to do."""
+        self.enter(start)
         self._open(start)
         if self._registration is not None and self._registration.hold:
             return start
         self._pace.asked()
         known, own = self._view.barriers()
         orders = self._orders.next(start, known)
+        if self._registration is not None:
+            current.planned(
+                self._registration.job, self._registration.query, lambda: orders.configuration, orders.stamp
+            )
+            levels.follow()
         if start.ended:
             # It obeys no event any more, but for those that ask for a further epoch.
             return (
@@ -181,26 +131,43 @@ class Planner:
             return start
         return self._stamped(start, self._stages.remembered(start, end), orders)
 
+    def enter(self, offset: SourceOffset) -> None:
+        """Let the source see, in the calls that follow, what was in force in the epoch that ends at an offset."""
+        if self._registration is not None:
+            job, query = self._registration.job, self._registration.query
+            current.planned(job, query, lambda: self._orders.configuration(offset))
+
     def _data(self, start: SourceOffset, known: Checkpoints, orders: Orders) -> SourceOffset:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
-        query = self._registration.query if self._registration else ""
-        if (
-            is_paused(orders.configuration, query, start.uid)
-            or not self._due(orders.configuration)
-            or self._throttle.full()
-        ):
+        self._rates.follow(orders.configuration)
+        if self._paused(start, orders) or self._throttle.full():
+            self._rates.rest()
+            return start
+        if not self._due(orders.configuration) or self._waits(start, known):
             return start
         self._discover_more(start)
-        if not isinstance(self._source, AlignedSource):
-            return self._advance(start, orders)
-        return start if self._waits(start, known) else self._advance_together(self._source, start)
+        if self._planned_from is not None and self._planned_from == start:
+            self._rates.undo()
+        self._rates.begin(self._interval_ms(orders.configuration) / 1000)
+        if isinstance(self._source, AlignedSource):
+            end = self._advance_together(self._source, start)
+        else:
+            end = self._advance(start, orders)
+        self._rates.end()
+        self._planned_from = start if end is not start else None
+        return end
+
+    def _paused(self, start: SourceOffset, orders: Orders) -> bool:
+        return is_paused(orders.configuration, self._registration.query if self._registration else "", start.uid)
 
     def _waits(self, start: SourceOffset, known: Checkpoints) -> bool:
-        """Whether the source has delivered a barrier that others of its query have not, and has to stay where it is.
+        """Whether a source has received a barrier that others of its query have not, and has to stay where it is.
 
         They are looked up in Spark's log, so the epoch in which all carry it is in the log before any reads on.
         """
-        if not known.any_pending(NO_BARRIER, start.barrier) or self._registration is None:
+        if not isinstance(self._source, AlignedSource) or self._registration is None:
+            return False
+        if not known.any_pending(NO_BARRIER, start.barrier):
             return False
         return any(
             not other.ended and known.any_pending(other.barrier, start.barrier)
@@ -219,12 +186,14 @@ class Planner:
 
     def _due(self, configuration: Configuration) -> bool:
         """Whether the interval lets an epoch start: at whole multiples of it, so that a query's sources agree."""
-        if self._registration is None:
-            return True
-        interval = interval_ms(configuration, self._registration.query, self._registration.interval_ms)
+        interval = self._interval_ms(configuration)
         if not interval or self._epoch_at is None or self._available_now:
             return True
         return int(self._clock() * 1000) // interval > int(self._epoch_at * 1000) // interval
+
+    def _interval_ms(self, configuration: Configuration) -> int:
+        given = self._registration
+        return 0 if given is None else interval_ms(configuration, given.query, given.interval_ms)
 
     def _open(self, start: SourceOffset) -> None:
         if self._opened:
@@ -281,17 +250,16 @@ class Planner:
 
     def _advance(self, start: SourceOffset, orders: Orders) -> SourceOffset:
         options = self._source.options
-        budget = _Budget(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch)
+        budget = Budget(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch, self._rates)
         running = {
             name: Running(state.at, state.data, jumped=name in orders.jumps) for name, state in start.running.items()
         }
         finished = list(start.finished)
         sequence = start.sequence
         at_once = self.readers if self._source.channels_end else len(running) + len(self._pending)
-        query = self._registration.query if self._registration else ""
-        still = {
-            name for name in running if is_paused(orders.configuration, query, start.uid, name)
-        } | orders.jumps.keys()
+        paused = paused_channels(orders.configuration, start.uid)
+        still = running.keys() & (paused | orders.jumps.keys())
+        aside: list[Channel] = []
         turn = self._turn([name for name in running if name not in still])
         unserved = len(running) - len(still)
         moved = False
@@ -305,6 +273,9 @@ class Planner:
                         continue
                     break
                 channel = self._pending.popleft()
+                if channel.id in paused:
+                    aside.append(channel)
+                    continue
                 state = Running(channel.begin, channel.data, channel.begin, new=True)
                 among = unserved + min(free, len(self._pending) + 1)
             else:
@@ -312,15 +283,22 @@ class Planner:
                 unserved -= 1
                 state = running[name]
                 channel = Channel(name, None, state.data)
-            limit = replace(budget.share(among), upto=self._target(channel))
-            if limit.upto is not None and state.at == limit.upto:
+            upto = self._target(channel)
+            if upto is not None and state.at == upto:
                 continue
-            step = self._source.advance(channel, state.at, limit)
+            allowed = budget.allowed(channel, state.at, among, upto)
+            if allowed is None:
+                if fresh:
+                    aside.append(channel)
+                    # A limit of the source holds for all that wait behind it, too; one of the channel does not.
+                    at_once = at_once if self._rates.limits(channel.id) else len(running)
+                continue
+            step = self._source.advance(channel, state.at, allowed.limit)
             if step.end == state.at and not step.finished and not fresh:
                 continue
             moved = True
             self._served = channel.id
-            budget.spend(limit, step.rows, step.bytes)
+            budget.spend(allowed, step)
             if step.finished:
                 sequence += 1
                 running.pop(channel.id, None)
@@ -329,6 +307,7 @@ class Planner:
                 running[channel.id] = replace(state, at=step.end)
             if fresh:
                 self._taken.append((channel, sequence if step.finished else 0))
+        self._pending.extendleft(reversed(aside))
         self._pace.planned(budget.planned)
         ended = self._source.bounded and self._stages.last and not running and not self._pending
         if not moved and not ended:
@@ -341,13 +320,15 @@ class Planner:
         channels |= {
             channel.id: Running(channel.begin, channel.data, channel.begin, new=True) for channel in self._pending
         }
-        step = source.advance_together(
-            {name: state.at for name, state in channels.items()},
-            Limit(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch),
-        )
+        budget = Budget(self._pace.limit(options.max_rows_per_epoch), options.max_bytes_per_epoch, self._rates)
+        allowed = budget.allowed(Channel(""), None, 1)
+        if allowed is None:
+            return start
+        step = source.advance_together({name: state.at for name, state in channels.items()}, allowed.limit)
         if step is None:
             return start
-        self._pace.planned(step.rows)
+        budget.spend(allowed, step)
+        self._pace.planned(budget.planned)
         self._taken += [(channel, start.sequence + 1 if step.finished else 0) for channel in self._pending]
         self._pending.clear()
         moved = {name: replace(state, at=step.ends[name]) for name, state in channels.items()}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark_ext.control import current, levels
 from spark_ext.errors import DataError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
@@ -29,6 +31,10 @@ from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+RATIONED_S: Final = 0.1
+"""How long an AvailableNow run waits for a rate limit until it looks for control events again, s."""
 
 
 @dataclass
@@ -100,7 +106,13 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._asked = start, SourceOffset.from_json(start, self._uid)
         offset = self._asked[1]
         self._idle.asked()
-        end = self._planning(offset).next(offset)
+        with current.planning():
+            planner = self._planning(offset)
+        end = planner.next(offset)
+        while end is offset and planner.rationed_s:
+            # An AvailableNow run ends when there is nothing to read; a rate limit is not the end.
+            time.sleep(min(planner.rationed_s, RATIONED_S))
+            end = planner.next(offset)
         if end is offset:
             return start
         self._idle.epoch()
@@ -117,7 +129,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of an epoch, which may have been planned by an earlier run."""
         begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
-        return assign(self._source, ranges(begin, finish), self._planning(finish).readers)
+        planner = self._planning(finish)
+        with current.planning():
+            planner.enter(finish)
+            return assign(self._source, ranges(begin, finish), planner.readers)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""
@@ -126,6 +141,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ReadTask)
         reach(FailPoint.SOURCE_READ)
         tune()
+        levels.follow()
         schema = to_arrow_schema(self._schema, timezone="UTC")
         for piece in partition.ranges:
             channel = Channel(piece.channel, None, piece.data)
@@ -155,7 +171,10 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark reports that an epoch is safe; it never does so for the last one of a run."""
         self._idle.epoch()
-        self._source.on_epoch_committed(Committed.of(SourceOffset.from_json(end, self._uid), final=False))
+        offset = SourceOffset.from_json(end, self._uid)
+        with current.planning():
+            self._planning(offset).enter(offset)
+            self._source.on_epoch_committed(Committed.of(offset, final=False))
 
     def stop(self) -> None:
         """Nothing to release: the planner process ends."""

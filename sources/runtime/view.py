@@ -1,0 +1,47 @@
+"""What a planner reads of its job's ledger, and the view of a source that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from spark_ext.model.barriers import NO_BARRIER, Checkpoints
+
+if TYPE_CHECKING:
+    from spark_ext.model.control import Event
+
+
+class LedgerView(Protocol):
+    """What a planner reads of the job's ledger."""
+
+    def confirmed(self) -> int:
+        """The largest s such that the flags of the finishes 1..s are in the ledger."""
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        """Ids of the channels whose finish has a sequence of at most `upto`."""
+
+    def events(self, after: int) -> Sequence[Event]:
+        """The accepted control events above a sequence, in their order; looked up at most every 100 ms or so."""
+
+    def barriers(self) -> tuple[Checkpoints, int]:
+        """The aligned checkpoints, and the newest pending one that the source stamps by itself; 0: none."""
+
+
+class NoLedger:
+    """The view outside a job: nothing is ever confirmed, so finished channels stay in the offset."""
+
+    def confirmed(self) -> int:
+        """Nothing is."""
+        return 0
+
+    def finished_channels(self, upto: int) -> Iterable[str]:
+        """None are known."""
+        return ()
+
+    def events(self, after: int) -> Sequence[Event]:
+        """None are accepted."""
+        return ()
+
+    def barriers(self) -> tuple[Checkpoints, int]:
+        """There are none."""
+        return Checkpoints(), NO_BARRIER

@@ -1,0 +1,108 @@
+"""Token buckets: the average holds with epochs of any duration, and a time without input is not made up for."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext.sources.runtime.bucket import BURST_S, LEAST_S, MOST_S, Bucket
+
+
+class World:
+    """A query with a bucket; an epoch takes `overhead` s and `cost` s per row, Spark asks every 10 ms."""
+
+    def __init__(self, rate: float, cost: float = 0.0, overhead: float = 0.0) -> None:
+        self.now, self.cost, self.overhead = 1000.0, cost, overhead
+        self.bucket = Bucket(rate, self.now)
+        self.epochs: list[tuple[float, int]] = []
+
+    def run(self, seconds: float, available: int | None = None) -> int:
+        """Read for a time what the bucket allows; how many rows."""
+        end, before = self.now + seconds, sum(rows for _, rows in self.epochs)
+        left = available
+        while self.now < end:
+            self.now += 0.01
+            allowed = self.bucket.fill(self.now)
+            rows = allowed if left is None else min(allowed, left)
+            if allowed and rows < allowed:
+                self.bucket.clip()
+            if rows:
+                left = None if left is None else left - rows
+                self.bucket.use(rows)
+                self.epochs.append((self.now, rows))
+                self.now += self.overhead + rows * self.cost
+        return sum(rows for _, rows in self.epochs) - before
+
+
+@pytest.mark.parametrize("rate", [100, 10_000, 1_000_000, 3.7])
+@pytest.mark.parametrize("overhead", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("load", [0.0, 0.5, 0.8])
+def test_the_average_over_thirty_seconds_is_within_five_percent(rate: float, overhead: float, load: float) -> None:
+    """Also when reading takes most of the time: the bucket fills while an epoch runs."""
+    world = World(rate, cost=load / rate, overhead=overhead)
+    world.run(5)
+    first = len(world.epochs) - 1
+    world.run(30)
+    (begin, _), (end, _) = world.epochs[first], world.epochs[-1]
+    rows = sum(rows for _, rows in world.epochs[first + 1 :])
+    assert end - begin > 25
+    assert rows / (end - begin) == pytest.approx(rate, rel=0.05)
+
+
+def test_from_the_very_beginning_no_more_is_read_than_the_rate_brings() -> None:
+    world = World(10_000)
+    assert world.run(30) == pytest.approx(300_000, rel=0.005)
+
+
+@given(rate=st.floats(0.01, 1e7), pauses=st.lists(st.floats(0, 100), min_size=1, max_size=20))
+def test_no_pattern_of_questions_gets_more_than_the_rate(rate: float, pauses: list[float]) -> None:
+    bucket, now, used = Bucket(rate, 0.0), 0.0, 0
+    for pause in pauses:
+        now += pause
+        allowed = bucket.fill(now)
+        assert allowed <= max(rate * MOST_S, 1) + 1
+        bucket.use(allowed)
+        used += allowed
+        assert used <= now * rate + 1e-3
+
+
+@pytest.mark.parametrize("rate", [0.5, 100, 1_000_000])
+def test_after_an_hour_without_input_one_second_is_read_at_once(rate: float) -> None:
+    world = World(rate)
+    world.run(3600, available=0)
+    assert world.bucket.fill(world.now) <= max(1, rate * (BURST_S + 0.02))
+
+
+def test_an_epoch_per_row_is_not_planned() -> None:
+    world = World(100)
+    world.run(10)
+    assert all(rows >= 100 * LEAST_S for _, rows in world.epochs)
+    slow = World(0.5)
+    assert slow.run(10.1) == 5
+    assert [rows for _, rows in slow.epochs] == [1] * 5
+
+
+def test_what_is_read_beyond_the_tokens_is_waited_for() -> None:
+    bucket = Bucket(100, 0.0)
+    assert bucket.fill(1.0) == 100
+    bucket.use(1_100)
+    assert bucket.fill(10.9) == 0
+    assert bucket.wait_s == pytest.approx(0.2)
+    assert bucket.fill(11.1) == 10
+
+
+def test_a_long_epoch_is_made_up_for_up_to_a_minute() -> None:
+    bucket = Bucket(100, 0.0)
+    assert bucket.fill(20.0) == 2_000
+    bucket.use(2_000)
+    assert bucket.fill(1_000.0) == 6_000
+    assert Bucket(100, 0.0).fill(1_000.0, 600.0) == 60_000
+
+
+def test_tokens_that_are_put_back_can_be_used_again() -> None:
+    bucket = Bucket(100, 0.0)
+    bucket.use(bucket.fill(1.0))
+    assert bucket.fill(1.0) == 0
+    bucket.use(-100)
+    assert bucket.fill(1.0) == 100
