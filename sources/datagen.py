@@ -12,8 +12,7 @@
 | value | double | uniform in [0, 1) |
 | tag | string | `key-<key>` |
 
-The generator is SplitMix64 (Steele, Lea, Flood 2014), a hash of a counter: a range of rows does not depend on the rows
-before it.
+The generator is SplitMix64, a hash of a counter: a range of rows does not depend on the rows before it.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from spark_ext.options import CommaSeparated, Milliseconds, instant
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.sources.splitmix import mix, uniform
 from spark_ext.sources.staged import Cutover
 
 BATCH_ROWS = 131_072
@@ -62,8 +62,6 @@ DEFAULT_START = "2024-01-01T00:00:00Z"
 
 DEFAULT_START_US = 1_704_067_200_000_000
 """The same in µs since 1970, so that the default needs no pandas."""
-
-UInt64s = npt.NDArray[np.uint64]
 
 
 class DataGenOptions(SourceOptions):
@@ -306,15 +304,4 @@ class DataGen(ChannelSource):
         begin = np.zeros(1, np.uint64)
         for part in (self.options.seed, number, salt):
             begin = mix(begin ^ np.array([part], np.int64).view(np.uint64))
-        values = mix(begin + seq.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-        uniform: npt.NDArray[np.float64] = (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
-        return uniform
-
-
-def mix(values: UInt64s) -> UInt64s:
-    """SplitMix64's finalizer: 64 bits in, 64 well-mixed bits out."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: UInt64s = values ^ (values >> np.uint64(31))
-    return mixed
+        return uniform(begin, seq.view(np.uint64))

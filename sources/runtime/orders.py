@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from spark_ext.control import stamps
+from spark_ext.control import holds, stamps
 from spark_ext.errors import SparkExtError, TransientError
 from spark_ext.model.configuration import Configuration, Stamp, concerns
 from spark_ext.model.control import JOB, Event, Scope, query, source
 from spark_ext.model.control_kinds import kinds
+from spark_ext.model.holds import holds_at
 from spark_ext.sources.aligned import AlignedSource
 from spark_ext.sources.contract import Channel
 from spark_ext.sources.runtime.planned import planned_sources
@@ -59,6 +60,8 @@ class Orders:
     """How many final epochs were requested."""
     jumps: Mapping[str, Position] = field(default_factory=dict)
     """Where channels continue that were sent to another position."""
+    hold: bool = False
+    """Whether the source plans nothing: its query is about to be restarted."""
 
 
 class OrderBook:
@@ -116,7 +119,10 @@ class OrderBook:
         seen = (start.control, later[-1].sequence if later else 0)
         if seen == self._in_vain:
             return Orders(before, drain=self._drain, final=self._final)
-        found = self._obeyed(start, later, known)
+        found, hold = self._obeyed(start, later, known)
+        if not found and hold is not None:
+            holds.hold(self._registration.checkpoint, self._registration.start, hold.sequence, start.uid)
+            return Orders(before, drain=self._drain, final=self._final, hold=True)
         if not found:
             # Spark asks an idle source every 10 ms: events for others are looked at once.
             waits = any(event.kind == "release" for event in later)
@@ -140,11 +146,13 @@ class OrderBook:
 
     # -- which events -------------------------------------------------------------------------------------------------
 
-    def _obeyed(self, start: SourceOffset, events: Sequence[Event], known: Checkpoints) -> list[tuple[Event, bool]]:
+    def _obeyed(
+        self, start: SourceOffset, events: Sequence[Event], known: Checkpoints
+    ) -> tuple[list[tuple[Event, bool]], Event | None]:
         """The events that the next epoch obeys, up to the last one that concerns this source.
 
         Returns:
-            Each with whether it had expired.
+            Each with whether it had expired; and the one before which the source stands still, if there is one.
         """
         assert self._registration is not None
         out: list[tuple[Event, bool]] = []
@@ -152,6 +160,8 @@ class OrderBook:
         for event in events:
             if event.kind == "release" and not self._released(start, event, known):
                 break
+            if self._holds(start, event, events):
+                return out[:upto], event
             out.append((event, self._expired(event)))
             if not concerns(event, self._registration.query, start.uid) or self._over(event):
                 continue
@@ -162,7 +172,23 @@ class OrderBook:
                     out.pop()
                     break
             upto = len(out)
-        return out[:upto]
+        return out[:upto], None
+
+    def _holds(self, start: SourceOffset, event: Event, events: Sequence[Event]) -> bool:
+        """Whether the query may need a restart at an event, and the driver has not said that it needs none."""
+        mine = self._registration
+        assert mine is not None
+
+        def aligned(sequence: int) -> Json:
+            known = self.configuration(start).aligned.get(str(sequence))
+            found = next((one for one in events if one.sequence == sequence), None)
+            if known is None and found is not None:
+                return {"kind": found.kind, "target": str(found.target), "value": found.value}
+            return known
+
+        if event.sequence <= mine.passed or not holds_at(event, mine.query, mine.rebuild, aligned):
+            return False
+        return not holds.is_released(mine.checkpoint, mine.start, event.sequence)
 
     def _over(self, event: Event) -> bool:
         """Whether an event that is obeyed once was meant for an earlier history, or came before this query."""

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from spark_ext.control import current, levels
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
@@ -28,6 +29,9 @@ from spark_ext.sources.runtime.throttle import Throttle
 from spark_ext.sources.runtime.view import LedgerView as LedgerView
 from spark_ext.sources.runtime.view import NoLedger as NoLedger
 from spark_ext.spark.registry import PARALLELISM, Registration
+
+HOLD_S: Final = 0.05
+"""How often an AvailableNow run that stands still for a restart looks whether it may go on, s."""
 
 
 class Planner:
@@ -67,6 +71,7 @@ class Planner:
         self._orders = OrderBook(source, registration, view)
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
+        self._holds = False
         self._planned_from: SourceOffset | None = None
 
     @property
@@ -76,8 +81,10 @@ class Planner:
 
     @property
     def rationed_s(self) -> float:
-        """How long an AvailableNow run has to wait until a rate limit lets it read on, s; 0: it does not wait."""
-        return self._rates.wait_s if self._available_now else 0.0
+        """How long an AvailableNow run has to wait until it may read on, s; 0: it does not wait."""
+        if not self._available_now:
+            return 0.0
+        return HOLD_S if self._holds else self._rates.wait_s
 
     @property
     def waiting(self) -> int:
@@ -104,6 +111,9 @@ class Planner:
                 self._registration.job, self._registration.query, lambda: orders.configuration, orders.stamp
             )
             levels.follow()
+        self._holds = orders.hold
+        if orders.hold:
+            return start
         if start.ended:
             # It obeys no event any more, but for those that ask for a further epoch.
             return (
@@ -136,6 +146,15 @@ class Planner:
         if self._registration is not None:
             job, query = self._registration.job, self._registration.query
             current.planned(job, query, lambda: self._orders.configuration(offset))
+
+    def configuration(self, offset: SourceOffset) -> Configuration:
+        """What was in force in the epoch that ends at an offset.
+
+        Raises:
+            StateError: its stamp is gone.
+            OSError: it cannot be read.
+        """
+        return self._orders.configuration(offset)
 
     def _data(self, start: SourceOffset, known: Checkpoints, orders: Orders) -> SourceOffset:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""

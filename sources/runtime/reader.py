@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,6 +26,7 @@ from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
 from spark_ext.sources.runtime.idle import Idle
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
+from spark_ext.sources.runtime.sample import sampled, shares_of
 from spark_ext.spark import registry
 from spark_ext.spark.worker_process import begin_task, tune
 
@@ -42,6 +43,8 @@ class ReadTask(InputPartition):
     """What one task of an epoch reads, in this order."""
 
     ranges: tuple[Range, ...]
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Which share of the rows is read, by channel; others are read whole."""
 
 
 class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -108,11 +111,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle.asked()
         with current.planning():
             planner = self._planning(offset)
-        end = planner.next(offset)
-        while end is offset and planner.rationed_s:
-            # An AvailableNow run ends when there is nothing to read; a rate limit is not the end.
-            time.sleep(min(planner.rationed_s, RATIONED_S))
             end = planner.next(offset)
+            while end is offset and planner.rationed_s:
+                # An AvailableNow run ends when there is nothing to read; a rate limit is not the end.
+                time.sleep(min(planner.rationed_s, RATIONED_S))
+                end = planner.next(offset)
         if end is offset:
             return start
         self._idle.epoch()
@@ -132,7 +135,9 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._planning(finish)
         with current.planning():
             planner.enter(finish)
-            return assign(self._source, ranges(begin, finish), planner.readers)
+            pieces = ranges(begin, finish)
+            shares = shares_of(planner.configuration(finish), self._uid, pieces)
+            return assign(self._source, pieces, planner.readers, shares)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""
@@ -146,7 +151,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for piece in partition.ranges:
             channel = Channel(piece.channel, None, piece.data)
             with guarded():
-                for batch in self._source.read(channel, piece.start, piece.end):
+                rows = self._source.read(channel, piece.start, piece.end)
+                for batch in sampled(rows, piece, partition.shares):
                     yield self._conform(batch, schema, piece)
         tune()
 
@@ -180,8 +186,18 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to release: the planner process ends."""
 
 
-def assign(source: ChannelSource, pieces: Sequence[Range], readers: int) -> list[InputPartition]:
-    """Spread the ranges of an epoch over at most `readers` tasks, largest first; order within a channel is kept."""
+def assign(
+    source: ChannelSource, pieces: Sequence[Range], readers: int, shares: Mapping[str, float] | None = None
+) -> list[InputPartition]:
+    """Spread the ranges of an epoch over at most `readers` tasks, largest first; order within a channel is kept.
+
+    Args:
+        source: whose ranges.
+        pieces: the ranges.
+        readers: maximum number of tasks.
+        shares: by channel, of which rows a share is read: such ranges are not split.
+    """
+    shares = shares or {}
     if not pieces:
         return []
     parts = -(-readers // len(pieces))
@@ -190,7 +206,7 @@ def assign(source: ChannelSource, pieces: Sequence[Range], readers: int) -> list
         for piece in pieces
         for start, end in (
             source.split(Channel(piece.channel, None, piece.data), piece.start, piece.end, parts)
-            if parts > 1
+            if parts > 1 and piece.channel not in shares
             else ((piece.start, piece.end),)
         )
     ]
@@ -200,7 +216,10 @@ def assign(source: ChannelSource, pieces: Sequence[Range], readers: int) -> list
         load, index = heapq.heappop(loads)
         bins[index].append(piece)
         heapq.heappush(loads, (load + _weight(piece), index))
-    return [ReadTask(tuple(chosen)) for chosen in bins]
+    return [
+        ReadTask(tuple(chosen), {one.channel: shares[one.channel] for one in chosen if one.channel in shares})
+        for chosen in bins
+    ]
 
 
 def _weight(piece: Range) -> int:

@@ -1,0 +1,66 @@
+"""A share of a source's rows, as the control event `sample` asks for it, chosen alike whenever an epoch is read.
+
+Whether a row is chosen depends on its channel, on where its range begins, and on its number within the range. A range
+of which a share is read is therefore not split.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from spark_ext.model.control import channel, source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.model.configuration import Configuration
+    from spark_ext.model.offsets import Range
+
+
+def shares_of(configuration: Configuration, uid: str, pieces: Sequence[Range]) -> dict[str, float]:
+    """The shares of an epoch's ranges by channel, without those that are read whole; a channel's own one counts.
+
+    Args:
+        configuration: what is in force in the epoch.
+        uid: of the source.
+        pieces: what the epoch reads.
+    """
+    if "sample" not in configuration.standing:
+        return {}
+    whole = configuration.of("sample", source(uid)) or {"fraction": 1}
+    wanted = {
+        piece.channel: float((configuration.of("sample", channel(uid, piece.channel)) or whole)["fraction"])
+        for piece in pieces
+    }
+    return {name: share for name, share in wanted.items() if share < 1}
+
+
+def sampled(batches: Iterable[pa.RecordBatch], piece: Range, shares: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
+    """The rows of a range that are chosen.
+
+    Args:
+        batches: all rows of the range.
+        piece: the range.
+        shares: by channel; a channel without one is read whole.
+    """
+    share = shares.get(piece.channel)
+    if share is None:
+        yield from batches
+        return
+    import numpy as np
+    import pyarrow as pa
+
+    from spark_ext.sources.splitmix import uniform
+
+    text = json.dumps([piece.channel, piece.start], sort_keys=True)
+    seed = np.array([int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")], np.uint64)
+    first = 0
+    for batch in batches:
+        numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+        first += batch.num_rows
+        chosen = batch.filter(pa.array(uniform(seed, numbers) < share))
+        if chosen.num_rows:
+            yield chosen
