@@ -45,7 +45,7 @@ def write(checkpoint: str, text: str) -> str:
     """
     name = name_of(text)
     reach(FailPoint.CONTROL_BEFORE_STAMP)
-    _put(checkpoint, file_of(name), text)
+    put(checkpoint, file_of(name), text)
     reach(FailPoint.CONTROL_STAMPED)
     return name
 
@@ -67,12 +67,22 @@ def decide(checkpoint: str, name: str, wanted: str) -> str:
     place = f"{FOLDER}/{name}.txt"
     there = SparkLog(checkpoint).read(place)
     if there is None:
-        _put(checkpoint, place, wanted)
+        put(checkpoint, place, wanted)
         there = SparkLog(checkpoint).read(place)
     return there or wanted
 
 
-def _put(checkpoint: str, place: str, text: str) -> None:
+def put(checkpoint: str, place: str, text: str) -> None:
+    """Write a file of the checkpoint directory, unless it is there.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        place: relative to it.
+        text: of the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     folder = local_path(checkpoint)
     if folder is not None:
         put_if_absent(folder / place, text, f"planner.{secrets.token_hex(4)}")

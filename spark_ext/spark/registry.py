@@ -66,6 +66,10 @@ class Registration:
     """Whether a drain that was requested before this start is in force."""
     begun: int = 0
     """The start in which its query began: events that are obeyed once and were accepted before it do not concern it."""
+    passed: int = 0
+    """The newest control event when its query was started: the query is not restarted for it, or an earlier one."""
+    rebuild: Sequence[str] = ()
+    """Keys of the user's configuration on which the query's plan depends; see `model.holds.is_read`."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 
@@ -110,7 +114,7 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
     except FileNotFoundError:
         return None
     raw = json.loads(text)
-    return Registration(**{**raw, "writes": tuple(raw.get("writes", ()))})
+    return Registration(**{**raw, **{name: tuple(raw.get(name, ())) for name in ("writes", "rebuild")}})
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:

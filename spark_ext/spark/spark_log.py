@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -20,7 +21,7 @@ from spark_ext.model.logged_offsets import LoggedOffsets
 
 
 class SparkLog:
-    """View of a checkpoint directory; every call reads the files as they are now. Only `replace` writes.
+    """View of a checkpoint directory; every call reads the files as they are now. Only `replace` and `delete` write.
 
     Args:
         checkpoint: local path, `file:` URI, or any URI that pyarrow can open.
@@ -114,6 +115,18 @@ class SparkLog:
         except FileNotFoundError:
             return None
 
+    def delete(self, name: str) -> None:
+        """Remove a file of the directory that is none of Spark's; one that is not there is ignored.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        with suppress(FileNotFoundError):
+            if self._local is not None:
+                (self._local / name).unlink()
+            else:
+                self._remote.delete_file(f"{self._root}/{name}")
+
     def replace(self, name: str, text: str) -> None:
         """Put a new file in the place of one of the directory, for a copy on which no query runs.
 
@@ -124,6 +137,7 @@ class SparkLog:
             with self._remote.open_output_stream(f"{self._root}/{name}") as stream:
                 stream.write(text.encode())
             return
+        (self._local / folder).mkdir(parents=True, exist_ok=True)
         draft = self._local / folder / f".{base}.{os.getpid()}"
         draft.write_text(text)
         (self._local / folder / f".{base}.crc").unlink(missing_ok=True)
