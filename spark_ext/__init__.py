@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
 
+    from spark_ext import control as control
     from spark_ext import errors as errors
     from spark_ext.asynchronous import async_map as async_map
+    from spark_ext.control.with_control import with_control as with_control
     from spark_ext.jobs.job import Job as Job
     from spark_ext.jobs.result import JobResult as JobResult
     from spark_ext.spark.sessions import register as register
@@ -30,13 +32,25 @@ _PLACES = {
     "Job": "spark_ext.jobs.job:Job",
     "JobResult": "spark_ext.jobs.result:JobResult",
     "async_map": "spark_ext.asynchronous:async_map",
+    "control": "spark_ext.control",
     "errors": "spark_ext.errors",
     "register": "spark_ext.spark.sessions:register",
     "session": "spark_ext.spark.sessions:session",
+    "with_control": "spark_ext.control.with_control:with_control",
     "with_watermark": "spark_ext.watermark:with_watermark",
 }
 
-__all__ = ["Job", "JobResult", "async_map", "errors", "register", "session", "with_watermark"]
+__all__ = [
+    "Job",
+    "JobResult",
+    "async_map",
+    "control",
+    "errors",
+    "register",
+    "session",
+    "with_control",
+    "with_watermark",
+]
 
 
 def __getattr__(name: str) -> Any:

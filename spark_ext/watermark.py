@@ -139,13 +139,13 @@ def _marker(spark: SparkSession, watches: Sequence[str], schema: T.StructType, e
     end = reader.load()
     values: list[Column] = []
     for position, field in enumerate(schema):
-        zero = _zero(field.dataType) if not field.nullable else None
-        value = _unforeseen(F.lit(None).cast(field.dataType) if zero is None else zero)
+        never_null = zero(field.dataType) if not field.nullable else None
+        value = _unforeseen(F.lit(None).cast(field.dataType) if never_null is None else never_null)
         if position == event_time:
             value = F.col(TIME)
-        if zero is not None:
+        if never_null is not None:
             # Columns of a source are nullable, and a union is nullable if one side is.
-            value = F.coalesce(value, zero)
+            value = F.coalesce(value, never_null)
         values.append(value.alias(field.name))
     return end.select(*values, (F.col(ZERO) == 0).alias(flag))
 
@@ -159,10 +159,10 @@ def _unforeseen(value: Column) -> Column:
     return F.get(F.array(value), F.col(ZERO))
 
 
-def _zero(kind: T.DataType) -> Column | None:
+def zero(kind: T.DataType) -> Column | None:
     """A value that is not null, for a column that is never read; None for a type without a known value."""
     if isinstance(kind, T.StructType):
-        parts = [F.lit(None).cast(field.dataType) if field.nullable else _zero(field.dataType) for field in kind]
+        parts = [F.lit(None).cast(field.dataType) if field.nullable else zero(field.dataType) for field in kind]
         known = [part for part in parts if part is not None]
         named = [part.alias(field.name) for part, field in zip(known, kind, strict=False)]
         return F.struct(*named).cast(kind) if len(known) == len(parts) > 0 else None

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import spark_ext as sx
 
-MODULES = ("errors",)
-OBJECTS = ("Job", "JobResult", "async_map", "register", "session", "with_watermark")
+MODULES = ("control", "errors")
+OBJECTS = ("Job", "JobResult", "async_map", "register", "session", "with_control", "with_watermark")
 
 
 def test_exported_names() -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_ext.control import current, levels
+from spark_ext.control.current import Place
 from spark_ext.errors import CommitError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
@@ -74,6 +76,7 @@ class EpochWriter(DataSourceStreamArrowWriter):
             lineage=mine.lineage,
             start=mine.start,
         )
+        levels.follow()
         counted = _Counted(iterator)
         prepared = self._sink.write(self._schema, counted, task)
         reach(FailPoint.SINK_WRITTEN)
@@ -83,6 +86,15 @@ class EpochWriter(DataSourceStreamArrowWriter):
     @guarded()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Phase two, retried with back-off; after the last attempt the query fails and says what is in doubt."""
+        mine = self._identity
+        if not mine.in_job:
+            return self._commit(messages, batchId)
+        start = f"{mine.incarnation:010}-{mine.start:016x}"
+        with current.committing(Place(mine.job, mine.query, mine.checkpoint, start, batchId)):
+            levels.follow()
+            return self._commit(messages, batchId)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         written = [message for message in messages if isinstance(message, Written)]
         if len(written) != len(messages):
             raise StateError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.logged_offsets import LoggedOffsets
@@ -33,7 +34,7 @@ def final_epochs(logged: LoggedOffsets) -> int:
 def same_input(one: LoggedOffsets, other: LoggedOffsets) -> bool:
     """Whether two epochs end at the same position of all input, whichever release wrote them.
 
-    Markers are ignored, as each run emits its own.
+    Markers are ignored, as each run emits its own; likewise control events and barriers, which are no input.
     """
     return _input(one) == _input(other)
 
@@ -56,7 +57,9 @@ def new_finishes(offset: SourceOffset, flagged: int) -> tuple[Finished, ...]:
 
 def _input(logged: LoggedOffsets) -> list[SourceOffset | Json]:
     return [
-        SourceOffset.from_json(raw) if kind_of(raw) is OffsetKind.CHANNELS else raw
+        replace(SourceOffset.from_json(raw), control=0, stamp="", barrier=0, lineage=0)
+        if kind_of(raw) is OffsetKind.CHANNELS
+        else raw
         for raw in logged.sources
         if kind_of(raw) is not OffsetKind.END_OF_INPUT
     ]

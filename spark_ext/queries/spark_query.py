@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.lost_spark import lost_spark
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.spec import QuerySpec
 
+
+_LAUNCHES: Final = itertools.count(1)
+"""Numbers the starts of all Spark queries of this process."""
 
 _PHASES: Final = {
     "Initializing": "starting workers",
@@ -142,6 +147,10 @@ class SparkQuery:
         # A start comes from a worker's thread, which has no active session of its own.
         jvm.activate(self._session, self._properties)
         clear_unfinished(self._checkpoint)
+        emitted.discard_uncommitted(self._checkpoint)
+        for name, value in self._local_properties().items():
+            # Of this thread, from which that of the query, and so all its tasks, take them over.
+            self._session.sparkContext.setLocalProperty(name, value)
         writer = self._spec.writer.option("checkpointLocation", self._checkpoint).queryName(self._name)
         if self._spec.sink is not None:
             writer = writer.option(OPTION, self._identity.encode())
@@ -155,6 +164,17 @@ class SparkQuery:
             writer = writer.trigger(processingTime="0 seconds")
         with cheap_files(self._session, self._checkpoint):
             return writer.start()
+
+    def _local_properties(self) -> dict[str, str]:
+        """What functions of the user's need to find the epoch in which they run."""
+        mine = self._identity
+        start = f"{mine.incarnation:010}-{next(_LAUNCHES):010}-{mine.start:016x}"
+        return {
+            current.CHECKPOINT: self._checkpoint,
+            current.QUERY: self._spec.uid,
+            current.JOB: mine.job,
+            current.START: start,
+        }
 
     def _named(self, failure: Exception) -> Exception:
         who = f"job '{self._identity.job}', query '{self._spec.uid}'"

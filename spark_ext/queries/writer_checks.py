@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from spark_ext.control.with_control import STAMP
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
 from spark_ext.queries import operators
@@ -178,7 +179,7 @@ def check_source(leaf: jvm.PlanSource, who: str, *, available_now: bool) -> None
             who,
             "remove available_now",
         )
-    if available_now and not _bounded(source):
+    if available_now and leaf.format != STAMP and not _bounded(source):
         _refuse(
             f"the query has available_now, and source '{source.options.uid}' ({leaf.format}) has no end: the query "
             "would count as finished after its first run, and what arrives later would never be read",

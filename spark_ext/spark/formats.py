@@ -27,6 +27,8 @@ SHIPPED: Final[Mapping[str, str]] = {
     "kafka_range": "spark_ext.sources.kafka_range.source:KafkaRange",
     "postgres": "spark_ext.sources.postgres.source:Postgres",
     "exchange": "spark_ext.sources.exchange:ExchangeSource",
+    "control": "spark_ext.sources.control_events:ControlEvents",
+    "control_stamp": "spark_ext.sources.control_stamp:ControlStamp",
     "end_of_input": "spark_ext.sources.end_of_input:EndOfInput",
     "delta_2pc": "spark_ext.sinks.delta_2pc:DeltaTwoPhaseCommit",
     "exchange_2pc": "spark_ext.sinks.exchange_2pc:ExchangeSink",
@@ -37,8 +39,10 @@ SHIPPED: Final[Mapping[str, str]] = {
 }
 """`module:class` of each shipped source and sink, by format name."""
 
+_CHANNEL_SOURCE: Final = "spark_ext.sources.contract:ChannelSource"
+
 _ADAPTERS: Final[Mapping[str, str]] = {
-    "spark_ext.sources.contract:ChannelSource": "spark_ext.sources.runtime.adapter:data_source",
+    _CHANNEL_SOURCE: "spark_ext.sources.runtime.adapter:data_source",
     "spark_ext.sinks.contract:TwoPhaseCommitSink": "spark_ext.sinks.runtime.adapter:data_source",
 }
 """From a contract to the function that wraps its classes as Spark data sources. This module must not import either."""
@@ -85,6 +89,12 @@ def find(name: str) -> type[Any] | None:
 def known() -> dict[str, type[Any]]:
     """All registered and shipped classes, by format name."""
     return {name: _shipped(place) for name, place in SHIPPED.items()} | _registered
+
+
+def is_channel_source(name: str) -> bool:
+    """Whether a format that is registered or shipped is a channel source."""
+    found = find(name)
+    return found is not None and issubclass(found, _imported(_CHANNEL_SOURCE))
 
 
 def unregistered(name: str, base: type[Any]) -> type[Any] | None:

@@ -1,0 +1,280 @@
+"""The epoch that the calling code belongs to, and what is in force in it.
+
+A job gives the thread that starts a query some local properties, which reach every task of the query. With the number
+of the epoch, which Spark adds, a task finds the offsets of its epoch in Spark's log, and by them its stamp: two small
+files, read once per process and epoch, the same in all processes. No table of the ledger is read: delta-rs fails in a
+process that was forked from one that has used it.
+
+Planners and committers are no tasks; the runtime says for which epoch it calls them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache, cached_property, lru_cache
+from typing import Final
+
+from pyspark import SparkContext, TaskContext
+
+from spark_ext.control import stamps
+from spark_ext.errors import StateError
+from spark_ext.model.configuration import Configuration, Stamp
+from spark_ext.model.offsets import Json
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog, parse_offsets
+
+CHECKPOINT: Final = "spark_ext.checkpoint"
+"""Local property: path or URI of the query's checkpoint directory."""
+
+QUERY: Final = "spark_ext.query"
+"""Local property: the query's uid."""
+
+JOB: Final = "spark_ext.job"
+"""Local property: the job's name."""
+
+START: Final = "spark_ext.start"
+"""Local property: names one start of the query in Spark; that of a later start is greater."""
+
+EPOCH: Final = "streaming.sql.batchId"
+"""Local property of Spark's: the number of the epoch."""
+
+
+@dataclass(frozen=True)
+class BroadcastEvent:
+    """An event of the user's own, as functions see it."""
+
+    type: str
+    value: Json
+    sequence: int
+    """Its place in the one order of the job's events."""
+    event_id: str
+    at: datetime
+    """When it was accepted, UTC."""
+
+
+class UserConfiguration(Mapping[str, Json]):
+    """The user's keys and values in an epoch; cannot be changed. Lists and dicts come as copies."""
+
+    def __init__(self, values: Mapping[str, Json]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, key: str) -> Json:
+        found = self._values[key]
+        return copy.deepcopy(found) if isinstance(found, (dict, list)) else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._values!r})"
+
+
+@dataclass(frozen=True)
+class Place:
+    """An epoch of a query in one of its starts."""
+
+    job: str
+    query: str
+    checkpoint: str
+    """Path or URI of the query's checkpoint directory."""
+    start: str
+    number: int
+
+    @property
+    def who(self) -> str:
+        """Job, query and epoch, for messages."""
+        return f"job '{self.job}', query '{self.query}', epoch {self.number}"
+
+
+@dataclass(frozen=True)
+class InForce:
+    """What is in force where the calling code runs."""
+
+    query: str
+    who: str
+    """For messages."""
+    configuration: Configuration
+    found: Callable[[], tuple[Mapping[str, Json], ...]]
+    """The broadcast events that take effect with the epoch; asked only when they are needed."""
+
+    @cached_property
+    def user(self) -> UserConfiguration:
+        """The user's configuration."""
+        return UserConfiguration(self.configuration.user(self.query))
+
+    @cached_property
+    def events(self) -> tuple[BroadcastEvent, ...]:
+        """The user's events, in their order."""
+        return tuple(
+            BroadcastEvent(
+                one["type"],
+                one["value"],
+                one["sequence"],
+                one["event_id"],
+                datetime.fromtimestamp(one["at_ms"] / 1000, tz=timezone.utc),
+            )
+            for one in self.found()
+        )
+
+    @cached_property
+    def levels(self) -> Mapping[str, str]:
+        """The log levels that were requested, by name of the logger; "" is the root."""
+        slots = self.configuration.standing.get("log_level", {}).get("job", {})
+        return {name: one["level"] for name, one in slots.items()}
+
+
+_entered: Callable[[], InForce] | None = None
+"""In a planner or committer: for which epoch it is called."""
+
+_planning = False
+"""Whether this process is a planner in a call of Spark's: for one that is driven by hand nothing is in force."""
+
+_last: tuple[str | None, str | None, InForce | None] = (None, None, None)
+"""What the last task found: all of its calls, and those of the next tasks of the epoch, need no more than this."""
+
+
+def current() -> InForce:
+    """What is in force in the epoch to which the calling code belongs.
+
+    Raises:
+        StateError: it belongs to none; or the epoch's offsets or stamp are gone or damaged.
+        OSError: they cannot be read.
+    """
+    found = in_worker()
+    if found is not None:
+        return found
+    return _in_force(of_driver() or _refuse("configuration and events are those of an epoch"))
+
+
+def in_worker() -> InForce | None:
+    """Like `current`, in a process of Spark's other than the driver; None elsewhere, and outside of any epoch."""
+    global _last
+    if _entered is not None:
+        return _entered()
+    context = TaskContext.get()
+    if context is None:
+        return None
+    start, number = context.getLocalProperty(START), context.getLocalProperty(EPOCH)
+    if start == _last[0] and number == _last[1]:
+        return _last[2]
+    place = of_task()
+    found = None if place is None else _in_force(place)
+    _last = start, number, found
+    return found
+
+
+def of_task() -> Place | None:
+    """The epoch of the task that the calling code is a part of; None outside of tasks of jobs."""
+    context = TaskContext.get()
+    return None if context is None else _place(context.getLocalProperty)
+
+
+def of_driver() -> Place | None:
+    """The epoch whose `foreachBatch` function the calling thread of the driver runs; None for any other thread."""
+    context = SparkContext._active_spark_context
+    return None if context is None or context._jsc is None else _place(context.getLocalProperty)
+
+
+def _place(given: Callable[[str], str | None]) -> Place | None:
+    start, number = given(START), given(EPOCH)
+    if not start or not number:
+        return None
+    return Place(given(JOB) or "", given(QUERY) or "", given(CHECKPOINT) or "", start, int(number))
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """In a source's planner: a call of Spark's, in which `planned` says what is in force."""
+    global _entered, _planning
+    _planning = True
+    try:
+        yield
+    finally:
+        _entered, _planning = None, False
+
+
+def planned(job: str, query: str, configuration: Callable[[], Configuration], stamp: Stamp | None = None) -> None:
+    """Say what is in force in the epoch that is being planned, until `planning` ends; nothing outside of it.
+
+    Args:
+        job: its name.
+        query: the query's uid.
+        configuration: called when somebody asks.
+        stamp: of the epoch; None: it obeys no further events.
+    """
+    global _entered
+    if not _planning:
+        return
+    broadcasts = stamp.broadcasts if stamp is not None else ()
+    who = f"job '{job}', query '{query}', the epoch that is being planned"
+    _entered = cache(lambda: InForce(query, who, configuration(), lambda: broadcasts))
+
+
+@contextmanager
+def committing(place: Place) -> Iterator[None]:
+    """In a sink's committer: the commit of an epoch."""
+    global _entered
+    _entered = cache(lambda: _in_force(place))
+    try:
+        yield
+    finally:
+        _entered = None
+
+
+@lru_cache(maxsize=16)
+def _in_force(place: Place) -> InForce:
+    """Read an epoch's offsets and stamp.
+
+    Raises:
+        StateError: they are gone or damaged.
+        OSError: they cannot be read.
+    """
+    sequence, name = _newest(place, place.number)
+    stamp = stamps.read(place.checkpoint, name) if name else Stamp(Configuration())
+
+    def found() -> tuple[Mapping[str, Json], ...]:
+        if not stamp.broadcasts or stamp.broadcasts[-1]["sequence"] <= (before := _before(place)):
+            return ()
+        return tuple(one for one in stamp.broadcasts if before < one["sequence"] <= sequence)
+
+    return InForce(place.query, place.who, stamp.configuration, found)
+
+
+def _before(place: Place) -> int:
+    """The highest sequence that the epoch before has obeyed."""
+    return _newest(place, place.number - 1)[0] if place.number else 0
+
+
+def _newest(place: Place, number: int) -> tuple[int, str]:
+    """The highest control sequence in the offsets of an epoch, and the stamp that goes with it."""
+    text = SparkLog(place.checkpoint).read(f"offsets/{number}")
+    if text is not None and '"stamp"' not in text:
+        return 0, ""  # no source has obeyed an event: offsets of many channels need not be parsed
+    logged = None if text is None else parse_offsets(number, text)
+    if logged is None:
+        raise StateError(
+            f"offsets/{number} is missing in the query's checkpoint directory: what is in force in epoch "
+            f"{place.number} is unknown",
+            operator=place.who,
+            kept="everything up to the previous epoch; nothing of this one was committed",
+            do=f"make {place.checkpoint} readable under this path on all machines of the cluster",
+        )
+    return stamps.newest(source_offsets(logged).values())
+
+
+def _refuse(what: str) -> Place:
+    raise StateError(
+        f"{what}, and this code does not run in an epoch of a job",
+        operator="sx.control",
+        kept="nothing was read",
+        do="call it in a function that Spark runs for the rows of a job's query (a UDF, mapInArrow, mapInPandas, "
+        "applyInPandas), in foreachBatch, or in a method of a source or sink while an epoch is planned, read, "
+        "written or committed; elsewhere use job.control",
+    )

@@ -1,0 +1,147 @@
+"""What functions of the user's see of control events: the configuration and the events of the epoch they run in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_ext.control.current import BroadcastEvent, UserConfiguration, current
+from spark_ext.errors import DataError, refused
+from spark_ext.model.offsets import Json
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+_LONGEST_KEY = 200
+
+
+def config() -> UserConfiguration:
+    """The user's configuration in the epoch to which the calling code belongs: what `set_config` has set.
+
+    A key that was set for the query hides the job's. All tasks of an epoch see the same, on all machines and on a
+    replay, whatever has been set since. A query without such events has an empty configuration.
+
+    May be called in UDFs of all kinds, `mapInArrow`, `mapInPandas`, `applyInPandas`, stateful processors and
+    `foreachBatch`; in sources and sinks: `advance` and whatever else plans an epoch sees what the source itself will
+    obey in it, `read`, `write` and `commit` that of their epoch. The first call of an epoch reads two small files, each
+    further one takes about a microsecond.
+
+    Returns:
+        A mapping that cannot be changed.
+
+    Raises:
+        StateError: the calling code does not belong to an epoch of a job.
+        OSError: the query's checkpoint directory cannot be read.
+    """
+    return current().user
+
+
+def events(type: str | None = None) -> tuple[BroadcastEvent, ...]:
+    """The user's events (`broadcast`, `emit`) that take effect with the epoch to which the calling code belongs.
+
+    Each event belongs to one epoch of each query that it concerns: the first one after it was noticed. All tasks of
+    that epoch see it, also those of a replay; no other epoch does. An epoch may have no rows, and then runs no
+    functions for rows: what has to see every event belongs into `foreachBatch`, a sink's `commit`, or a stream of the
+    format `control`.
+
+    Args:
+        type: only events of this type; None: all.
+
+    Returns:
+        The events in their order.
+
+    Raises:
+        StateError: the calling code does not belong to an epoch of a job.
+        OSError: the query's checkpoint directory cannot be read.
+    """
+    found = current().events
+    return found if type is None else tuple(event for event in found if event.type == type)
+
+
+def value(key: str, type: str | DataType, default: Json = None) -> Column:
+    """A column with the value that a key of the user's configuration has in the epoch.
+
+        df.where(F.col("score") > sx.control.value("threshold", "double", 0.5))
+
+    Args:
+        key: as in `set_config`.
+        type: of the column: Spark's, or as DDL. Text is converted where that is possible, so timestamps are ISO 8601.
+        default: the value while the key is not set.
+
+    Raises:
+        ConfigurationError: the key or type is malformed, or the default does not have the type.
+
+    When the query runs, a value that cannot be converted is a DataError, and the lack of an epoch a StateError.
+    """
+    from pyspark.sql import functions as F
+
+    who = f"sx.control.value({key!r})"
+    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+        raise refused(f"a key has 1 to {_LONGEST_KEY} characters", who, "give the key that set_config sets")
+    kind = _parsed(type, who)
+    if default is not None:
+        try:
+            _scalar(default, kind)
+        except ValueError as problem:
+            raise refused(
+                f"the default {default!r} is not a value of type {kind.simpleString()}: {problem}",
+                who,
+                "give a default of this type",
+            ) from problem
+
+    def control_value(rows: pa.Array) -> pa.Array:
+        found = current()
+        given = found.user.get(key, default)
+        try:
+            return pa.repeat(_scalar(given, kind), len(rows))
+        except ValueError as problem:
+            raise DataError(
+                f"the value of the key '{key}' is {str(given)[:100]!r}, which is not of type {kind.simpleString()}: "
+                f"{problem}",
+                operator=found.who,
+                kept="everything up to the previous epoch; no row of this one was committed",
+                do="change the type in the query, and start the job again: the epoch keeps its configuration. Declare "
+                "the key with config_schema, so that such values are refused when they are set",
+            ) from problem
+
+    # Spark computes what is deterministic and has no column only once, before there is an epoch.
+    function = F.arrow_udf(control_value, kind)  # type: ignore[call-overload]
+    found: Column = function.asNondeterministic()(F.lit(0))
+    return found
+
+
+def _parsed(given: str | DataType, who: str) -> DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import DataType
+
+    if isinstance(given, DataType):
+        return given
+    try:
+        return DataType.fromDDL(given)
+    except PySparkException as problem:
+        raise refused(f"{given!r} is not a type: {problem}", who, "give a type as DDL, such as double") from problem
+
+
+def _scalar(given: Any, kind: DataType) -> pa.Scalar:
+    """A JSON value as a value of a type.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    wanted = to_arrow_type(kind, timezone="UTC")
+    if isinstance(given, bool) and not pa.types.is_boolean(wanted):
+        raise ValueError("it is a boolean")
+    if pa.types.is_decimal(wanted) and isinstance(given, (int, float)):
+        given = str(given)
+    try:
+        if isinstance(given, str) and not (pa.types.is_string(wanted) or pa.types.is_large_string(wanted)):
+            return pa.array([given]).cast(wanted)[0]
+        if isinstance(given, dict) and pa.types.is_map(wanted):
+            given = list(given.items())
+        return pa.array([given], wanted)[0]
+    except (pa.ArrowException, TypeError, OverflowError) as problem:
+        raise ValueError(str(problem)) from problem

@@ -1,0 +1,75 @@
+"""`with_control`: control events for a query that has none of this package's sources.
+
+What is in force in an epoch is part of its offsets, and the offsets of Spark's own sources have no place for it. An
+empty source beside them has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from spark_ext.errors import refused
+from spark_ext.options import UID
+from spark_ext.spark import formats, jvm
+from spark_ext.watermark import zero
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+STAMP: Final = "control_stamp"
+"""Format of the empty source."""
+
+_KEPT: Final = "nothing was started"
+
+
+def with_control(df: DataFrame, uid: str) -> DataFrame:
+    """Add an empty source to a stream of Spark's own sources, so that its query obeys control events in its epochs.
+
+    Without it, events for the epochs of such a query (`set_config`, `broadcast`, `trigger_interval` ...) are rejected.
+    Rows and the order, names, types and nullability of columns are unchanged. It cannot slow down or pause Spark's own
+    sources: these do not know it.
+
+    The sources of a query are a part of its checkpoint: it can be added to a new query, or to one that is reset.
+
+        frame = sx.with_control(spark.readStream.format("rate").load(), uid="rate-control")
+
+    Args:
+        df: a streaming DataFrame, best right after `load()`.
+        uid: of the added source; unique in the job.
+
+    Raises:
+        ConfigurationError: `df` is not streaming, or has a source of this package, which has such offsets already.
+    """
+    who = f"with_control(uid={uid!r})"
+    if not df.isStreaming:
+        raise refused("the DataFrame is not streaming", who, "use it for streaming queries only", _KEPT)
+    if not isinstance(uid, str) or not UID.fullmatch(uid):
+        raise refused(
+            f"{uid!r} cannot be a source's uid",
+            who,
+            "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
+            _KEPT,
+        )
+    for leaf in jvm.plan_sources(df):
+        if formats.is_channel_source(leaf.format):
+            raise refused(
+                f"the stream has a source of spark-ext: {leaf.description}, whose query obeys control events already",
+                who,
+                "leave with_control out",
+                _KEPT,
+            )
+    jvm.activate_if_none(df.sparkSession)
+    reader = df.sparkSession.readStream.format(STAMP).option("uid", uid)
+    if jvm.is_on(df.sparkSession, jvm.SOURCE_EVOLUTION):
+        # Every source needs a name then, and the user never sees this one.
+        reader = reader.name(jvm.evolution_name(uid))
+    empty = reader.schema(df.schema).load()
+    columns: list[Column] = []
+    for position, field in enumerate(df.schema):
+        found = empty[position]
+        never_null = zero(field.dataType) if not field.nullable else None
+        # Columns of a source are nullable, and a union is nullable if one side is.
+        columns.append((found if never_null is None else F.coalesce(found, never_null)).alias(field.name))
+    return df.union(empty.select(*columns))
