@@ -152,7 +152,8 @@ class Controller:
 
     def _ask(self, run: QueryRun) -> Ask:
         wanted = any(run.spec.uid not in one.applied for one in self._open.values() if one.concerns(_view(run)))
-        after = self._known.setdefault(run.spec.uid, -1 if wanted else run.committed)
+        # Until a look has found nothing to be obeyed, any epoch may have obeyed what the next one finds.
+        after = self._known.setdefault(run.spec.uid, -1)
         return Ask(run.spec.uid, run.checkpoint, run.lineage, after, run.committed, wanted)
 
     def _found(self, look: Look, runs: Sequence[QueryRun], asks: Sequence[Ask]) -> None:

@@ -1,0 +1,305 @@
+"""Control events in the driver: a real ledger and real files, and queries that a test moves by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext.control import stamps
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, Request
+from spark_ext.errors import CheckpointError
+from spark_ext.jobs.barriers import Request as Checkpoint
+from spark_ext.jobs.controller import Controller
+from spark_ext.jobs.driver_orders import LOST, DriverOrders
+from spark_ext.jobs.taking import SavepointRequest
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.schema import ControlTransitionRow, DefinitionRow
+from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.model.configuration import Configuration, Stamp
+from spark_ext.model.control import Event
+from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
+from spark_ext.model.lifecycle import State
+from spark_ext.model.offsets import SourceOffset
+from tests.queries.fakes import Bench
+from tests.support.waiting import until
+
+
+class Actions:
+    """What the driver was asked to do."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self.asked: list[Checkpoint | SavepointRequest] = []
+        self.levels: list[dict[str, str]] = []
+        self.settings: list[dict[str, Any]] = []
+
+    def stop(self) -> None:
+        self.stops += 1
+
+    def checkpoint(self, folder: str | None) -> Checkpoint:
+        self.asked.append(Checkpoint(folder))
+        return self.asked[-1]  # type: ignore[return-value]
+
+    def savepoint(self, folder: str) -> SavepointRequest:
+        self.asked.append(SavepointRequest(folder))
+        return self.asked[-1]  # type: ignore[return-value]
+
+    def check_folder(self, folder: str) -> str:
+        return folder
+
+    def stack_dump(self, event_id: str) -> str:
+        return f"/stacks/{event_id}"
+
+    def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
+        self.levels.append(levels)
+
+    def set_checkpoint_settings(self, settings: dict[str, Any]) -> None:
+        self.settings.append(settings)
+
+    def restart(self, event: Event) -> None:
+        """Nothing to restart here."""
+
+    def restarted(self, event: Event) -> None:
+        return None
+
+
+class Desk:
+    """A job of one query with the sources `in`, at one start of it."""
+
+    def __init__(self, folder: Path, ledger: Ledger, *, takeover: bool = False) -> None:
+        self.ledger = ledger
+        self.bench = Bench(folder)
+        incarnation = start_incarnation(ledger, "lab", takeover=takeover)
+        self.writer = LedgerWriter(ledger, incarnation)
+        made_of = QueryDefinition((OperatorDefinition("in", Role.SOURCE, "files"),))
+        now = datetime.now(timezone.utc)
+        row = DefinitionRow(query="q", lineage=1, incarnation=incarnation.number, at=now, definition=made_of.to_json())
+        self.writer.append(row)
+        self.control = ControlLog(ledger, incarnation.fence)
+        self.context = replace(
+            self.bench.context,
+            incarnation=incarnation,
+            write_behind=WriteBehind(self.writer, "lab"),
+            control=self.control,
+        )
+        self.actions = Actions()
+        self.drains = 0
+        self.aligned: list[tuple[Any, Checkpoint]] = []
+        self.run = self.bench.run
+        self.run.start()
+        self.now = 0.0
+        orders = DriverOrders("lab", self.actions, lambda: None)
+        self.controller = Controller(self.context, ledger, self.control, orders, self._align, self._drained)
+
+    def _align(self, prepare: Any) -> Checkpoint:
+        self.aligned.append((prepare, Checkpoint()))
+        return self.aligned[-1][1]
+
+    def _drained(self) -> None:
+        self.drains += 1
+
+    def send(self, kind: str, target: str = "job", value: Any = None, **more: Any) -> Event:
+        (found,) = ControlLog(Ledger(self.ledger.uri)).accept([Request(kind, target, value, **more)])
+        assert isinstance(found, Accepted), found
+        return found.event
+
+    def tick(self) -> None:
+        self.now += 1.0
+        self.bench.tick(0.1)
+        self.controller.tick(self.now, [self.run], ())
+        self.context.write_behind.flush()
+
+    def rows(self, event: Event) -> list[tuple[str, str, int | None]]:
+        rows = self.ledger.table(ControlTransitionRow).rows([("event_id", "=", event.event_id)])
+        return [(row.status, row.query, row.epoch) for row in sorted(rows, key=lambda row: row.at)]
+
+    def comes(self, event: Event, *rows: tuple[str, str, int | None]) -> None:
+        """Wait until exactly this has come of an event."""
+
+        def come() -> bool:
+            self.tick()
+            return self.rows(event) == list(rows)
+
+        until(come, f"{rows} of event {event.sequence}", 30)
+
+    def why(self, event: Event) -> str:
+        rows = self.ledger.table(ControlTransitionRow).rows([("event_id", "=", event.event_id), ("query", "=", "")])
+        return max(rows, key=lambda row: row.at).reason
+
+    def offset(self, sequence: int, outcomes: dict[str, Any] | None = None, *, ended: bool = False) -> SourceOffset:
+        """What a planner returns that has obeyed all events up to one."""
+        stamp = Stamp(Configuration(sequence), outcomes=outcomes or {})
+        name = stamps.write(self.run.checkpoint, stamp.text())
+        return SourceOffset("in", control=sequence, stamp=name, ended=ended)
+
+    def end(self) -> None:
+        self.controller.close()
+        forget(self.ledger.uri, self.context.incarnation.number)
+
+
+@pytest.fixture
+def desks(tmp_path: Path) -> Iterator[Any]:
+    """Makes the starts of one job."""
+    made: list[Desk] = []
+
+    def start() -> Desk:
+        if made:
+            made[-1].end()
+        made.append(Desk(tmp_path, Ledger(str(tmp_path / "state"))))
+        return made[-1]
+
+    yield start
+    made[-1].end()
+
+
+def test_an_event_is_applied_when_planned_and_acknowledged_when_committed(desks: Any) -> None:
+    desk = desks()
+    desk.tick()
+    event = desk.send("set_config", value={"key": "a", "value": 1})
+    desk.bench.query.plan(desk.offset(event.sequence))
+    desk.comes(event, ("applied", "q", 0))
+    desk.bench.query.commit_planned()
+    desk.comes(event, ("applied", "q", 0), ("acknowledged", "", None))
+
+
+def test_an_epoch_that_was_faster_than_the_look_is_found(desks: Any) -> None:
+    desk = desks()
+    desk.tick()
+    event = desk.send("pause")
+    desk.bench.query.commit(SourceOffset("in"))
+    desk.bench.query.commit(desk.offset(event.sequence))
+    desk.bench.query.commit(desk.offset(event.sequence))
+    desk.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
+
+
+def test_a_start_finds_what_the_last_one_has_not_written(desks: Any) -> None:
+    first = desks()
+    obeyed, open_ = first.send("pause"), first.send("resume")
+    first.bench.query.commit(SourceOffset("in"))
+    first.bench.query.commit(first.offset(obeyed.sequence))
+    second = desks()
+    second.run.restore(("fake-id", 1))
+    second.comes(obeyed, ("applied", "q", 1), ("acknowledged", "", None))
+    assert second.rows(open_) == []
+    second.bench.query.commit(second.offset(open_.sequence))
+    second.comes(open_, ("applied", "q", 2), ("acknowledged", "", None))
+
+
+def test_what_a_planner_has_rejected_is_rejected(desks: Any) -> None:
+    desk = desks()
+    event = desk.send("seek", "source:in/c1", {"position": 5, "yes": True})
+    said = {event.event_id: {"status": "rejected", "reason": "there is no such channel"}}
+    desk.bench.query.commit(desk.offset(event.sequence, said))
+    desk.comes(event, ("rejected", "q", 0), ("rejected", "", None))
+    assert desk.why(event) == "there is no such channel"
+
+
+def test_an_ended_source_rejects(desks: Any) -> None:
+    desk = desks()
+    desk.bench.query.commit(SourceOffset("in", ended=True))
+    desk.tick()
+    event = desk.send("rate_limit", "source:in", {"rows_per_second": 5})
+    desk.comes(event, ("rejected", "", None))
+    assert desk.why(event) == "query 'q' has read source 'in' to its end"
+
+
+def test_one_shot_requests_fail_when_their_driver_has_ended_and_a_stop_holds(desks: Any) -> None:
+    first = desks()
+    lost = [first.send("checkpoint"), first.send("savepoint", value={"path": "/x"}), first.send("stack_dump")]
+    stop = first.send("stop")
+    second = desks()
+    for event in lost:
+        second.comes(event, ("failed", "", None))
+        assert second.why(event) == LOST
+    assert second.actions.stops == 1 and second.controller.stop_requested == stop.event_id
+    second.controller.conclude([second.run], State.CANCELED)
+    second.comes(stop, ("applied", "", None), ("acknowledged", "", None))
+    third = desks()
+    third.tick()
+    assert third.actions.stops == 0, "a stop is obeyed once"
+
+
+def test_a_drain_holds_over_starts_until_the_job_has_finished(desks: Any) -> None:
+    first = desks()
+    drain = first.send("drain")
+    second = desks()
+    second.tick()
+    assert second.drains == 1 and second.rows(drain) == []
+    second.bench.query.commit(second.offset(drain.sequence, ended=True))
+    second.comes(drain, ("applied", "q", 0))
+
+
+def test_checkpoints_and_savepoints_are_followed_to_their_end(desks: Any) -> None:
+    desk = desks()
+    taken, failed = desk.send("checkpoint"), desk.send("savepoint", value={"path": "/x"})
+    until(lambda: desk.tick() or len(desk.actions.asked) == 2, "both requests")
+    checkpoint = next(one for one in desk.actions.asked if isinstance(one, Checkpoint))
+    savepoint = next(one for one in desk.actions.asked if isinstance(one, SavepointRequest))
+    checkpoint.number = 4
+    checkpoint.done.set()
+    savepoint.failure = CheckpointError("the disk is full")
+    savepoint.done.set()
+    desk.comes(taken, ("applied", "", None), ("acknowledged", "", None))
+    desk.comes(failed, ("applied", "", None), ("failed", "", None))
+    assert desk.why(failed) == "the disk is full"
+
+
+def test_standing_orders_of_the_driver_are_in_force_after_a_start(desks: Any) -> None:
+    first = desks()
+    first.send("log_level", value={"level": "debug"})
+    first.send("checkpoint_config", value={"checkpoint_interval": "1 s"})
+    until(lambda: first.tick() or bool(first.actions.settings), "the settings")
+    assert first.actions.settings == [{"checkpoint_interval": 1000}]
+    second = desks()
+    until(lambda: bool(second.actions.levels), "the levels")
+    assert second.actions.levels == [{"": "DEBUG"}] and second.actions.settings == [{"checkpoint_interval": 1000}]
+    second.send("checkpoint_config")
+    until(lambda: second.tick() or len(second.actions.settings) == 2, "the end of the settings")
+    assert second.actions.settings[-1] == {}
+
+
+def test_an_order_of_the_driver_past_its_time_is_expired(desks: Any) -> None:
+    desk = desks()
+    soon = datetime.now(timezone.utc) + timedelta(milliseconds=200)
+    event = desk.send("checkpoint", expires_at=soon)
+    until(lambda: datetime.now(timezone.utc) > soon, "its time")
+    desk.comes(event, ("expired", "", None))
+    assert desk.actions.asked == []
+
+
+def test_an_aligned_event_is_released_before_its_checkpoint_is_triggered(desks: Any) -> None:
+    desk = desks()
+    event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    until(lambda: desk.tick() or len(desk.aligned) == 1, "the request of a checkpoint")
+    prepare, checkpoint = desk.aligned[0]
+    wanted: list[bool] = []
+    prepare(9, wanted.append)
+    until(lambda: desk.tick() or wanted == [True], "the release")
+    release = event.sequence + 1
+    desk.bench.query.commit(desk.offset(event.sequence))
+    desk.tick()
+    assert desk.rows(event) == [], "it takes effect behind the barrier"
+    desk.bench.query.commit(desk.offset(release))
+    checkpoint.number = 9
+    checkpoint.done.set()
+    desk.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
+    assert len(desk.aligned) == 1
+
+
+def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_then_fails(desks: Any) -> None:
+    desk = desks()
+    event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    for number in range(3):
+        until(lambda number=number: desk.tick() or len(desk.aligned) == number + 1, "the request of a checkpoint")
+        checkpoint = desk.aligned[number][1]
+        checkpoint.failure = CheckpointError("query 'q' was stopped")
+        checkpoint.done.set()
+    desk.comes(event, ("failed", "", None))
+    assert "query 'q' was stopped" in desk.why(event)

@@ -1,0 +1,90 @@
+"""What has become of an event, from offsets alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ext.model.control import JOB, Event, channel, query, source
+from spark_ext.model.event_progress import Progress, QueryView, Standing, Step
+from spark_ext.model.offsets import SourceOffset
+
+ABLE = QueryView("q", frozenset({"a", "b"}), Standing.ABLE)
+OTHER = QueryView("r", frozenset({"c"}), Standing.ABLE)
+
+
+def event(sequence: int = 7, target: object = JOB, kind: str = "set_config") -> Event:
+    return Event(sequence, f"e{sequence}", kind, target)  # type: ignore[arg-type]
+
+
+def offsets(**controls: int) -> dict[str, SourceOffset]:
+    return {uid: SourceOffset(uid, control=control) for uid, control in controls.items()}
+
+
+def view(of: QueryView, committed: int = -1, standing: Standing = Standing.ABLE, ended: str = "") -> QueryView:
+    return QueryView(of.uid, of.sources, standing, committed, frozenset(ended))
+
+
+def test_the_greatest_sequence_of_a_query_counts_and_the_first_epoch_that_has_it() -> None:
+    one = Progress(event())
+    assert one.seen(ABLE, 3, offsets(a=6, b=2)) is one
+    two = one.seen(ABLE, 4, offsets(a=6, b=8))
+    assert two.applied == {"q": 4} and two.seen(ABLE, 5, offsets(a=9, b=9)).applied == {"q": 4}
+    assert two.first_step("q") == Step("applied", "q", 4)
+
+
+def test_an_event_for_a_source_is_applied_when_that_source_has_it() -> None:
+    for target in (source("a"), channel("a", "0")):
+        one = Progress(event(target=target))
+        assert one.seen(ABLE, 1, offsets(a=6, b=9)) is one
+        assert one.seen(ABLE, 2, offsets(a=7, b=9)).applied == {"q": 2}
+        assert one.seen(OTHER, 2, offsets(c=9)) is one
+
+
+def test_it_is_acknowledged_once_all_that_it_concerns_have_committed_it() -> None:
+    one = Progress(event()).seen(ABLE, 4, offsets(a=7))
+    assert one.last_step([view(ABLE, 9), view(OTHER, 9)]) is None
+    two = one.seen(OTHER, 2, offsets(c=7))
+    assert two.last_step([view(ABLE, 3), view(OTHER, 2)]) is None
+    assert two.last_step([view(ABLE, 4), view(OTHER, 2)]) == Step("acknowledged")
+
+
+def test_queries_that_can_not_obey_are_named() -> None:
+    one = Progress(event()).seen(ABLE, 4, offsets(a=7))
+    done = one.last_step([view(ABLE, 4), view(OTHER, 1, Standing.FINISHED)])
+    assert done == Step("acknowledged", reason="query 'r' has finished")
+    native = QueryView("n", frozenset(), Standing.BLIND)
+    done = one.last_step([view(ABLE, 4), native])
+    assert done is not None and done.status == "acknowledged" and "with_control" in done.reason
+
+
+def test_an_event_that_nobody_can_obey_is_rejected_with_the_reason() -> None:
+    assert Progress(event()).last_step([view(ABLE, 4, Standing.FINISHED)]) == Step(
+        "rejected", reason="query 'q' has finished"
+    )
+    ended = Progress(event(target=source("a"))).last_step([view(ABLE, 4, ended="a")])
+    assert ended == Step("rejected", reason="query 'q' has read source 'a' to its end")
+    assert Progress(event(target=query("gone"))).last_step([ABLE]) == Step(
+        "rejected", reason="the job has nothing that it is addressed to"
+    )
+
+
+def test_an_event_is_open_as_long_as_a_query_may_obey_it_in_a_later_start() -> None:
+    for standing in (Standing.ABLE, Standing.STOPPED):
+        assert Progress(event()).last_step([view(ABLE, 4, standing)]) is None
+
+
+@pytest.mark.parametrize("status", ["rejected", "expired", "failed"])
+def test_what_a_planner_has_said_is_the_end(status: str) -> None:
+    one = Progress(event()).with_outcome("q", {"status": status, "reason": "no"}).seen(ABLE, 4, offsets(a=7))
+    assert one.first_step("q") == Step(status, "q", 4, "no")
+    assert one.last_step([view(ABLE, 3)]) is None
+    assert one.last_step([view(ABLE, 4)]) == Step(status, reason="no")
+    both = one.seen(OTHER, 1, offsets(c=7)).last_step([view(ABLE, 4), view(OTHER, 1)])
+    assert both == Step("acknowledged", reason="no"), "one of the two has obeyed it"
+
+
+def test_a_result_is_kept() -> None:
+    said = {"status": "applied", "result": {"skipped": 5}}
+    one = Progress(event(target=channel("a", "0"), kind="seek")).with_outcome("q", said).seen(ABLE, 4, offsets(a=7))
+    assert one.first_step("q").result == {"skipped": 5}
+    assert one.last_step([view(ABLE, 4)]) == Step("acknowledged", result={"skipped": 5})
