@@ -45,6 +45,8 @@ class JobContext:
     """The newest lineage for which a drain was in force before this start; 0: none."""
     begun: Mapping[str, int] = field(default_factory=dict)
     """By query, the start in which it began, if that was an earlier one."""
+    passed: int = 0
+    """The newest control event at this start: no query is restarted for it, or an earlier one."""
     consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
     """By exchange, the sources for which its producer waits."""
 

@@ -158,6 +158,10 @@ class EpochObserver:
             moved=self._position.epoch > committed,
         )
 
+    def adopt(self, spec: QuerySpec) -> None:
+        """The query has been built anew, with the same operators."""
+        self._spec = spec
+
     def look(self) -> list[FinishedRow] | None:
         """Take in the epochs that have been committed since the last look, however many they are.
 

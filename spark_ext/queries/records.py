@@ -106,8 +106,18 @@ def query_metadata(
     return QueryMetadata(query_id, epoch, finished, sources, sinks, ends)
 
 
-def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int) -> list[Registration]:
-    """What the workers of a query's operators need to know of its job."""
+def registrations(
+    spec: QuerySpec, context: JobContext, checkpoint: str, lineage: int, passed: int
+) -> list[Registration]:
+    """What the workers of a query's operators need to know of its job.
+
+    Args:
+        spec: the query.
+        context: the job's.
+        checkpoint: path or URI of its checkpoint directory.
+        lineage: the query's.
+        passed: the last control event that needs no restart of it any more.
+    """
     roles = [(source.uid, "source") for source in spec.sources]
     roles += [(end.uid, "end_of_input") for end in spec.ends]
     if spec.sink is not None:
@@ -131,6 +141,8 @@ def registrations(spec: QuerySpec, context: JobContext, checkpoint: str, lineage
             first_checkpoint=context.first_checkpoint,
             drain=context.drain >= lineage,
             begun=context.begun.get(spec.uid, context.incarnation.number),
+            passed=passed,
+            rebuild=spec.rebuild,
             writes=writes if role == "source" else (),
         )
         for uid, role in roles

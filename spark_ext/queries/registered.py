@@ -45,6 +45,11 @@ class Registered:
             registry.publish(self._entries, self._place)
             self._there = True
 
+    def renew(self, entries: Sequence[Registration]) -> None:
+        """Put others in their place, of the same uids: those are published with the next start."""
+        with self._lock:
+            self._entries = tuple(entries)
+
     def keep(self) -> None:
         """Write them again if a cleaner of temporary files has deleted them, and make them look used."""
         with self._lock:

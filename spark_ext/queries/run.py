@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
+from spark_ext.queries.boundary import Phase
 from spark_ext.queries.describe_failure import describe
-from spark_ext.queries.observed import ObservedQuery
-from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.outage import UNREADABLE
-from spark_ext.queries.records import registrations
-from spark_ext.queries.registered import Registered
+from spark_ext.queries.restartable import RestartableQuery
 from spark_ext.queries.restarts import as_error
-from spark_ext.queries.spark_query import End, Launch, RunnableQuery, SparkQuery
-from spark_ext.queries.worker import Commands, Outcome, Worker
+from spark_ext.queries.spark_query import End, Launch, RunnableQuery
+from spark_ext.queries.worker import Commands, Outcome
 
 if TYPE_CHECKING:
     from spark_ext.model.logged_offsets import LoggedOffsets
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class QueryRun(ObservedQuery):
+class QueryRun(RestartableQuery):
     """A query under supervision. Its attributes are for reading; its state changes by its methods alone.
 
     Its methods are for one thread at a time, the one that decides: that of the job's start, then the coordinator's.
@@ -60,26 +58,12 @@ class QueryRun(ObservedQuery):
         worker: Commands | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(spec, context, lineage, flagged, clock)
-        self.operators = OperatorHooks(spec, context, lineage, self.checkpoint, elsewhere=elsewhere)
-        self._clock = clock
-        self._query = query or SparkQuery(
-            spec,
-            f"{context.job}/{spec.uid}",
-            self.checkpoint,
-            context.wake.set,
-            context.identity(spec.uid, self.checkpoint, lineage),
-        )
-        self._registered = Registered(registrations(spec, context, self.checkpoint, lineage), context.registry)
-        self._worker = worker or Worker(f"spark-ext-query-{spec.uid}", context.wake.set)
+        super().__init__(spec, context, lineage, flagged, elsewhere=elsewhere, query=query, worker=worker, clock=clock)
         self._planned_before: LoggedOffsets | None = None
         self._committed_before = -1
         self._runs = 0
-        self._starting = False
-        self._live = False
         self._needs_epoch = False
         self._final_recorded = False
-        self._before_first: Callable[[], None] | None = None
 
     @property
     def busy(self) -> str:
@@ -138,14 +122,6 @@ class QueryRun(ObservedQuery):
         """
         self._worker.deliver()
 
-    def _launch(self) -> Launch:
-        """On the worker's thread."""
-        self._registered.publish()
-        planned = self._observer.newest_planned()
-        # With a drain only the epoch that was planned before it is left to run.
-        only_planned = self._restarts.draining and self._unsettled(planned)
-        return Launch(self._query.start(only_planned=only_planned), planned)
-
     def _done(self, outcome: Outcome[None]) -> None:
         if not self._restarts.stopping:
             outcome.result()
@@ -163,6 +139,9 @@ class QueryRun(ObservedQuery):
         self._observer.started(launch.query_id)
         if not self._state.ended and self._state is not State.FINISHING:
             self._become(State.RUNNING)
+        if self._boundary is not None and self._boundary.phase is Phase.STARTING:
+            self._boundary.done(self.committed + 1, self._clock())
+            self._boundary = None
 
     # -- supervision --------------------------------------------------------------------------------------------------
 
@@ -194,11 +173,14 @@ class QueryRun(ObservedQuery):
             self._become(State.FINISHING)
         else:
             self._look_at_the_end(now)
+        self._look_at_the_boundary(now)
 
     def _look_at_the_end(self, now: float) -> None:
         if self._live and self._query.ended:
             run = ANY_RUN
-            if (self.spec.available_now or self._restarts.draining) and not self._restarts.stopping:
+            if (
+                self.spec.available_now or self._restarts.draining or self._boundary is not None
+            ) and not self._restarts.stopping:
                 # Before the end is taken: if Spark's log cannot be read, it is still there for the next look. An epoch
                 # may have been committed between the last look and the end.
                 self.observe()
@@ -236,6 +218,8 @@ class QueryRun(ObservedQuery):
         """The Spark query has ended, or could not be started."""
         failure = end.failure
         error = None if failure is None else describe(failure, self.who, self.committed)
+        if self._ended_for_restart(failed=failure is not None):
+            return
         if self._state is State.FINISHING and not self._needs_epoch:
             # All its input is committed: the final checkpoint needs no further epoch of it, as far as is known.
             if error is not None:
@@ -431,14 +415,6 @@ class QueryRun(ObservedQuery):
     def resume_drain(self) -> None:
         """A drain was in force before this start: the query runs the epoch that is planned, and no other."""
         self._restarts.drain()
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether an epoch is planned and not committed, by Spark's logs."""
-        return self._unsettled(self._observer.newest_planned())
-
-    def _unsettled(self, planned: LoggedOffsets | None) -> bool:
-        return planned is not None and planned.epoch > self.committed
 
     def _drain_stopped(self, outcome: Outcome[None]) -> None:
         if outcome.error is not None and not self._state.ended:

@@ -16,6 +16,7 @@ from spark_ext.spark import jvm
 from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
 from spark_ext.spark.query_events import Hint, hint_of
+from spark_ext.spark.session_settings import with_settings
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -90,6 +91,10 @@ class RunnableQuery(Protocol):
     def phase(self) -> str:
         """What Spark is busy with, for display; "" when it does not say."""
 
+    @property
+    def working(self) -> bool:
+        """Whether Spark says that it plans or runs an epoch."""
+
     def reports(self, after: int) -> list[Hint]:
         """Spark's recent reports on epochs after the given one, oldest first; none before the first start."""
 
@@ -162,7 +167,9 @@ class SparkQuery:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
-        with cheap_files(self._session, self._checkpoint):
+        settings = {} if self._spec.built is None else self._spec.built.settings
+        who = f"job '{self._identity.job}', query '{self._spec.uid}'"
+        with with_settings(self._session, settings, who), cheap_files(self._session, self._checkpoint):
             return writer.start()
 
     def _local_properties(self) -> dict[str, str]:
@@ -208,6 +215,14 @@ class SparkQuery:
             return "" if self._query is None else phase_of(str(self._query.status["message"]))
         except Exception:  # the query, or Spark, may be ending
             return ""
+
+    @property
+    def working(self) -> bool:
+        """See `RunnableQuery`."""
+        try:
+            return self._query is not None and bool(self._query.status["isTriggerActive"])
+        except Exception:  # the query, or Spark, may be ending
+            return True
 
     def reports(self, after: int) -> list[Hint]:
         """See `RunnableQuery`."""

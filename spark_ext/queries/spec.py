@@ -25,6 +25,8 @@ from spark_ext.spark import jvm
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from spark_ext.queries.builder import Built
+
 
 @dataclass(frozen=True)
 class OperatorSpec:
@@ -57,6 +59,13 @@ class QuerySpec:
     sink_format: str
     available_now: bool
     """Whether its input ends with what is there when it starts; for Spark's own sources."""
+    built: Built | None = None
+    """How it was built, if it was added as a function of the configuration."""
+
+    @property
+    def rebuild(self) -> tuple[str, ...]:
+        """Keys of the configuration on which its plan depends."""
+        return () if self.built is None else self.built.keys
 
     @property
     def fed(self) -> frozenset[str]:

@@ -156,6 +156,36 @@ def _leaves_below(watermark: Any) -> list[PlanSource]:
     return found
 
 
+_STATEFUL: Final = (
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "FlatMapGroupsInPandasWithState",
+    "FlatMapGroupsWithState",
+    "GlobalLimit",
+    "Join",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+)
+"""Logical operators that keep state when they are on a stream."""
+
+
+def stateful_operators(df: DataFrame) -> tuple[str, ...]:
+    """The operators of a DataFrame's analyzed plan that keep state, each with the columns of its result.
+
+    In the order in which Spark numbers their state, or its reverse: for comparison with another plan.
+    """
+    found: list[str] = []
+    left = [df._jdf.queryExecution().analyzed()]
+    while left:
+        node = left.pop()
+        if node.nodeName() in _STATEFUL and node.isStreaming():
+            found.append(f"{node.nodeName()} of {node.schema().simpleString()}")
+        left.extend(_children(node))
+    return tuple(found)
+
+
 def _children(node: Any) -> list[Any]:
     children = node.children()
     return [children.apply(position) for position in range(children.size())]

@@ -211,6 +211,10 @@ class FakeQuery:
     def phase(self) -> str:
         return ""
 
+    @property
+    def working(self) -> bool:
+        return False
+
     def reports(self, after: int) -> list[Hint]:
         return [hint for hint in self.hints if hint.epoch is not None and hint.epoch > after]
 

@@ -1,0 +1,109 @@
+"""Settings of a session that hold for one query: there while it is built and started, and put back afterwards.
+
+Spark copies the session when a query starts, and runs the query's epochs in the copy. So a setting has to be in the
+session for a moment. No other query of this process is built or started in that moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from spark_ext.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEPT = "nothing was started with it"
+
+
+class _Turns:
+    """Any number of queries may start at the same time, or one that has settings of its own."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._shared = 0
+        self._alone: int | None = None
+        """The thread that has a turn of its own; it may take it again."""
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        mine = self._alone == threading.get_ident()
+        if not mine:
+            with self._changed:
+                self._changed.wait_for(lambda: self._alone is None)
+                self._shared += 1
+        try:
+            yield
+        finally:
+            if not mine:
+                with self._changed:
+                    self._shared -= 1
+                    self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._alone is None and not self._shared)
+            self._alone = me
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = None
+                self._changed.notify_all()
+
+
+_turns = _Turns()
+
+
+@contextmanager
+def with_settings(spark: SparkSession, settings: Mapping[str, str], who: str) -> Iterator[None]:
+    """Build or start one query in the block, with settings of its own. Waits while others do so with theirs.
+
+    Args:
+        spark: the session.
+        settings: by full name; none: several threads may be in such blocks.
+        who: for messages.
+
+    Raises:
+        ConfigurationError: Spark does not know a setting, it is not one of a session, or it does not take the value.
+    """
+    if not settings:
+        with _turns.shared():
+            yield
+        return
+    with _turns.alone():
+        before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
+        try:
+            for name, value in settings.items():
+                _set(spark, name, value, who)
+            yield
+        finally:
+            for name, former in before.items():
+                if former is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, former)
+
+
+def _set(spark: SparkSession, name: str, value: str, who: str) -> None:
+    if not spark.conf.isModifiable(name):
+        raise ConfigurationError(
+            f"'{name}' is not a setting of a session: Spark does not know it, or sets it once for all sessions",
+            operator=who,
+            kept=KEPT,
+            do="correct the name; static settings need a new session",
+        )
+    try:
+        spark.conf.set(name, value)
+    except Exception as problem:
+        raise ConfigurationError(
+            f"Spark does not take '{value}' for '{name}': {str(problem).splitlines()[0][:300]}",
+            operator=who,
+            kept=KEPT,
+            do="correct the value",
+        ) from None
