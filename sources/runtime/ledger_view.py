@@ -35,6 +35,10 @@ class PlannerView:
         """See `SourceView.checkpoints`."""
         return self._view.checkpoints(self._incarnation)
 
+    def look_again(self) -> None:
+        """Let the next question for events be answered from the ledger as it is then."""
+        self._view.look_for_events()
+
     def events(self, after: int) -> Sequence[Event]:
         """The accepted control events above a sequence, in their order."""
         return self._view.events(after)

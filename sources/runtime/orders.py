@@ -36,6 +36,10 @@ MOST_BYTES: Final = 2_097_152
 
 NONE: Final = Configuration()
 
+WAIT: Final = "wait"
+IN_FORCE: Final = "in force"
+VOID: Final = "void"
+
 
 class EventView(Protocol):
     """What is read of the events."""
@@ -131,7 +135,7 @@ class OrderBook:
         last = found[-1][0].sequence
         if self._looked is not None and self._looked[:2] == (start, last):
             return self._looked[2]
-        orders = self._made(start, before, found)
+        orders = self._made(start, before, found, known)
         self._looked = (start, last, orders)
         return orders
 
@@ -158,7 +162,7 @@ class OrderBook:
         out: list[tuple[Event, bool]] = []
         upto = count = size = 0
         for event in events:
-            if event.kind == "release" and not self._released(start, event, known):
+            if event.kind == "release" and self._release(start, event, known) == WAIT:
                 break
             if self._holds(start, event, events):
                 return out[:upto], event
@@ -207,29 +211,41 @@ class OrderBook:
         question = f"expiry-{self._registration.lineage}-{event.sequence}"
         return stamps.decide(self._registration.checkpoint, question, "late" if late else "in time") == "late"
 
-    def _released(self, start: SourceOffset, event: Event, known: Checkpoints) -> bool:
-        """Whether the barrier behind which an aligned event takes effect has passed the query, or will never come."""
-        assert self._registration is not None
+    def _release(self, start: SourceOffset, event: Event, known: Checkpoints) -> str:
+        """Whether an aligned event takes effect: where its barrier has passed all sources of the query.
+
+        Returns:
+            WAIT, IN_FORCE, or VOID: the barrier never came, and another one will.
+        """
+        mine = self._registration
+        assert mine is not None
+        if event.incarnation < mine.incarnation:
+            # Its checkpoint is over. The driver knows whether the event had taken effect everywhere.
+            return VOID if event.value["sequence"] in mine.unreleased else IN_FORCE
         barrier = int(event.value["checkpoint"])
-        if not known.any_pending(barrier - 1, barrier):
-            return True
-        if start.barrier < barrier:
-            return False
-        others = planned_sources(self._registration.checkpoint).values()
-        return all(other.ended or other.barrier >= barrier for other in others)
+        question = f"release-{mine.lineage}-{event.sequence}"
+        if start.barrier >= barrier:
+            others = planned_sources(mine.checkpoint).values()
+            if all(other.ended or other.barrier >= barrier for other in others):
+                return stamps.decide(mine.checkpoint, question, IN_FORCE)
+        if known.any_pending(barrier - 1, barrier):
+            return WAIT
+        return stamps.decide(mine.checkpoint, question, VOID)
 
     # -- what follows from them ---------------------------------------------------------------------------------------
 
-    def _made(self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]]) -> Orders:
+    def _made(
+        self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]], known: Checkpoints
+    ) -> Orders:
         obeyed: list[Event] = []
         outcomes: dict[str, dict[str, Json]] = {}
         jumps: dict[str, Position] = {}
         broadcasts: list[dict[str, Json]] = []
         for event, late in found:
-            outcome = self._outcome(start, event, late, jumps)
+            outcome = self._outcome(start, event, late, jumps, known)
             if outcome:
                 outcomes[event.event_id] = outcome
-            if late or outcome.get("status") == "rejected":
+            if late or outcome.get("status") == "rejected" or (event.kind == "release" and outcome):
                 # What was in force stays in force.
                 continue
             obeyed.append(event)
@@ -244,7 +260,9 @@ class OrderBook:
         assert self._registration is not None
         return concerns(event, self._registration.query, start.uid)
 
-    def _outcome(self, start: SourceOffset, event: Event, late: bool, jumps: dict[str, Position]) -> dict[str, Json]:
+    def _outcome(
+        self, start: SourceOffset, event: Event, late: bool, jumps: dict[str, Position], known: Checkpoints
+    ) -> dict[str, Json]:
         """Obey an event; what there is to say about it, empty if nothing.
 
         Args:
@@ -252,7 +270,12 @@ class OrderBook:
             event: of anybody; nothing is said of those that do not concern this source.
             late: whether it had expired.
             jumps: takes the positions to which channels are sent.
+            known: the checkpoints that the planner knows of.
         """
+        if event.kind == "release":
+            if self._release(start, event, known) == VOID:
+                return {"status": "failed", "reason": "its checkpoint was aborted before it had passed the query"}
+            return {}
         if not self._mine(start, event):
             return {}
         if late:

@@ -137,6 +137,9 @@ class Planner:
         if own > end.barrier and not end.ended:
             # Also where no data may be read now: nothing holds a barrier up.
             end = replace(end, barrier=own)
+        if end.barrier > start.barrier:
+            # An event that takes effect behind this barrier was accepted before the checkpoint was triggered.
+            self._view.look_again()
         if end is start and orders.stamp is None:
             return start
         return self._stamped(start, self._stages.remembered(start, end), orders)

@@ -23,6 +23,9 @@ class LedgerView(Protocol):
     def events(self, after: int) -> Sequence[Event]:
         """The accepted control events above a sequence, in their order; looked up at most every 100 ms or so."""
 
+    def look_again(self) -> None:
+        """Let the next question for events be answered from the ledger as it is then."""
+
     def barriers(self) -> tuple[Checkpoints, int]:
         """The aligned checkpoints, and the newest pending one that the source stamps by itself; 0: none."""
 
@@ -41,6 +44,9 @@ class NoLedger:
     def events(self, after: int) -> Sequence[Event]:
         """None are accepted."""
         return ()
+
+    def look_again(self) -> None:
+        """There is nothing to look at."""
 
     def barriers(self) -> tuple[Checkpoints, int]:
         """There are none."""

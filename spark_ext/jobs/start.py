@@ -130,10 +130,12 @@ def start_job(
             who = f"job '{name}', query '{notice.query}'"
             context.write_behind.incident(who, "definition", notice.what, notice.action)
         # A barrier is stamped only once the ledger has a row with its number, and the greatest number never expires.
+        left = ledger.open_control_events()
         context = replace(
             context,
             first_checkpoint=unused_number(ledger.uri, memory.next_checkpoint_id),
-            drain=max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0),
+            drain=max((event.lineage for event in in_force(left, "drain")), default=0),
+            unreleased=tuple(event.sequence for event in left if event.delivery == "aligned"),
             begun=memory.begun,
         )
         for spec in specs:

@@ -108,6 +108,10 @@ class SourceView:
         pairs = zip(flags["sequence"].to_pylist(), from_json_many(flags["position"].to_pylist()), strict=True)
         return dict(zip(flags["channel"].to_pylist(), pairs, strict=True))
 
+    def look_for_events(self) -> None:
+        """Let the next call of `events` look at the table, however short ago the last look was."""
+        self._control.look_now()
+
     def events(self, after: int) -> tuple[Event, ...]:
         """The control events that were accepted after one, in their order, whomever they are addressed to.
 

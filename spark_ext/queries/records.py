@@ -140,6 +140,7 @@ def registrations(
             hold=context.hold,
             first_checkpoint=context.first_checkpoint,
             drain=context.drain >= lineage,
+            unreleased=context.unreleased,
             begun=context.begun.get(spec.uid, context.incarnation.number),
             passed=passed,
             rebuild=spec.rebuild,

@@ -16,7 +16,7 @@ import json
 import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.control import Event
-from spark_ext.model.offsets import Position, Range, SourceOffset, ranges
+from spark_ext.model.offsets import Json, Position, Range, Running, SourceOffset, ranges
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.aligned import AlignedSource, Together
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
@@ -84,6 +84,9 @@ class LaggingLedger:
     def events(self, after: int) -> Sequence[Event]:
         """No events: none are accepted in a run."""
         return ()
+
+    def look_again(self) -> None:
+        """There is nothing to look at."""
 
     def barriers(self) -> tuple[Checkpoints, int]:
         """No checkpoints: none are taken in a run."""
@@ -179,6 +182,30 @@ class SourceRun:
         self.trace.epochs += 1
         self.trace.ended = end.ended
         return True
+
+    def seek(self, channel: str, position: Json) -> Position:
+        """Send a channel that is running to another position, as the control event `seek` does.
+
+        It is an epoch of its own, without rows; the next one begins at the new position.
+
+        Args:
+            channel: its id.
+            position: as an operator gives it.
+
+        Returns:
+            The position in the source's own form.
+
+        Raises:
+            ConfigurationError: the source refuses the position.
+        """
+        state = self.offset.running[channel]
+        to = self.source.seek(Channel(channel, None, state.data), state.at, position)
+        if json.loads(json.dumps(to)) != to:
+            raise ContractViolation(f"JSON does not preserve a position: {to!r}")
+        running = {**self.offset.running, channel: Running(to, state.data, jumped=True)}
+        self.before, self.offset = self.offset, replace(self.offset, running=running)
+        self.trace.epochs += 1
+        return to
 
     def plan_and_discard(self) -> None:
         """Plan without making an epoch, as when the driver dies before the plan is logged."""

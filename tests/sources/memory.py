@@ -16,6 +16,7 @@ from spark_ext.model.barriers import Checkpoints
 from spark_ext.model.control import Delivery, Event, Target
 from spark_ext.model.offsets import Json, Position, Range, SourceOffset, ranges
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit
+from spark_ext.sources.positions import number_in
 from spark_ext.sources.runtime.planner import Planner
 from spark_ext.spark.registry import Registration
 
@@ -64,6 +65,9 @@ class Memory(ChannelSource):
         end = min([there, *(start + size for size in wanted)])
         finished = self.store.ends and end == self.store.rows[channel.id]
         return Advance(end, finished, end - start if self.store.counted else None)
+
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        return number_in(position, 0, self.store.rows[channel.id], "the number of a row", "source 's'")
 
     def latest(self, channel: Channel) -> Position:
         return self.store.rows[channel.id]
@@ -130,6 +134,9 @@ class FakeLedger:
         )
         self.accepted.append(event)
         return event
+
+    def look_again(self) -> None:
+        """There is nothing to look at."""
 
     def barriers(self) -> tuple[Checkpoints, int]:
         return self.known, self.own
