@@ -7,6 +7,7 @@ write the same.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from spark_ext.datafiles.exclusive import put_if_absent
 from spark_ext.errors import StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.configuration import Configuration, Stamp, name_of
+from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.epoch_files import STAMPS
 from spark_ext.spark.spark_log import SparkLog, local_path
 
@@ -135,3 +137,35 @@ def configuration(checkpoint: str, offsets: Iterable[SourceOffset]) -> Configura
     """
     _, name = newest(offsets)
     return read(checkpoint, name).configuration if name else Configuration()
+
+
+def sweep(checkpoint: str, older_than: float) -> int:
+    """Delete stamps and decisions that no offset of Spark's log names any more. Only in a local folder.
+
+    The newest epochs name what they need for a replay. Older stamps serve those who ask for the configuration of an old
+    epoch, so they stay for as long as the ledger keeps epochs.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        older_than: age of what may be deleted, s.
+
+    Returns:
+        How many files were deleted.
+
+    Raises:
+        OSError: something cannot be read or deleted.
+    """
+    folder = local_path(checkpoint)
+    if folder is None or not (folder / FOLDER).is_dir():
+        return 0
+    limit = time.time() - older_than
+    old = [place for place in (folder / FOLDER).iterdir() if place.stat().st_mtime < limit]
+    if not old:
+        return 0
+    log = SparkLog(checkpoint)
+    logged = [offsets for offsets in map(log.offsets, log.numbers("offsets")) if offsets is not None]
+    named = {file_of(offset.stamp) for offsets in logged for offset in source_offsets(offsets).values()}
+    gone = [place for place in old if f"{FOLDER}/{place.name}" not in named]
+    for place in gone:
+        place.unlink(missing_ok=True)
+    return len(gone)

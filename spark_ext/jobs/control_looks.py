@@ -8,12 +8,15 @@ obey.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.control import stamps
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.ledger.maintenance import DEFAULTS
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.ledger.view import event_of
 from spark_ext.model.control import Event
@@ -24,6 +27,9 @@ from spark_ext.spark.spark_log import SparkLog
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
     from spark_ext.ledger import Ledger
+
+SWEEP_EVERY: Final = 3600.0
+"""How often old stamps are deleted, s."""
 
 MOST_EPOCHS: Final = 200
 """Epochs of a query in one look: Spark keeps some hundred."""
@@ -83,6 +89,7 @@ class ControlLooks:
         self._stamped: dict[str, dict[str, str]] = {}
         """By query and source, the stamp that was last seen."""
         self._collected: dict[str, int] = {}
+        self._swept_at = time.monotonic()
         self._lock = threading.Lock()
 
     def look(self, asks: Sequence[Ask]) -> Look:
@@ -108,7 +115,17 @@ class ControlLooks:
             # Only now: a look that fails has found nothing, and is repeated as a whole.
             self._read, self._stamped = version, stamped
             self._last = max([self._last, *(event.sequence for event in events)])
+            self._sweep(asks)
             return Look(tuple(events), tuple(epochs))
+
+    def _sweep(self, asks: Sequence[Ask]) -> None:
+        """Delete stamps that nobody can ask for any more, now and then."""
+        if time.monotonic() - self._swept_at < SWEEP_EVERY:
+            return
+        self._swept_at = time.monotonic()
+        for ask in asks:
+            with suppress(OSError):  # it is repeated
+                stamps.sweep(ask.checkpoint, DEFAULTS.keep_epochs.total_seconds())
 
     def _new_events(self) -> list[Event]:
         if self._table.version == self._read:

@@ -109,6 +109,10 @@ class Controller:
         """Who has asked for a stop that an earlier start was to obey; "" if nobody has."""
         return self._orders.stop_requested
 
+    def paused(self, run: QueryRun) -> bool:
+        """Whether a query reads nothing because of a control event; for any thread."""
+        return self._configuration.pauses(run.spec.uid, [source.uid for source in run.spec.sources])
+
     # -- the coordinator's thread -------------------------------------------------------------------------------------
 
     def tick(self, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
@@ -198,7 +202,11 @@ class Controller:
         if kind is None:
             self._put(event, Step("rejected", reason=f"this release knows no events of the kind {event.kind!r}"))
             return
-        if event.kind == "drain":
+        over = left and not kind.standing and event.lineage < self._context.incarnation.lineage
+        if event.kind == "stop" and over:
+            self._put(event, Step("failed", reason="the job was restored, or a query reset, since"))
+            return
+        if event.kind == "drain" and not left:
             self._drained()
         if kind.where is not Where.EPOCH:
             self._orders.take(event, kind, left=left, put=self._put)
@@ -256,6 +264,8 @@ class Controller:
         views = [_view(run) for run in runs] + [QueryView(uid, frozenset(), Standing.ABLE) for uid in waiting]
         for event_id, one in list(self._open.items()):
             if one.event.kind == "drain":
+                if runs and all(run.lineage > one.event.lineage for run in runs):
+                    self._close_event(one.event, Step("failed", reason="the job was restored, or reset, since"))
                 continue  # it is over when the job has finished
             release = self._releases.get(event_id)
             if release is not None and release.request is None and release.attempts >= RELEASES and not one.applied:

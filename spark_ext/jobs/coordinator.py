@@ -193,6 +193,10 @@ class Coordinator:
         """Ask for an aligned checkpoint whose number is handed over before it is triggered; see `barriers.Request`."""
         return self._aligned.request(prepare=prepare)
 
+    def paused(self, run: QueryRun) -> bool:
+        """Whether a control event keeps a query from reading; for any thread."""
+        return self.controller is not None and self.controller.paused(run)
+
     def savepoint(self, folder: str) -> SavepointRequest:
         """Ask for a savepoint at the newest consistent cut.
 

@@ -37,7 +37,7 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
         started=started,
         ended=None,
         at=datetime.now(timezone.utc),
-        queries=tuple(query_result(run) for run in coordinator.runs),
+        queries=tuple(query_result(run, paused=coordinator.paused(run)) for run in coordinator.runs),
         error="" if failure is None else str(failure),
     )
 
@@ -63,8 +63,13 @@ def unstarted_snapshot(job: str, state_directory: str, uids: Iterable[str]) -> J
     )
 
 
-def query_result(run: QueryRun) -> QueryResult:
-    """A query under supervision, as it is now."""
+def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
+    """A query under supervision, as it is now.
+
+    Args:
+        run: the query.
+        paused: whether a control event keeps it from reading.
+    """
     # Read once: the coordinator's thread may replace them at any time.
     state, logged = run.state, run.offsets
     offsets = {} if logged is None else source_offsets(logged)
@@ -79,7 +84,7 @@ def query_result(run: QueryRun) -> QueryResult:
         last_epoch_ms=run.figures.last_epoch_ms or None,
         rows=run.figures.input_rows,
         state_rows=run.figures.state_rows,
-        phase="" if run.figures.epochs else run.phase,
+        phase="paused" if paused and not state.ended else "" if run.figures.epochs else run.phase,
         sources=tuple(
             SourceResult(
                 uid=uid,

@@ -92,6 +92,12 @@ class Configuration:
             found.update({key: stored.get("value") for key, stored in slots.items()})
         return found
 
+    def pauses(self, query: str, sources: Iterable[str]) -> bool:
+        """Whether a query reads nothing: it, the job, or each of its channel sources is paused."""
+        paused = [self.has("pause", Target(Scope.SOURCE, uid)) for uid in sources]
+        whole = any(self.has("pause", target) for target in (JOB, Target(Scope.QUERY, query)))
+        return bool(paused) and (whole or all(paused))
+
     def to_json(self) -> dict[str, Json]:
         """The JSON form."""
         found: dict[str, Json] = {"sequence": self.sequence, "standing": self.standing}

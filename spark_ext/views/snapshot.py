@@ -53,7 +53,8 @@ class QuerySnapshot:
     state_rows: int | None
     """Rows in the state stores; None: unknown. The ledger does not record it."""
     phase: str = ""
-    """What Spark is busy with before the first epoch of this run: `starting workers`, `planning`; "" afterwards."""
+    """What Spark is busy with before the first epoch of this run: `starting workers`, `planning`; "" afterwards. Also
+    `paused`, at the request of a control event."""
     sources: tuple[SourceSnapshot, ...] = ()
     """Its channel sources. A ledger knows those of which a channel has finished."""
 
