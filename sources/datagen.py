@@ -30,11 +30,12 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from spark_ext.errors import refused
-from spark_ext.model.offsets import Position
+from spark_ext.model.offsets import Json, Position
 from spark_ext.options import CommaSeparated, Milliseconds, instant
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
+from spark_ext.sources.positions import number_in
 from spark_ext.sources.splitmix import mix, uniform
 from spark_ext.sources.staged import Cutover
 
@@ -212,6 +213,17 @@ class DataGen(ChannelSource):
             return None
         elapsed = max(0.0, self.clock() - channel.data["start"] / 1000)
         return int(elapsed * self.options.rows_per_second / self._channels)
+
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        """The number of a row of the channel (`seq`).
+
+        Raises:
+            ConfigurationError: there is no such row.
+        """
+        who = f"source '{self.options.uid}', channel '{channel.id}'"
+        return number_in(
+            position, 0, (channel.data or {}).get("rows"), "the number of a row, as in the column seq", who
+        )
 
     @property
     def knows_when_written(self) -> bool:

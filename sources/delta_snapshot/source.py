@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from spark_ext.datafiles.input_file import KEPT, InputFile, resolve
 from spark_ext.datafiles.uri import shown
 from spark_ext.errors import DataError, refused
-from spark_ext.model.offsets import Position
+from spark_ext.model.offsets import Json, Position
 from spark_ext.schemas.arrow import arrow_schema, arrow_type
 from spark_ext.schemas.columns import conform, fits
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
@@ -159,6 +159,15 @@ class DeltaSnapshot(ChannelSource):
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Advance by the data file's footer; deleted rows count against a row limit."""
         return self._format(channel).advance(self._file(channel), start, limit)
+
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        """The number of a row of the data file, deleted ones included.
+
+        Raises:
+            ConfigurationError: there is no such row.
+            DataError: the data file was deleted, or is damaged.
+        """
+        return self._format(channel).seek(self._file(channel), position)
 
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int

@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_ext.datafiles.input_file import InputFile
+from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
+from spark_ext.sources.positions import no_position, number_in
 
 BLOCK = 8 * 1024 * 1024
 """Bytes parsed at a time; a longer line makes a longer block."""
@@ -91,6 +93,30 @@ class LinesFormat(ABC):
                 first = max(start, self.head(file)) if start == 0 else start
                 end, rows = after_lines(raw, first, end, limit.rows) if first < end else (end, 0)
         return Advance(end, end == file.size, rows=rows, bytes=end - start)
+
+    def seek(self, file: InputFile, position: Json) -> int:
+        """The byte at which a line begins, or the end of the file.
+
+        Raises:
+            ConfigurationError: no line begins there.
+            DataError: the file has changed.
+        """
+        file.verify()
+        if self.whole(file):
+            if position not in (0, file.size) or isinstance(position, bool):
+                raise no_position(position, f"0 or {file.size}, as the file is read in one step", _who(file))
+            return int(position)
+        at = number_in(position, 0, file.size, "the byte at which a line begins", _who(file))
+        if 0 < at < file.size:
+            with file.faults(), file.open() as raw:
+                begins, after = line_end(raw, at - 1, file.size), line_end(raw, at, file.size)
+            if begins != at:
+                raise no_position(
+                    position,
+                    f"the byte at which a line begins; the next one begins at {min(begins, after)}",
+                    _who(file),
+                )
+        return at
 
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
         """Split at lines, into parts of about equal size."""
@@ -186,3 +212,7 @@ class LinesFormat(ABC):
             "correct the line, or the schema or the format options, and start again with the option "
             "changed_files=accept if the file was changed",
         )
+
+
+def _who(file: InputFile) -> str:
+    return f"source '{file.uid}', file '{file.path}'"

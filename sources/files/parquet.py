@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_ext.datafiles.input_file import InputFile
+from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, match, misfit
 from spark_ext.sources.contract import Advance, Limit
 from spark_ext.sources.files.legacy_calendar import Calendar, UnknownZoneError
 from spark_ext.sources.files.parquet_columns import columns_in
+from spark_ext.sources.positions import number_in
 
 BATCH_ROWS = 65_536
 """Maximum number of rows of a batch."""
@@ -172,6 +174,15 @@ class ParquetFormat:
             self.footers.forget(file)
         return Advance(end, finished, rows=end - start, bytes=int(footer.bytes_upto(end) - before))
 
+    def seek(self, file: InputFile, position: Json) -> int:
+        """The number of a row.
+
+        Raises:
+            ConfigurationError: there is no such row.
+            DataError: the file has changed, or is damaged.
+        """
+        return number_in(position, 0, self.footers.get(file).rows, "the number of a row of the file", _who(file))
+
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
         """Split at row groups, into parts with about equal numbers of rows."""
         ends = read_footer(file).ends
@@ -282,3 +293,7 @@ def columns_of(file: InputFile) -> pa.Schema:
         DataError: see `read_footer`.
     """
     return read_footer(file).schema
+
+
+def _who(file: InputFile) -> str:
+    return f"source '{file.uid}', file '{file.path}'"

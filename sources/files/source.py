@@ -23,13 +23,14 @@ from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
 from spark_ext.datafiles.uri import shown
 from spark_ext.errors import ConfigurationError, refused
-from spark_ext.model.offsets import Position
+from spark_ext.model.offsets import Json, Position
 from spark_ext.options import Milliseconds
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import folder_values, spark_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.sources.files.parquet import ParquetFormat, columns_of
 from spark_ext.sources.files.text import CsvFormat, Dialect, JsonFormat
+from spark_ext.sources.positions import no_position, number_in
 
 FORMATS = {
     ".parquet": "parquet",
@@ -253,6 +254,25 @@ class Files(ChannelSource):
             return [(start, end)]
         file = self._file(channel.id, *channel.data)
         return self._format(file.name).split(file, start, end, parts)
+
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        """A row number (Parquet), or the byte at which a line begins; with `group=directory` behind a file's number.
+
+        Raises:
+            ConfigurationError: there is no such position.
+            DataError: a file has changed, or is damaged.
+        """
+        if self.options.group == "file":
+            file = self._file(channel.id, *channel.data)
+            return self._format(file.name).seek(file, position)
+        files = list(self._group_files(channel))
+        who = f"{self._operator}, channel '{channel.id}'"
+        if not isinstance(position, list) or len(position) != 2:
+            raise no_position(position, "a list of a file's number, from 0, and the position in that file", who)
+        index = number_in(position[0], 0, len(files), "first the number of a file", who)
+        if index == len(files):
+            return [index, number_in(position[1], 0, 0, "behind the last file the position", who)]
+        return [index, self._format(files[index].name).seek(files[index], position[1])]
 
     @property
     def knows_when_written(self) -> bool:

@@ -191,6 +191,23 @@ class Hybrid(StagedSource):
         source, inner = self._of(channel)
         return source.advance(inner, start, limit)
 
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        """As the stage's source.
+
+        Raises:
+            ConfigurationError: the source refuses it, or the next stage begins where this one has been read to.
+        """
+        source, inner = self._of(channel)
+        if self._by_name[_stage_name(channel.id)].cutover:
+            raise ConfigurationError(
+                "the next stage begins right after the rows that were read of this one (option 'seam'), so a channel "
+                "of it cannot be sent to another position",
+                operator=f"source '{self.options.uid}', channel '{channel.id}'",
+                kept="the channel continues where it is",
+                do="wait for the next stage",
+            )
+        return source.seek(inner, at, position)
+
     @property
     def knows_when_written(self) -> bool:
         """Whether the source of any stage knows; rows of the other stages are not old."""

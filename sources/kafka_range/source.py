@@ -29,7 +29,7 @@ from spark_ext.clients.kafka import (
 )
 from spark_ext.errors import NOTHING_DONE, DataError, SparkExtError, TerminalError, refused
 from spark_ext.masking import logger
-from spark_ext.model.offsets import Position
+from spark_ext.model.offsets import Json, Position
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.kafka_range.bounds import (
     NOTHING_READ,
@@ -53,6 +53,7 @@ from spark_ext.sources.kafka_range.topics import (
     described,
     matching,
 )
+from spark_ext.sources.positions import number_in
 from spark_ext.sources.staged import Cutover
 
 if TYPE_CHECKING:
@@ -244,6 +245,19 @@ class KafkaRange(ChannelSource):
     def _most(self, limit: Limit) -> list[int]:
         by_bytes = None if limit.bytes is None else max(1, limit.bytes // self.options.message_bytes)
         return [number for number in (limit.rows, by_bytes) if number is not None]
+
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        """An offset, from the first one that is still there up to the channel's end.
+
+        Raises:
+            ConfigurationError: it is another one.
+            StorageError: the brokers do not answer.
+        """
+        stored = ChannelData.of(channel.data)
+        ends = self._ends([stored.place])
+        most = min(one for one in (ends.latest[stored.place], stored.end) if one is not None)
+        least = min(ends.earliest[stored.place], most)
+        return number_in(position, least, most, f"an offset of {name(stored.place)}", self._who)
 
     @property
     def knows_when_written(self) -> bool:

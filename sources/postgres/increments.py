@@ -12,10 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.positions import no_position, number_in
 from spark_ext.sources.postgres.relation import Relation, literal, quoted, xid_of
 from spark_ext.sources.postgres.slice import MOST_WRITERS, Slice, of_increment
 from spark_ext.sources.postgres.snapshot import View
+
+_TRANSACTION = "the number of a transaction, up to the oldest one that has not ended"
 
 
 def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
@@ -30,6 +34,11 @@ def digest(view: View, found: Slice) -> tuple[int, dict[str, Any]]:
         if seen.least < seen.next and len(writers) <= MOST_WRITERS:
             position |= {"least": seen.least, "writers": writers}
     return count, position
+
+
+def kept_of(at: Mapping[str, Any]) -> dict[str, Any]:
+    """What a position has that does not depend on where it is."""
+    return {name: at[name] for name in ("open", "next") if name in at}
 
 
 def rows_of(limit: Limit, relation: Relation) -> int | None:
@@ -63,6 +72,14 @@ class Increments(ABC):
         self, view: View, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any], rows: int
     ) -> dict[str, Any]:
         """An earlier end, with about that many rows before it."""
+
+    @abstractmethod
+    def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
+        """Check a position.
+
+        Raises:
+            ConfigurationError: it is not one.
+        """
 
     @abstractmethod
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
@@ -140,6 +157,16 @@ class ByTransaction(Increments):
         """The rows in between."""
         return of_increment(relation.source, self._data(relation), None, start, end)
 
+    def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
+        """The number of a transaction that has ended, or an object with it as `xid`."""
+        number = position.get("xid") if isinstance(position, dict) else position
+        most = view.look().least
+        view.release()
+        return {
+            "xid": number_in(number, 0, most, _TRANSACTION, view.who),
+            **kept_of(at),
+        }
+
 
 class ByColumn(Increments):
     """Rows by an increasing column."""
@@ -185,6 +212,23 @@ class ByColumn(Increments):
             f"SELECT max(t.{quoted(self._column)})::text FROM {relation.source} t WHERE {rows.where}"
         ).fetchone()
         return None if found is None or found[0] is None else {"value": found[0]}
+
+    def seek(self, view: View, relation: Relation, at: Mapping[str, Any], position: Json) -> dict[str, Any]:
+        """A value of the column that is not greater than all, or an object with it as `value`."""
+        value = position.get("value") if isinstance(position, dict) else position
+        text = None
+        if not isinstance(value, bool) and isinstance(value, (str, int, float)):
+            name = f"t.{quoted(self._column)}"
+            # The union gives the text the column's own type.
+            text = view.text_of(
+                f"SELECT u.v::text FROM (SELECT {name} AS v FROM {relation.source} t WHERE false "
+                f"UNION ALL SELECT {literal(str(value))}) u "
+                f"WHERE u.v <= (SELECT max({name}) FROM {relation.source} t)"
+            )
+        view.release()
+        if text is None:
+            raise no_position(position, f"a value of '{self._column}', at most the greatest one", view.who)
+        return {"value": text, **kept_of(at)}
 
     def slice(self, relation: Relation, start: Mapping[str, Any], end: Mapping[str, Any] | None) -> Slice:
         """The rows in between."""

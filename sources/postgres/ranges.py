@@ -14,10 +14,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import NOTHING_DONE, DataError, ReplayError, refused
+from spark_ext.model.offsets import Json
 from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.positions import no_position
 from spark_ext.sources.postgres.identity import Identity
 from spark_ext.sources.postgres.increments import digest, rows_of
-from spark_ext.sources.postgres.relation import INTEGERS, Relation
+from spark_ext.sources.postgres.relation import INTEGERS, Relation, literal
 from spark_ext.sources.postgres.slice import Slice
 from spark_ext.sources.postgres.snapshot import View
 
@@ -203,6 +205,33 @@ def _histogram(connection: psycopg.Connection[Any], relation: Relation) -> list[
         (*relation.table, relation.key),
     ).fetchone()
     return [] if found is None or found[0] is None else list(found[0])
+
+
+def seek(view: View, relation: Relation, found: KeyRange, position: Json, who: str) -> dict[str, Any]:
+    """The position of a key in a range.
+
+    Args:
+        view: of the planner.
+        relation: the table or query.
+        found: the range.
+        position: the key, or an object with it as `upto`.
+        who: source and channel.
+
+    Raises:
+        ConfigurationError: it is not a key of this range.
+    """
+    key = position.get("upto") if isinstance(position, dict) else position
+    within = f"from {found.low} to {found.high}" if found.low is not None else f"up to {found.high}"
+    wanted = f"a value of '{relation.key}' {within}"
+    if isinstance(key, bool) or not isinstance(key, (str, int, float)):
+        raise no_position(position, wanted, who)
+    cast = f"{literal(str(key))}::{relation.key_type}"
+    conditions = [f"{cast} <= {literal(found.high)}::{relation.key_type}"]
+    conditions += [] if found.low is None else [f"{cast} >= {literal(found.low)}::{relation.key_type}"]
+    text = view.text_of(f"SELECT ({cast})::text WHERE {' AND '.join(conditions)}")
+    if text is None:
+        raise no_position(position, wanted, who)
+    return {"upto": text}
 
 
 def advance(view: View, relation: Relation, rest: Slice, limit: Limit) -> Advance:

@@ -84,6 +84,21 @@ class View:
         self._seen = Seen(*found)
         return self._seen
 
+    def text_of(self, statement: str) -> str | None:
+        """The only value of a statement in the held snapshot; None: no row, or a value that does not fit its type."""
+        import psycopg
+
+        connection = self.connection
+        if "\x00" in statement:
+            return None
+        try:
+            # A savepoint: the snapshot is held on.
+            with connection.transaction():
+                found = connection.execute(statement).fetchone()
+        except (psycopg.DataError, UnicodeError):
+            return None
+        return None if found is None or found[0] is None else str(found[0])
+
     def release(self) -> None:
         """Release the snapshot, so that the server can vacuum."""
         import psycopg

@@ -21,14 +21,14 @@ from spark_ext.clients.library import load
 from spark_ext.clients.postgres.connection import ConnectionOptions, Server
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
-from spark_ext.errors import SparkExtError, refused
-from spark_ext.model.offsets import Position
+from spark_ext.errors import SparkExtError, TransientError, refused
+from spark_ext.model.offsets import Json, Position
 from spark_ext.options import Milliseconds
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
 from spark_ext.sources.postgres.identity import Identity, changed, compare, identify, refuse_restart
 from spark_ext.sources.postgres.increments import ByColumn, ByTransaction, Increments
-from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls
+from spark_ext.sources.postgres.ranges import MOST, KeyRange, advance, cut, parse, refuse_nulls, seek
 from spark_ext.sources.postgres.relation import Relation, check_declared, look_up
 from spark_ext.sources.postgres.slice import Slice, of_increment, of_range
 from spark_ext.sources.postgres.snapshot import View
@@ -310,6 +310,30 @@ class Postgres(ChannelSource):
                 return Advance({**start, "open": True}, rows=0)
             check = partial(self._check_increment, start)
             return self._increments.advance(self._view, self._relation, start, limit, check)
+
+    def seek(self, channel: Channel, at: Position, position: Json) -> Position:
+        """A key of the range, or a value or transaction of the increment.
+
+        Raises:
+            ConfigurationError: there is no such position, or the rows before the increment are still being read.
+            StorageError: the server cannot be reached.
+        """
+        who = f"{self._who}, channel '{channel.id}'"
+        try:
+            with translated(who, "the channel continues where it is"):
+                if channel.id != INCREMENT:
+                    return seek(self._view, self._relation, KeyRange(*channel.data["range"]), position, who)
+                if self._unfinished or "open" not in at:
+                    raise refused(
+                        "the rows that the table had at the start are still being read, before those that were added",
+                        who,
+                        "wait until the channels of the ranges have finished",
+                        "the channel continues where it is",
+                    )
+                return self._increments.seek(self._view, self._relation, at, position)
+        except TransientError:
+            self._view.lost()
+            raise
 
     def on_epoch_committed(self, epoch: Committed) -> None:
         """Release the run's snapshot once the rows of all ranges are safe; other sources of the query may continue."""

@@ -296,3 +296,44 @@ def test_a_password_is_not_shown(kafka: Broker) -> None:
         made.open()
     assert "s3cret" not in f"{caught.value} {made.options!r} {made.options.public()}"
     assert isinstance(caught.value, TransientError | ConfigurationError)
+
+
+def test_seek_takes_offsets_that_are_there_and_refuses_others(kafka: Broker) -> None:
+    topic = kafka.topic(partitions=2)
+    kafka.send(topic, named("a", 20), partition=0)
+    run = run_of(kafka, topic, columns("value binary"), max_rows_per_epoch="4")
+    while not run.trace.all_rows().num_rows:
+        assert run.epoch()
+    (name,) = [one for one, state in run.offset.running.items() if state.at]
+    at = run.offset.running[name].at
+    kafka.send(topic, named("b", 5), partition=0)
+    for wrong in (-1, 21, 1.5, "3", None, True, [3]):
+        with pytest.raises(ConfigurationError, match=r"an offset of .*, from 0 to 20"):
+            run.seek(name, wrong)
+    assert run.seek(name, 12) == 12
+    run.epoch()
+    run.replay()
+    assert run.seek(name, 1) == 1
+    run.epoch()
+    run.seek(name, 20)
+    while run.epoch():
+        pass
+    values = [value.decode() for value in run.trace.rows(name)["value"].to_pylist()]
+    assert values[:at] == named("a", at)
+    again = values.index("a1", at)
+    assert values[at:again] == named("a", 12, 12 + again - at)
+    assert values[again:] == named("a", 1, 1 + len(values) - again)
+    assert run.offset.ended
+
+
+def test_messages_are_as_old_as_their_timestamps(kafka: Broker) -> None:
+    topic = kafka.topic(retention_ms=-1)
+    for number in range(3):
+        kafka.send(topic, [f"a{number}"], timestamp=1_700_000_000_000 + number * 1000)
+    made = source(kafka, topic, ending="none")
+    (channel,) = begun(made).values()
+    assert made.knows_when_written
+    old = [made.written_before(channel, offset, 1_700_000_001.5) for offset in range(4)]
+    assert old == [True, True, False, False]
+    assert made.written_before(channel, 2, 1_800_000_000.0), "no later message is there"
+    assert not made.written_before(channel, 0, 1_600_000_000.0)
