@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from spark_ext.errors import refused
 from spark_ext.options import UID
@@ -65,10 +66,12 @@ def with_control(df: DataFrame, uid: str) -> DataFrame:
     if jvm.is_on(df.sparkSession, jvm.SOURCE_EVOLUTION):
         # Every source needs a name then, and the user never sees this one.
         reader = reader.name(jvm.evolution_name(uid))
-    empty = reader.schema(df.schema).load()
+    # Names of its own: a stream may have two columns of one name.
+    declared = T.StructType([T.StructField(f"c{at}", field.dataType) for at, field in enumerate(df.schema)])
+    empty = reader.schema(declared).load()
     columns: list[Column] = []
-    for position, field in enumerate(df.schema):
-        found = empty[position]
+    for at, field in enumerate(df.schema):
+        found = F.col(f"c{at}")
         never_null = zero(field.dataType) if not field.nullable else None
         # Columns of a source are nullable, and a union is nullable if one side is.
         columns.append((found if never_null is None else F.coalesce(found, never_null)).alias(field.name))

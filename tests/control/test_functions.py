@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import spark_ext as sx
-from spark_ext.control.log import ControlLog
-from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import StateError
-from spark_ext.ledger import Ledger
 from spark_ext.spark.spark_log import SparkLog
 from tests.control import sights
+from tests.control.sent import Sent
 from tests.support import operators
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
@@ -26,19 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERYWHERE = ("udf", "pandas_udf", "arrow_udf", "mapInArrow", "mapInPandas", "read", "write", "commit", "advance")
-
-
-class Sent:
-    """A job's control log, from outside."""
-
-    def __init__(self, state: Path) -> None:
-        self._log = ControlLog(Ledger(str(state)))
-
-    def __call__(self, kind: str, value: Any = None, target: str = "job") -> int:
-        """Send an event, and return its sequence."""
-        done = self._log.accept([Request(kind, target, value)])[0]
-        assert isinstance(done, Accepted), done
-        return done.event.sequence
 
 
 class Watched:

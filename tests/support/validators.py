@@ -176,7 +176,9 @@ def finished_means_committed(history: History) -> Problems:
         newest = max(log.planned, default=-1)
         if newest > log.newest:
             out.append(f"'{query}' is finished, and its epoch {newest} is planned but not committed")
-        out += [f"'{query}' is finished, and '{uid}' has not ended" for uid, one in ours.items() if not one.ended]
+        # That of `with_control` has no channels, and Spark's own sources say when its query ends.
+        left = [uid for uid, one in ours.items() if not one.ended and (one.running or one.sequence or not natives)]
+        out += [f"'{query}' is finished, and '{uid}' has not ended" for uid in left]
         ends = [raw["uid"] for raw in log.at_the_end.sources if is_end_of_input_offset(raw)]
         if not natives and not query_offsets.flushed(log.at_the_end, ends):
             out.append(f"'{query}' is finished, and a marker of its end of input has not passed")

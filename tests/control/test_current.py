@@ -1,0 +1,185 @@
+"""How a task finds what is in force in its epoch: from files, the same for all tasks, at little cost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import timeit
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+import spark_ext as sx
+from spark_ext.control import levels, stamps
+from spark_ext.errors import OffsetError, StateError
+from spark_ext.model.control import Event
+from spark_ext.model.offsets import SourceOffset
+from tests.control.tasks import Epochs, note, setting
+
+
+@pytest.fixture
+def epochs(tmp_path: Path) -> Epochs:
+    return Epochs(tmp_path)
+
+
+def seen(epochs: Epochs, epoch: int, start: str = "1") -> list[int]:
+    with epochs.task(epoch, start=start):
+        return [event.sequence for event in sx.control.events()]
+
+
+def test_a_query_without_events_has_an_empty_configuration(epochs: Epochs) -> None:
+    epoch = epochs.add(SourceOffset("in"))
+    with epochs.task(epoch):
+        assert dict(sx.control.config()) == {}
+        assert sx.control.events() == ()
+
+
+def test_the_configuration_cannot_be_changed(epochs: Epochs) -> None:
+    epoch = epochs.add(epochs.stamped("in", [setting(1, "list", [1]), setting(2, "n", 7)]))
+    with epochs.task(epoch):
+        found = sx.control.config()
+        assert not hasattr(found, "__setitem__")
+        found["list"].append(2)
+        assert dict(sx.control.config()) == {"list": [1], "n": 7}
+
+
+def test_of_two_sources_the_one_that_has_looked_last_counts(epochs: Epochs) -> None:
+    ahead = epochs.stamped("a", [setting(1, "k", "old"), setting(2, "k", "new")])
+    behind = epochs.stamped("b", [setting(1, "k", "old")])
+    for offsets in ((ahead, behind), (behind, ahead), (ahead, SourceOffset("b"))):
+        epoch = epochs.add(*offsets)
+        with epochs.task(epoch):
+            assert sx.control.config()["k"] == "new"
+
+
+def test_an_event_belongs_to_the_first_epoch_in_which_any_source_obeys_it(epochs: Epochs) -> None:
+    none = SourceOffset("b")
+    a = epochs.stamped("a", [note(1), note(2)])
+    late = epochs.stamped("b", [note(1), note(2), note(3)])
+    numbers = [epochs.add(*offsets) for offsets in ((SourceOffset("a"), none), (a, none), (a, none), (a, late))]
+    assert [seen(epochs, number) for number in numbers] == [[], [1, 2], [], [3]]
+    # The same on a replay, in a later start and in any order.
+    assert [seen(epochs, number, start="2") for number in reversed(numbers)] == [[3], [], [1, 2], []]
+
+
+def test_events_of_the_first_epoch(epochs: Epochs) -> None:
+    epoch = epochs.add(epochs.stamped("a", [note(4)]))
+    with epochs.task(epoch):
+        (event,) = sx.control.events("note")
+        assert sx.control.events("other") == ()
+    assert (event.type, event.value, event.sequence, event.event_id) == ("note", 4, 4, "e4")
+    assert event.at == datetime(1970, 1, 1, 0, 0, 4, tzinfo=timezone.utc)
+
+
+def test_a_checkpoint_that_begins_anew_under_its_old_path_is_read_again(epochs: Epochs, tmp_path: Path) -> None:
+    epoch = epochs.add(epochs.stamped("a", [setting(1, "k", 1)]))
+    with epochs.task(epoch):
+        assert sx.control.config()["k"] == 1
+    (epochs.checkpoint / "offsets" / str(epoch)).unlink()
+    epochs._number = 0
+    epochs.add(epochs.stamped("a", [setting(1, "k", 2)]))
+    with epochs.task(epoch, start="2"):
+        assert sx.control.config()["k"] == 2
+
+
+def test_what_is_missing_or_damaged_is_an_error_by_name(epochs: Epochs) -> None:
+    with epochs.task(5), pytest.raises(StateError, match="offsets/5 is missing") as missing:
+        sx.control.config()
+    assert "lab" in missing.value.operator and str(epochs.checkpoint) in missing.value.do
+    offset = epochs.stamped("a", [setting(1, "k", 1), note(2)])
+    epochs.add(offset)
+    second = epochs.add(offset)
+    (epochs.checkpoint / "offsets" / "0").unlink()
+    with epochs.task(second):
+        assert sx.control.config()["k"] == 1
+        with pytest.raises(StateError, match="offsets/0 is missing"):
+            sx.control.events()
+    stamp = next((epochs.checkpoint / "control").glob("*.json"))
+    changed = stamp.read_text().replace('"version":1', '"version":2')
+    stamp.unlink()
+    stamps.read.cache_clear()  # another process
+    with epochs.task(second, start="2"), pytest.raises(StateError, match="is missing"):
+        sx.control.config()
+    stamp.write_text(changed)
+    with epochs.task(second, start="3"), pytest.raises((StateError, OffsetError), match="was changed"):
+        sx.control.config()
+
+
+# -- log levels -------------------------------------------------------------------------------------------------------
+
+
+def level(sequence: int, name: str, logger: str = "") -> Event:
+    return Event(sequence, f"e{sequence}", "log_level", value={"level": name, "logger": logger})
+
+
+@pytest.fixture
+def ordinary() -> Iterator[None]:
+    """No level of one test stays."""
+    yield
+    levels.apply({})
+
+
+@pytest.mark.usefixtures("ordinary")
+def test_a_logger_follows_the_level_of_the_epoch(epochs: Epochs) -> None:
+    log = sx.control.logger("lab.part.piece")
+    other, root = logging.getLogger("lab.other"), logging.getLogger()
+    before = root.level
+    quiet = epochs.add(SourceOffset("in"))
+    loud = epochs.add(epochs.stamped("in", [level(1, "DEBUG", "lab.part"), level(2, "ERROR", "lab.other")]))
+    trace = epochs.add(epochs.stamped("in", [level(1, "OFF"), level(2, "TRACE", "lab.part.piece")]))
+    assert not log.isEnabledFor(logging.DEBUG)
+    with epochs.task(loud):
+        assert log.isEnabledFor(logging.DEBUG) and not log.isEnabledFor(5)
+        assert not other.isEnabledFor(logging.WARNING) and other.isEnabledFor(logging.ERROR)
+    with epochs.task(trace):
+        assert log.isEnabledFor(5)
+        assert not root.isEnabledFor(logging.CRITICAL)
+    with epochs.task(quiet):
+        assert not log.isEnabledFor(logging.DEBUG)
+        assert other.isEnabledFor(logging.WARNING) == logging.getLogger("never mentioned").isEnabledFor(logging.WARNING)
+    assert root.level == before
+
+
+def test_a_logger_keeps_its_kind_in_another_process() -> None:
+    import pickle
+
+    log = sx.control.logger("lab.pickled")
+    assert pickle.loads(pickle.dumps(log)) is log
+    code = "import pickle, sys; print(type(pickle.load(sys.stdin.buffer)).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(log), capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "EpochLogger"
+
+
+# -- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_further_call_reads_nothing_and_takes_microseconds(epochs: Epochs) -> None:
+    epoch = epochs.add(epochs.stamped("in", [setting(1, "k", 1)]))
+    with epochs.task(epoch):
+        assert sx.control.config()["k"] == 1
+        for file in (epochs.checkpoint / "offsets").iterdir():
+            file.unlink()
+        per_call = min(timeit.repeat(sx.control.config, number=1000, repeat=20)) / 1000
+        assert sx.control.config()["k"] == 1
+    assert per_call < 20e-6, f"{per_call * 1e6:.2f} us"
+
+
+def test_workers_need_no_delta_reader() -> None:
+    # delta-rs fails in a process that was forked from one that has used it.
+    names = ["config", "emit", "events", "logger", "value"]
+    code = f"import json, sys, spark_ext as sx; {[*names]}; [getattr(sx.control, n) for n in {names}]; "
+    code += (
+        "import spark_ext.sources.control_events, spark_ext.sources.control_stamp; print(json.dumps([*sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(json.loads(done.stdout)) & {"deltalake", "pandas", "fastapi", "jsonschema"}
+
+
+def test_the_package_itself_costs_nothing() -> None:
+    code = "import json, sys, spark_ext.control; print(json.dumps([*sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(json.loads(done.stdout)) & {"pyspark", "pyarrow", "pydantic", "deltalake"}
