@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from spark_ext.jobs.result import JobResult as JobResult
     from spark_ext.spark.sessions import register as register
     from spark_ext.spark.sessions import session as session
+    from spark_ext.steering.control import Control as Control
     from spark_ext.watermark import with_watermark as with_watermark
 
 # No public object has the name of a module of this package: importing that module would hide the object.
 _PLACES = {
+    "Control": "spark_ext.steering.control:Control",
     "Job": "spark_ext.jobs.job:Job",
     "JobResult": "spark_ext.jobs.result:JobResult",
     "async_map": "spark_ext.asynchronous:async_map",
@@ -41,6 +43,7 @@ _PLACES = {
 }
 
 __all__ = [
+    "Control",
     "Job",
     "JobResult",
     "async_map",

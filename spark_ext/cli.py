@@ -1,14 +1,11 @@
 """The command line: commands that run, save, restore or rescale the job of a file, and commands that read its state.
 
-Those with FILE start Spark; those with STATE read the state directory with delta-rs alone.
-
-Exit codes: 0 success (for `run`: the job has FINISHED), 1 the job FAILED, 2 the command was refused, 3 the job was
-stopped before its end.
+Those with FILE start Spark; those with STATE read the state directory with delta-rs alone. `spark_ext.commands` has
+those that change a running job or serve it, and all exit codes.
 """
 
 from __future__ import annotations
 
-import json
 import traceback
 from importlib.metadata import version
 from pathlib import Path
@@ -17,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from spark_ext.commands import control, serve
+from spark_ext.commands.output import FAILED, REFUSED, STOPPED, pairs, print_error, print_json, print_rows, print_text
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
 
 if TYPE_CHECKING:
     from spark_ext.jobs.job import Job
     from spark_ext.ledger.schema import Row
-
-FAILED, REFUSED, STOPPED = 1, 2, 3
 
 app = typer.Typer(
     name="spark-ext",
@@ -51,17 +48,17 @@ def main() -> None:
     try:
         app()
     except JobFailedError as failure:
-        _print_error(failure)
+        print_error(failure)
         raise SystemExit(FAILED) from None
     except SparkExtError as problem:
-        _print_error(problem)
+        print_error(problem)
         raise SystemExit(REFUSED) from None
     except Exception as problem:
         from spark_ext.spark.short_errors import is_library, ours
 
         found = ours(problem)
         if found is not None:
-            _print_error(found)
+            print_error(found)
             raise SystemExit(REFUSED) from None
         # An error of the user's file: from there on, without this command line's own frames.
         trace = problem.__traceback__
@@ -71,8 +68,9 @@ def main() -> None:
         raise SystemExit(FAILED) from None
 
 
-def _print_error(problem: SparkExtError) -> None:
-    Console(stderr=True).print(str(problem), markup=False, highlight=False, soft_wrap=True)
+app.add_typer(control.app, name="control")
+app.command("serve")(serve.serve)
+app.add_typer(serve.tokens, name="token")
 
 
 def _show_version(wanted: bool) -> None:
@@ -104,9 +102,9 @@ def run(
     """
     result = _job(file, function, master).run(progress=progress)
     if as_json:
-        _print_json(result.to_json())
+        print_json(result.to_json())
     else:
-        _print(str(result))
+        print_text(str(result))
     if not result.finished:
         raise typer.Exit(STOPPED)
 
@@ -123,7 +121,7 @@ def savepoint(
     A job that runs takes one itself, with job.savepoint(path) or job.stop(savepoint=path).
     """
     number = _job(file, function, master).savepoint(path)
-    _print(f"savepoint {number} is complete: {path}")
+    print_text(f"savepoint {number} is complete: {path}")
 
 
 @app.command()
@@ -150,7 +148,7 @@ def restore(
     In the state directory that the savepoint was taken in, the job's tables and exchanges are rolled back. In an empty
     one it becomes a job of its own. A restore that was interrupted is completed by the same command.
     """
-    given = _pairs(state_partitions, "QUERY=N", "--state-partitions")
+    given = pairs(state_partitions, "QUERY=N", "--state-partitions")
     bad = next((text for text in given.values() if not text.isdecimal()), None)
     if bad is not None:
         raise typer.BadParameter(f"'{bad}' is not a number of partitions", param_hint="--state-partitions")
@@ -159,7 +157,7 @@ def restore(
         accept_duplicates=accept_duplicates or (),
         state_partitions={query: int(number) for query, number in given.items()},
     )
-    _print(f"restored from {savepoint}: run the job to continue from there")
+    print_text(f"restored from {savepoint}: run the job to continue from there")
 
 
 @app.command()
@@ -172,7 +170,7 @@ def rescale(
 ) -> None:
     """Give the state of a query of a stopped job another number of partitions."""
     _job(file, function, master).rescale(query, partitions)
-    _print(f"the state of query '{query}' has {partitions} partitions: run the job to continue")
+    print_text(f"the state of query '{query}' has {partitions} partitions: run the job to continue")
 
 
 @app.command()
@@ -182,7 +180,7 @@ def status(state: State, as_json: Json = False, storage: Storage = None) -> None
 
     found = read_status(state, _options(storage))
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return
     from spark_ext.views.status_view import show_status
 
@@ -197,7 +195,7 @@ def finished(state: State, as_json: Json = False, storage: Storage = None) -> No
     columns = ("kind", "query", "source", "channel", "epoch", "lineage", "incarnation", "drained", "at")
     rows = _rows(state, storage, FinishedRow, columns)
     rows.sort(key=lambda row: (row["at"], row["query"], row["source"], row["channel"]))
-    _show(rows, columns, as_json)
+    print_rows(rows, columns, as_json=as_json)
 
 
 @app.command()
@@ -226,7 +224,7 @@ def epochs(
     rows.sort(key=lambda row: (row["lineage"], row["epoch"]))
     chosen = [row for uid in uids for row in [own for own in rows if own["query"] == uid][-last:]]
     chosen.sort(key=lambda row: (row["committed_at"], row["query"], row["epoch"]))
-    _show(chosen, columns, as_json)
+    print_rows(chosen, columns, as_json=as_json)
 
 
 @app.command()
@@ -248,7 +246,7 @@ def checkpoints(
     rows = [row for row in rows if row.pop("query") == ""]
     rows.sort(key=lambda row: (row["checkpoint_id"], row["at"]))
     numbers = sorted({row["checkpoint_id"] for row in rows})[-last:]
-    _show([row for row in rows if row["checkpoint_id"] in numbers], columns, as_json)
+    print_rows([row for row in rows if row["checkpoint_id"] in numbers], columns, as_json=as_json)
 
 
 def _job(file: Path, function: str, master: str | None) -> Job:
@@ -265,15 +263,7 @@ def _job(file: Path, function: str, master: str | None) -> Job:
 
 
 def _options(storage: list[str] | None) -> dict[str, str]:
-    return _pairs(storage, "KEY=VALUE", "--storage")
-
-
-def _pairs(given: list[str] | None, form: str, option: str) -> dict[str, str]:
-    pairs = [item.partition("=") for item in given or ()]
-    for name, separator, _ in pairs:
-        if not separator:
-            raise typer.BadParameter(f"'{name}' is not {form}", param_hint=option)
-    return {name: value for name, _, value in pairs}
+    return pairs(storage, "KEY=VALUE", "--storage")
 
 
 def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -282,23 +272,6 @@ def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: t
 
     rows = rows_of(open_ledger(state, _options(storage)), row_type, *columns)
     return list({tuple(row.values()): row for row in rows}.values())
-
-
-def _show(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
-    if as_json:
-        _print_json(rows)
-        return
-    from spark_ext.views.status_view import show_rows
-
-    show_rows(rows, columns, Console())
-
-
-def _print(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=lambda at: at.isoformat()))
 
 
 if __name__ == "__main__":

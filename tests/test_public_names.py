@@ -10,7 +10,7 @@ from types import ModuleType
 import spark_ext as sx
 
 MODULES = ("control", "errors")
-OBJECTS = ("Job", "JobResult", "async_map", "register", "session", "with_control", "with_watermark")
+OBJECTS = ("Control", "Job", "JobResult", "async_map", "register", "session", "with_control", "with_watermark")
 
 
 def test_exported_names() -> None:

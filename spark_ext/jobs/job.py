@@ -19,10 +19,10 @@ from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.interrupt import stop_on_interrupt
-from spark_ext.jobs.restorable import Restorable
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
+from spark_ext.jobs.steerable import Steerable
 from spark_ext.jobs.taking import check_folder
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Job(Restorable):
+class Job(Steerable):
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
@@ -267,6 +267,7 @@ class Job(Restorable):
             finally:
                 self._starting = False
                 self._announced.set()
+            self._serve_this(self._coordinator_or_raise())
         return self
 
     def _announce(self, context: JobContext, coordinator: Coordinator) -> None:

@@ -1,0 +1,73 @@
+"""What all commands share: exit codes, how they print, and options of the form KEY=VALUE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+
+from spark_ext.errors import SparkExtError
+
+FAILED: Final = 1
+"""The job has failed."""
+REFUSED: Final = 2
+"""Nothing was started or accepted."""
+STOPPED: Final = 3
+"""The job was stopped before its end."""
+REJECTED: Final = 4
+"""A control event was accepted, and then rejected."""
+NOT_DONE: Final = 5
+"""A control event was accepted, and has failed."""
+EXPIRED: Final = 6
+"""A control event was accepted, and expired before it was obeyed."""
+TIMED_OUT: Final = 7
+"""A control event was accepted, and has no final status yet."""
+UNREACHABLE: Final = 8
+"""The ledger or the server could not be reached."""
+
+
+def print_text(text: str, *, error: bool = False) -> None:
+    """Print text as it is, on standard output or standard error."""
+    Console(stderr=error).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_error(problem: SparkExtError) -> None:
+    """Print an error's message on standard error."""
+    print_text(str(problem), error=True)
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print JSON on standard output; times as ISO 8601."""
+    typer.echo(json.dumps(value, indent=indent, default=datetime.isoformat))
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Print rows as a table or as JSON."""
+    if as_json:
+        print_json(rows)
+        return
+    from spark_ext.views.status_view import show_rows
+
+    show_rows(rows, columns, Console())
+
+
+def pairs(given: Sequence[str] | None, form: str, option: str) -> dict[str, str]:
+    """Options of the form KEY=VALUE.
+
+    Args:
+        given: what was written.
+        form: for messages.
+        option: for messages.
+
+    Raises:
+        BadParameter: one has no `=`.
+    """
+    found = [item.partition("=") for item in given or ()]
+    for name, separator, _ in found:
+        if not separator:
+            raise typer.BadParameter(f"'{name}' is not {form}", param_hint=option)
+    return {name: value for name, _, value in found}

@@ -1,0 +1,122 @@
+"""The commands that serve jobs over HTTP, and those that make the tokens for that."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spark_ext.commands import output
+
+tokens = typer.Typer(help="Make and revoke tokens of servers.", no_args_is_help=True, pretty_exceptions_enable=False)
+
+TokenFile = Annotated[Path, typer.Argument(metavar="FILE", help="The token file: hashes only, mode 0600.")]
+
+
+def serve(
+    states: Annotated[list[str], typer.Argument(metavar="STATE...", help="State directories: paths or URIs.")],
+    host: Annotated[str, typer.Option(help="Address to which it is bound.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any free one.")] = 0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--tokens", metavar="FILE", help="A token file. Default: one new token, printed once."),
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option("--tls-cert", help="The certificate chain, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, PEM.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow an address that others reach without TLS: tokens are readable.")
+    ] = False,
+    names: Annotated[
+        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name of the server.")
+    ] = None,
+    storage: Annotated[
+        list[str] | None,
+        typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+) -> None:
+    """Serve control events over HTTP until it is interrupted, whether the jobs run or not."""
+    from spark_ext.server.server import ControlServer, Tls
+
+    if (certificate is None) is not (key is None):
+        raise typer.BadParameter("give both --tls-cert and --tls-key", param_hint="--tls-cert")
+    server = ControlServer(
+        states,
+        host=host,
+        port=port,
+        tokens=token_file,
+        tls=None if certificate is None or key is None else Tls(str(certificate), str(key)),
+        insecure=insecure,
+        allowed_hosts=names or (),
+        storage_options=output.pairs(storage, "KEY=VALUE", "--storage") or None,
+    )
+    asked = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        with server:
+            _announce(server, as_json)
+            while server.wait(0.2) and not asked.is_set():
+                pass
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _announce(server: Any, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"url": server.url, "token": server.token}, indent=None)
+        return
+    output.print_text(f"serving at {server.url}; Ctrl-C stops it")
+    if server.token is not None:
+        output.print_text(f"token, shown once: {server.token}")
+
+
+@tokens.command("create")
+def create(
+    file: TokenFile,
+    name: Annotated[str, typer.Option(help="Whose it is: recorded with all that is asked with it.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="'read' or 'control'; may be repeated. Default: both.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+) -> None:
+    """Make a token, add its hash to the file, and print it, once."""
+    from spark_ext.server.tokens import SCOPES
+    from spark_ext.server.tokens import create as make
+
+    scopes = scope or SCOPES
+    token = make(file, name, scopes)
+    if as_json:
+        output.print_json({"name": name, "scopes": sorted(set(scopes)), "token": token})
+    else:
+        typer.echo(token)
+
+
+@tokens.command("revoke")
+def revoke(
+    file: TokenFile,
+    name: Annotated[str, typer.Option(help="Whose it is.")],
+) -> None:
+    """Remove a token: servers that run refuse it from their next request on."""
+    from spark_ext.server.tokens import revoke as remove
+
+    if not remove(file, name):
+        raise typer.BadParameter(f"there is no token named '{name}' in {file}", param_hint="--name")
+    output.print_text(f"revoked: {name}")
+
+
+@tokens.command("list")
+def listed(
+    file: TokenFile, as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False
+) -> None:
+    """List the tokens of a file: whose they are, and what they allow."""
+    from spark_ext.server.tokens import read
+
+    rows = [{"name": one.name, "scopes": sorted(one.scopes)} for one in read(file)]
+    if not as_json:
+        rows = [{**row, "scopes": ", ".join(row["scopes"])} for row in rows]
+    output.print_rows(rows, ("name", "scopes"), as_json=as_json)

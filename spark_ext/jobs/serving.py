@@ -1,0 +1,80 @@
+"""A server of control events in the driver, for as long as a job runs."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.server.server import ControlServer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Serving:
+    """The server of one job, which answers from now on; also a context manager.
+
+    Args:
+        job: its name.
+        state: its state directory.
+        given: arguments of `ControlServer`.
+
+    Raises:
+        ConfigurationError: the address or the token file cannot be used, or the address needs TLS.
+        EnvironmentProblem: the extra `server` is not installed.
+    """
+
+    def __init__(self, job: str, state: str, **given: Any) -> None:
+        self._job = job
+        self._server = ControlServer(state, **given)
+        self._server.start()
+        self._ends: threading.Thread | None = None
+        self._stopped = threading.Event()
+        atexit.register(self.stop)
+
+    @property
+    def url(self) -> str:
+        """Where it is reached, such as `http://127.0.0.1:40123`."""
+        return self._server.url
+
+    @property
+    def token(self) -> str | None:
+        """Its token, with all scopes; None when it uses a token file. It is valid for this server only."""
+        return self._server.token
+
+    @property
+    def running(self) -> bool:
+        """Whether it answers."""
+        return not self._stopped.is_set()
+
+    def end_with(self, done: threading.Event) -> None:
+        """Stop when the run has ended, once those who wait have been answered.
+
+        Args:
+            done: set when the last rows of the ledger are written.
+        """
+        if self._ends is not None or self._stopped.is_set():
+            return
+
+        def end() -> None:
+            done.wait()
+            self.stop()
+
+        self._ends = threading.Thread(target=end, name=f"spark-ext-serve-{self._job}", daemon=True)
+        self._ends.start()
+
+    def stop(self) -> None:
+        """Stop: requests that are under way are answered, and those who wait are. Repeated calls do nothing."""
+        atexit.unregister(self.stop)
+        self._server.stop()
+        self._stopped.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Serving of job '{self._job}' at {self.url}{'' if self.running else ', stopped'}>"
