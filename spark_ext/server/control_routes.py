@@ -11,18 +11,20 @@ from fastapi import Request as HttpRequest
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from spark_ext.control.changes import Changes
+from spark_ext.control.described import described
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.event_state import EventState
 from spark_ext.control.history import Filter
 from spark_ext.control.requests import Accepted, Request
-from spark_ext.model.control_kinds import Kind, Where, kinds
+from spark_ext.model.control_kinds import kinds
 from spark_ext.server import answers
 from spark_ext.server.bodies import read_request
 from spark_ext.server.guard import caller_of
 from spark_ext.server.job_routes import Cursor, JobName
 from spark_ext.server.limits import Limits, Slots
 from spark_ext.server.problems import Problem, documented
-from spark_ext.server.streams import follow
+from spark_ext.server.streams import messages
 
 if TYPE_CHECKING:
     from spark_ext.server.served import ServedJob, ServedJobs
@@ -115,14 +117,14 @@ def control_routes(jobs: ServedJobs, limits: Limits) -> APIRouter:
         last_event_id: Annotated[str | None, Header(description="To continue a stream.", max_length=200)] = None,
     ) -> Response:
         served, _ = await run_in_threadpool(jobs.find, job)
-        messages = await follow(served, after, last_event_id)
+        changes = await run_in_threadpool(Changes, served.history, after, last_event_id)
         key = caller_of(http.scope).name
         if not slots.take(key):
             raise _too_many()
 
         async def held() -> AsyncIterator[bytes]:
             try:
-                async for message in messages:
+                async for message in messages(served, changes):
                     yield message
             finally:
                 slots.give(key)
@@ -175,7 +177,7 @@ def control_routes(jobs: ServedJobs, limits: Limits) -> APIRouter:
     )
     def all_kinds(job: JobName) -> dict[str, Any]:
         jobs.find(job)
-        return {"kinds": [_kind(one) for one in kinds().values() if one.public]}
+        return {"kinds": [described(one) for one in kinds().values() if one.public]}
 
     return router
 
@@ -217,18 +219,3 @@ def _too_many() -> Problem:
     return Problem(
         429, "waiting", "too many requests are waiting for changes", "close some, or poll", headers={"Retry-After": "5"}
     )
-
-
-def _kind(kind: Kind) -> dict[str, Any]:
-    return {
-        "name": kind.name,
-        "about": kind.about,
-        "targets": sorted(str(scope) for scope in kind.scopes),
-        "where": str(kind.where),
-        "standing": kind.standing,
-        "confirmed": kind.confirmed,
-        "while_running": kind.while_running,
-        "aligned": kind.standing and kind.where is Where.EPOCH,
-        "example": kind.example,
-        "value_schema": None if kind.value_type is None else kind.value_type.model_json_schema(),
-    }

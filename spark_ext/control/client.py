@@ -1,0 +1,240 @@
+"""Clients of a job's control events: one over HTTP, one that reads and writes the ledger itself.
+
+Both have the same methods, raise the same errors, and send each request under an idempotency key, so that one whose
+answer was lost can be repeated.
+"""
+
+from __future__ import annotations
+
+import getpass
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from spark_ext.control.changes import Changes
+from spark_ext.control.epoch_configuration import EpochConfiguration, epoch_configuration
+from spark_ext.control.event_state import EventState
+from spark_ext.control.history import LIMIT, Filter, History, Page
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
+from spark_ext.errors import TransientError
+from spark_ext.ledger import Ledger
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from spark_ext.control.service import ControlService
+
+LOOK_EVERY: Final = 0.05
+"""How often the ledger is looked at while somebody waits, s."""
+
+ATTEMPTS: Final = 5
+"""Attempts to send a request whose answer was lost."""
+
+
+class Client(Protocol):
+    """What the command line, notebooks and programs use."""
+
+    def send(self, request: Request) -> EventState:
+        """Request an event: on return it survives any crash.
+
+        Raises:
+            ControlRefused: it is refused; nothing has changed.
+            TransientError: it could not be sent, or not be written.
+        """
+        ...
+
+    def event(self, event_id: str) -> EventState:
+        """An event now.
+
+        Raises:
+            ControlRefused: there is none.
+        """
+        ...
+
+    def wait(self, event_id: str, timeout: float | None = None) -> EventState:
+        """Wait until an event has its final status.
+
+        Args:
+            event_id: of the event.
+            timeout: s; None: without end.
+
+        Returns:
+            The event; when the time is over, as it is then.
+
+        Raises:
+            ControlRefused: there is none.
+        """
+        ...
+
+    def events(
+        self,
+        wanted: Filter | None = None,
+        *,
+        after: int | None = None,
+        cursor: str | None = None,
+        limit: int = LIMIT,
+    ) -> Page:
+        """A page of events, newest first; or in their order, after a sequence."""
+        ...
+
+    def config(self, query: str, epoch: int | None = None) -> EpochConfiguration:
+        """The configuration of an epoch; without a number, of the newest one.
+
+        Raises:
+            ControlRefused: there is no such query or epoch.
+        """
+        ...
+
+    def follow(self, after: int | None = None) -> Iterator[EventState]:
+        """Each new state of an event as it comes, without end: first the events after a sequence, if one is given."""
+        ...
+
+    def close(self) -> None:
+        """Give up what the client holds."""
+        ...
+
+
+def keyed(request: Request) -> Request:
+    """The request with an idempotency key, so that it may be repeated."""
+    return request if request.idempotency_key else replace(request, idempotency_key=f"auto-{uuid.uuid4().hex}")
+
+
+def retrying() -> Retrying:
+    """Repeats what has failed for reasons that may go away."""
+    return Retrying(
+        retry=retry_if_exception_type(TransientError),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_random_exponential(multiplier=0.1, max=2),
+        reraise=True,
+    )
+
+
+class LocalClient:
+    """A client that needs no server, only access to the state directory.
+
+    Args:
+        state: path or URI of the job's state directory.
+        storage_options: of the object store, as delta-rs names them.
+        requested_by: who asks, unless a request says so; "": the user of this process.
+        origin: from where: `cli`, `python`.
+        service: that accepts events in this process, such as a running job's; None: the client commits itself.
+    """
+
+    def __init__(
+        self,
+        state: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        requested_by: str = "",
+        origin: str = "python",
+        service: ControlService | None = None,
+    ) -> None:
+        options = dict(storage_options) if storage_options else None
+        self._ledger = Ledger(state, options)
+        self._history = History(Ledger(state, options))
+        self._service = service
+        self._log = service.log if service is not None else ControlLog(Ledger(state, options))
+        self._requested_by, self._origin = requested_by or _user(), origin
+
+    def __enter__(self) -> LocalClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def send(self, request: Request) -> EventState:
+        """See `Client`."""
+        full = replace(
+            keyed(request),
+            requested_by=request.requested_by or self._requested_by,
+            origin=request.origin or self._origin,
+        )
+        accepted = retrying()(self._accept, full)
+        return self.event(accepted.event.event_id)
+
+    def _accept(self, request: Request) -> Accepted:
+        if self._service is not None:
+            return self._service.submit(request)
+        (found,) = self._log.accept([request])
+        if isinstance(found, ControlRefused):
+            raise found
+        return found
+
+    def event(self, event_id: str) -> EventState:
+        """See `Client`."""
+        found = self._history.event(event_id)
+        if found is None:
+            raise no_event(self._log.who, event_id)
+        return found
+
+    def wait(self, event_id: str, timeout: float | None = None) -> EventState:
+        """See `Client`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            seen = self._history.look()
+            found = self.event(event_id)
+            if found.final:
+                return found
+            while self._history.look() == seen:
+                if until is not None and time.monotonic() >= until:
+                    return found
+                time.sleep(LOOK_EVERY)
+
+    def events(
+        self,
+        wanted: Filter | None = None,
+        *,
+        after: int | None = None,
+        cursor: str | None = None,
+        limit: int = LIMIT,
+    ) -> Page:
+        """See `Client`."""
+        return self._history.page(wanted, after=after, cursor=cursor, limit=limit)
+
+    def config(self, query: str, epoch: int | None = None) -> EpochConfiguration:
+        """See `Client`."""
+        known = self._log.known().queries
+        found = epoch_configuration(self._ledger, query, epoch) if query in known else None
+        if found is None:
+            what = f"there is no epoch {epoch}" if query in known else f"the job has no query '{query}'"
+            raise no_epoch(self._log.who, what, known)
+        return found
+
+    def follow(self, after: int | None = None) -> Iterator[EventState]:
+        """See `Client`."""
+        changes = Changes(self._history, after)
+        while True:
+            seen = self._history.look()
+            for _, state in changes.take():
+                yield state
+            while self._history.look() == seen:
+                time.sleep(LOOK_EVERY)
+
+    def close(self) -> None:
+        """See `Client`: there is nothing."""
+
+
+def no_event(who: str, event_id: str) -> ControlRefused:
+    """The error for an id without an event."""
+    return ControlRefused.because(
+        Refusal.UNKNOWN_TARGET, f"there is no event {event_id[:100]}", who, "list the events; old ones expire"
+    )
+
+
+def no_epoch(who: str, what: str, queries: Mapping[str, object]) -> ControlRefused:
+    """The error for an epoch or query that does not exist."""
+    return ControlRefused.because(
+        Refusal.UNKNOWN_TARGET, what, who, f"use an epoch that was planned; queries: {', '.join(sorted(queries))}"
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

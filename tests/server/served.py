@@ -1,0 +1,45 @@
+"""A server of a state directory without Spark, and what the tests ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from spark_ext.server.server import ControlServer
+from tests.control.states import State
+
+JOB = "/v1/jobs/orders"
+
+
+class Served:
+    """A running server, and a client with its token."""
+
+    def __init__(self, state: State, server: ControlServer) -> None:
+        self.state, self.server = state, server
+        self.token = server.token or ""
+        self.http = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=60)
+
+    def post(self, kind: str, target: str = "job", value: Any = None, **more: Any) -> httpx.Response:
+        """Request an event."""
+        headers = more.pop("headers", {})
+        return self.http.post(
+            f"{JOB}/control", json={"kind": kind, "target": target, "value": value, **more}, headers=headers
+        )
+
+    def set_key(self, value: Any, **more: Any) -> httpx.Response:
+        """Request a change of one key."""
+        return self.post("set_config", value={"key": "k", "value": value}, **more)
+
+
+@contextmanager
+def serving(state: State, **options: Any) -> Iterator[Served]:
+    """A server, until the end of the block."""
+    with ControlServer(state.path, **options) as server:
+        found = Served(state, server)
+        try:
+            yield found
+        finally:
+            found.http.close()
