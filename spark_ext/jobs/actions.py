@@ -11,6 +11,7 @@ from spark_ext.control import levels as python_levels
 from spark_ext.datafiles.location import Location
 from spark_ext.jobs.controller import Controller
 from spark_ext.jobs.driver_orders import DriverOrders
+from spark_ext.jobs.rebuild import Rebuilds
 from spark_ext.jobs.taking import check_folder
 from spark_ext.spark import jvm_logging
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.jobs.taking import SavepointRequest
     from spark_ext.ledger import Ledger
+    from spark_ext.model.configuration import Configuration
+    from spark_ext.model.control import Event
+    from spark_ext.model.event_progress import Step
     from spark_ext.queries.context import JobContext
 
 FOLDER = "stacks"
@@ -35,10 +39,12 @@ class JobActions:
         spark: the job's session.
         context: the job's.
         coordinator: of the job.
+        rebuilds: the restarts of its queries.
     """
 
-    def __init__(self, spark: SparkSession, context: JobContext, coordinator: Coordinator) -> None:
+    def __init__(self, spark: SparkSession, context: JobContext, coordinator: Coordinator, rebuilds: Rebuilds) -> None:
         self._spark = spark
+        self._rebuilds = rebuilds
         self._context = context
         self._coordinator = coordinator
 
@@ -84,9 +90,22 @@ class JobActions:
         self._context.changed.clear()
         self._context.changed.update(settings)
 
+    def restart(self, event: Event) -> None:
+        """See `Actions`."""
+        self._rebuilds.restart(event)
+
+    def restarted(self, event: Event) -> Step | None:
+        """See `Actions`."""
+        return self._rebuilds.restarted(event)
+
 
 def controlled(
-    spark: SparkSession, ledger: Ledger, control: ControlLog, context: JobContext, coordinator: Coordinator
+    spark: SparkSession,
+    ledger: Ledger,
+    control: ControlLog,
+    context: JobContext,
+    coordinator: Coordinator,
+    configuration: Configuration,
 ) -> Controller:
     """The controller of a job that is being started: it takes up what earlier starts have left.
 
@@ -96,13 +115,22 @@ def controlled(
         control: accepts events, with the fence of this incarnation.
         context: the job's.
         coordinator: of the job.
+        configuration: in force when the queries were built.
 
     Raises:
         StateError, StorageError: the ledger cannot be read.
     """
-    actions = JobActions(spark, context, coordinator)
+    rebuilds = Rebuilds(
+        context,
+        control,
+        configuration,
+        lambda: coordinator.runs,
+        lambda: coordinator.waiting,
+        lambda: coordinator.stopping,
+    )
+    actions = JobActions(spark, context, coordinator, rebuilds)
     orders = DriverOrders(context.job, actions, context.wake.set)
-    controller = Controller(context, ledger, control, orders, coordinator.align, coordinator.drain)
+    controller = Controller(context, ledger, control, orders, coordinator.align, coordinator.drain, rebuilds)
     last: Callable[[], None] = lambda: controller.conclude(coordinator.runs, coordinator.state)  # noqa: E731
     coordinator.at_end.append(last)
     return controller

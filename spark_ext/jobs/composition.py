@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.exchange import Exchange
 from spark_ext.jobs.wishes import Wishes
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.model.configuration import Configuration
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.definitions import QueryDefinition, Role
 from spark_ext.options import UID
+from spark_ext.queries.builder import Builder, is_builder
 from spark_ext.queries.spec import QuerySpec, query_spec, refuse_repeated
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 
@@ -22,8 +27,8 @@ if TYPE_CHECKING:
 SOURCE: Final = "exchange"
 SINK: Final = "exchange_2pc"
 
-Build: TypeAlias = "Callable[[], DataStreamWriter]"
-"""Builds a query: returns `df.writeStream...`."""
+Build: TypeAlias = "Callable[[], DataStreamWriter] | Callable[[Mapping[str, Any]], DataStreamWriter]"
+"""Builds a query: returns `df.writeStream...`. With an argument, from the user's configuration."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,8 @@ class Gate:
 
     uid: str
     after: tuple[str, ...]
-    build: Build
+    build: Any
+    """A writer, a function that returns it, or a `Builder`."""
     available_now: bool = False
 
 
@@ -53,6 +59,13 @@ class Composition:
         self._spark = spark
         self.job = job
         self.state = state.rstrip("/")
+        self.configuration: Callable[[], Configuration] = self._stored
+        """What the control events have put into force."""
+
+    def _stored(self) -> Configuration:
+        """By the ledger, before the job is started: there may be none yet."""
+        ledger = Ledger(self.state)
+        return ControlLog(ledger).configuration() if ledger.table(ControlEventRow).exists() else Configuration()
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -81,14 +94,36 @@ class Composition:
                 do="give each query a uid of its own",
             )
         wishes = self.wishes.with_query(self.job, uid, renamed_from, accept)
+        given: Any = query
+        if callable(query) and is_builder(query, self._who(uid)):
+            given = Builder(self.job, uid, query, self._spark, available_now)  # type: ignore[arg-type]
         if not gates:
-            built: Any = query() if callable(query) else query
-            self._append(query_spec(self.job, uid, built, available_now=available_now))
+            self._append(self._specified(uid, given, available_now=available_now))
         else:
             self._check_uid(uid)
-            build = query if callable(query) else _given(query)
-            self.gates.append(Gate(uid, gates, build, available_now))
+            self.gates.append(Gate(uid, gates, given, available_now))
         self.wishes = wishes
+
+    def _specified(self, uid: str, given: Any, *, available_now: bool) -> QuerySpec:
+        if isinstance(given, Builder):
+            found = self.configuration()
+            return given.build(found.user(uid), found.sequence)
+        return query_spec(self.job, uid, given() if callable(given) else given, available_now=available_now)
+
+    def renewed(self, spec: QuerySpec) -> QuerySpec:
+        """A query with the configuration that is in force now: calls the user's function if it takes one.
+
+        Raises:
+            ConfigurationError: as `Job.add`.
+            Exception: what the function raises.
+        """
+        if spec.built is None:
+            return spec
+        found = self.configuration()
+        values = found.user(spec.uid)
+        if not spec.built.differs(values):
+            return replace(spec, built=replace(spec.built, values=values, sequence=found.sequence))
+        return spec.built.builder.build(values, found.sequence)
 
     def _append(self, spec: QuerySpec) -> None:
         self.refuse_repeated(spec, self.specs)
@@ -143,7 +178,7 @@ class Composition:
             ConfigurationError: as `Job.add`.
             Exception: what the function raises.
         """
-        spec = query_spec(self.job, gate.uid, gate.build(), available_now=gate.available_now)
+        spec = self._specified(gate.uid, gate.build, available_now=gate.available_now)
         self.refuse_repeated(spec, others)
         return spec
 
@@ -219,10 +254,6 @@ class Composition:
 
     def _who(self, uid: str) -> str:
         return f"job '{self.job}', query '{uid}'"
-
-
-def _given(writer: DataStreamWriter) -> Build:
-    return lambda: writer
 
 
 def exchange_of(path: str, state: str) -> str | None:

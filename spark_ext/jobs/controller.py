@@ -28,6 +28,7 @@ from spark_ext.queries.worker import Outcome, Worker
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
     from spark_ext.jobs.barriers import Request as CheckpointRequest
+    from spark_ext.jobs.rebuild import Rebuilds
     from spark_ext.ledger import Ledger
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -63,6 +64,7 @@ class Controller:
         orders: carries out what the driver obeys.
         align: asks for an aligned checkpoint; it is triggered under a number that is handed over before.
         drained: called when a drain is in force.
+        rebuilds: restarts queries; None: nobody does.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Controller:
         orders: DriverOrders,
         align: Callable[[Callable[[int, Callable[[bool], None]], None]], CheckpointRequest],
         drained: Callable[[], None],
+        rebuilds: Rebuilds | None = None,
     ) -> None:
         self._context = context
         self._control = control
         self._orders = orders
         self._align = align
         self._drained = drained
+        self._rebuilds = rebuilds
         self._open: dict[str, Progress] = {}
         self._releases: dict[str, _Release] = {}
         self._known: dict[str, int] = {}
@@ -127,6 +131,8 @@ class Controller:
             FencedError: a newer incarnation owns the ledger.
         """
         self._worker.deliver()
+        if self._rebuilds is not None:
+            self._rebuilds.tick(time.monotonic())
         self._orders.tick(self._put)
         self._watch_releases()
         self._settle(runs, waiting)
@@ -195,6 +201,8 @@ class Controller:
             event: the event.
             left: whether an earlier start was to obey it.
         """
+        if self._rebuilds is not None:
+            self._rebuilds.take(event)
         kind = kinds().get(event.kind)
         if event.kind == "release":
             self._put(event, Step("acknowledged", reason="see the event that it puts into force"))
@@ -271,9 +279,25 @@ class Controller:
             if release is not None and release.request is None and release.attempts >= RELEASES and not one.applied:
                 last: Step | None = Step("failed", reason=f"no barrier has passed all queries: {release.failure}")
             else:
-                last = one.last_step(views)
+                last = self._last_step(event_id, one, views)
             if last is not None:
                 self._close_event(one.event, last)
+
+    def _last_step(self, event_id: str, one: Progress, views: Sequence[QueryView]) -> Step | None:
+        """What has finally come of an event, restarts included; None: not decided yet."""
+        if self._rebuilds is not None:
+            if self._rebuilds.pending(event_id):
+                return None
+            if (refusal := self._rebuilds.refusal(event_id)) is not None:
+                return refusal
+            one = replace(one, rebuilt=self._rebuilds.rebuilt(event_id))
+        for view in views:
+            moved = one.restarted(view)
+            if moved is not one:
+                one = moved
+                self._put(one.event, one.first_step(view.uid))
+        self._open[event_id] = one
+        return one.last_step(views)
 
     def _close_event(self, event: Event, last: Step) -> None:
         del self._open[event.event_id]
@@ -304,6 +328,8 @@ class Controller:
         """No further command comes."""
         self._worker.close()
         self._orders.close()
+        if self._rebuilds is not None:
+            self._rebuilds.close()
 
     def conclude(self, runs: Sequence[QueryRun], state: State) -> None:
         """The job has ended: a last look, and what has come of the events that it decides; on the upkeep's thread.
@@ -342,4 +368,7 @@ def _view(run: QueryRun) -> QueryView:
         standing = Standing.BLIND
     else:
         standing = Standing.ABLE
-    return QueryView(run.spec.uid, sources, standing, run.committed, ended)
+    keys = run.spec.rebuild
+    return QueryView(
+        run.spec.uid, sources, standing, run.committed, ended, keys, run.passed, run.since, run.lineage, run.begun
+    )

@@ -171,6 +171,11 @@ class Coordinator:
         """The job's graph, as far as its queries are built."""
         return self._graph if self._exchanges is None else self._exchanges.graph
 
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Queries that are not built yet."""
+        return () if self._gates is None else self._gates.uids
+
     def _newest_cut(self) -> Taken | None:
         return None if self._exchanges is None else self._exchanges.newest
 
@@ -267,9 +272,9 @@ class Coordinator:
             self._give_up()
         if self._gates is not None and not self.stopping and not self._aligned.under_way:
             self.runs = (*self.runs, *self._gates.tick(self.runs))
-        self._aligned.tick(now, self.runs, () if self._gates is None else self._gates.uids)
+        self._aligned.tick(now, self.runs, self.waiting)
         if self.controller is not None:
-            self.controller.tick(now, self.runs, () if self._gates is None else self._gates.uids)
+            self.controller.tick(now, self.runs, self.waiting)
         if self._savepoints is not None:
             self._savepoints.tick(self.runs, self.looks)
         if self._exchanges is not None:

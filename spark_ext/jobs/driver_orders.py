@@ -140,8 +140,9 @@ class DriverOrders:
             elif event.kind == "savepoint":
                 self._savepoint(event, put)
             elif event.kind == "restart":
-                self._restarts.append(event)
                 self._actions.restart(event)
+                self._restarts.append(event)
+                put(event, Step("applied"))
             elif event.kind == "stack_dump":
                 self._do(event, lambda: {"path": self._actions.stack_dump(event.event_id)}, put)
             elif kind.handle is not None:

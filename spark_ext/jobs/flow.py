@@ -37,7 +37,7 @@ def opened(composition: Composition, memory: JobMemory, number: int) -> tuple[li
         Exception: what the user's function raises.
     """
     memory, _ = with_renames(composition.job, memory, composition.uids, composition.wishes, number)
-    specs = list(composition.specs)
+    specs = [composition.renewed(spec) for spec in composition.specs]
     waiting = []
     for gate in composition.gates:
         if all(memory.of(uid).finished for uid in gate.after):

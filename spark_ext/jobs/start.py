@@ -22,6 +22,7 @@ from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.memory import nothing_recalled, recall
+from spark_ext.jobs.replacement import as_planned
 from spark_ext.jobs.retained import unused_number
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.memory import JobMemory
@@ -116,6 +117,8 @@ def start_job(
         halted = not stop_older(_older(spark, ledger.uri), context, stopping)
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         memory = JobMemory.read(ledger)
+        composition.configuration = control.configuration
+        configuration = control.configuration()
         specs, gated = opened(composition, memory, incarnation.number)
         graph = checked_graph(composition, specs, gated, memory)
         links = links_of(composition, specs, waiting=bool(gated))
@@ -137,9 +140,14 @@ def start_job(
             drain=max((event.lineage for event in in_force(left, "drain")), default=0),
             unreleased=tuple(event.sequence for event in left if event.delivery == "aligned"),
             begun=memory.begun,
+            passed=configuration.sequence,
         )
         for spec in specs:
-            run, final = _restored(memory.of(spec.uid), spec, context, elsewhere=spec.uid in past.elsewhere)
+            known, elsewhere = memory.of(spec.uid), spec.uid in past.elsewhere
+            planned = None if halted or known.finished else as_planned(spec, ledger.uri)
+            run, final = _restored(known, planned or spec, context, elsewhere=elsewhere)
+            if planned is not None and final is None:
+                run.complete_first(spec)
             runs.append(run)
             if final is not None:
                 finals[spec.uid] = final
@@ -157,7 +165,7 @@ def start_job(
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
         coordinator = Coordinator(context, ledger, runs, finals, exchanges, gates, graph)
         late.coordinator = coordinator
-        coordinator.controller = controlled(spark, ledger, control, context, coordinator)
+        coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if coordinator.controller.stop_requested:
             log.warning(

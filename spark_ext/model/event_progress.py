@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from spark_ext.model.control import Event, Scope
+from spark_ext.model.control import Delivery, Event, Scope
+from spark_ext.model.control_kinds import kinds
+from spark_ext.model.holds import SETTINGS, is_read
 from spark_ext.model.offsets import Json, SourceOffset
 
 
@@ -55,6 +57,35 @@ class QueryView:
     committed: int = -1
     """The newest committed epoch."""
     ended_sources: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
+    """Keys of the configuration on which its plan depends; none: it is no function of the configuration."""
+    passed: int = 0
+    """The last event that needs no restart of it any more."""
+    since: int = -1
+    """The first epoch with its present plan."""
+    lineage: int = 1
+    begun: int = 0
+    """The start of the job in which it began."""
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A query was restarted for an event."""
+
+    epoch: int
+    """Its first epoch after that."""
+    took_ms: int
+    completed: int | None = None
+    """The epoch that was interrupted, and completed before."""
+
+    def note(self, query: str) -> str:
+        """What there is to say about it.
+
+        Args:
+            query: its uid.
+        """
+        first = "" if self.completed is None else f"; epoch {self.completed} was interrupted, and completed before"
+        return f"query '{query}' was restarted before epoch {self.epoch}, in {self.took_ms} ms{first}"
 
 
 @dataclass(frozen=True)
@@ -66,6 +97,15 @@ class Progress:
     """By query, its first epoch with the event."""
     outcomes: Mapping[str, Step] = field(default_factory=dict)
     """By query, what its planner has said of the event; without an entry it was obeyed."""
+    rebuilt: Mapping[str, Rebuilt] = field(default_factory=dict)
+    """By query, its restart for the event."""
+    silent: frozenset[str] = frozenset()
+    """Queries among `applied` that say nothing of events in their offsets: they obey by a restart."""
+
+    @property
+    def _once(self) -> bool:
+        kind = kinds().get(self.event.kind)
+        return kind is not None and not kind.standing
 
     def concerns(self, query: QueryView) -> bool:
         """Whether the event is addressed to a query or to something in it."""
@@ -84,7 +124,7 @@ class Progress:
             epoch: its number.
             offsets: of its channel sources, by uid.
         """
-        if query.uid in self.applied or not self.concerns(query):
+        if query.uid in self.applied or not self.concerns(query) or self._ignored(query):
             return self
         return self if self.reached(offsets) < self.event.sequence else self._applied(query.uid, epoch)
 
@@ -102,6 +142,35 @@ class Progress:
         """What the query's planner has recorded of the event."""
         step = Step(outcome["status"], query, reason=outcome.get("reason", ""), result=outcome.get("result"))
         return replace(self, outcomes={**self.outcomes, query: step})
+
+    @property
+    def _key(self) -> str:
+        """The key of the user's configuration that the event sets; "" if it sets none."""
+        value = self.event.value
+        return str(value["key"]) if self.event.kind == "set_config" and isinstance(value, dict) else ""
+
+    def _ignored(self, query: QueryView) -> bool:
+        """Whether it is a setting of Spark's, and the query is no function of the configuration."""
+        return self._key.startswith(SETTINGS) and not query.keys
+
+    def _by_restart(self, query: QueryView) -> bool:
+        """Whether the query obeys it by a restart alone: it has only sources of Spark's own."""
+        return bool(self._key) and not query.sources and is_read(query.keys, self._key)
+
+    def restarted(self, query: QueryView) -> Progress:
+        """What a query has obeyed by a restart, or was started with.
+
+        Args:
+            query: as it is.
+        """
+        aligned = self.event.delivery is Delivery.ALIGNED
+        passed = query.uid in self.rebuilt if aligned else self.event.sequence <= query.passed
+        if query.uid in self.applied or query.since < 0 or not passed:
+            return self
+        if not self.concerns(query) or not self._by_restart(query):
+            return self
+        applied = {**self.applied, query.uid: query.since}
+        return replace(self, applied=applied, silent=self.silent | {query.uid})
 
     def first_step(self, query: str) -> Step:
         """The step that follows from having been seen in a query's epoch."""
@@ -121,7 +190,7 @@ class Progress:
         for query in concerned:
             epoch = self.applied.get(query.uid)
             if epoch is not None:
-                if query.committed < epoch:
+                if query.committed < epoch and query.uid not in self.silent:
                     return None
             elif (why := self._cannot(query)) is None:
                 return None
@@ -130,8 +199,12 @@ class Progress:
         said = [self.outcomes[uid] for uid in self.applied if uid in self.outcomes]
         obeyed = [uid for uid in self.applied if uid not in self.outcomes or self.outcomes[uid].status == "applied"]
         results = [step.result for step in said if step.result is not None]
+        if self.rebuilt:
+            took = max(one.took_ms for one in self.rebuilt.values())
+            results.append({"restarted": sorted(self.rebuilt), "took_ms": took})
         result = results[0] if len(results) == 1 else (results or None)
         notes = [step.reason for step in said if step.reason] + without
+        notes += [one.note(uid) for uid, one in sorted(self.rebuilt.items())]
         reason = "; ".join(dict.fromkeys(notes))
         if obeyed:
             return Step("acknowledged", reason=reason, result=result)
@@ -144,8 +217,18 @@ class Progress:
         target = self.event.target
         if query.standing is Standing.FINISHED:
             return "has finished"
+        if self._once and (self.event.lineage < query.lineage or self.event.incarnation < query.begun):
+            return "has been restored, reset or added since"
         if target.scope in (Scope.SOURCE, Scope.CHANNEL) and target.uid in query.ended_sources:
             return f"has read source '{target.uid}' to its end"
+        if self._ignored(query):
+            return (
+                "was added as a writer: settings of Spark's change in queries that are functions of the configuration"
+            )
+        if not query.sources and query.keys and self._key:
+            return (
+                None if self._by_restart(query) else f"does not depend on '{self._key}': its function has not read it"
+            )
         if query.standing is Standing.BLIND:
             return "has read all its channel sources to their end" if query.sources else NO_SOURCE
         return None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.holds import ALL, SETTINGS
-from spark_ext.queries.spec import QuerySpec, query_spec
+from spark_ext.queries.spec import Built, QuerySpec, query_spec
 from spark_ext.queries.writer_checks import NOTHING_STARTED
 from spark_ext.spark import jvm
 from spark_ext.spark.session_settings import with_settings
@@ -95,34 +95,6 @@ class Builder:
         with with_settings(self.spark, settings, self.who):
             spec = query_spec(self.job, self.uid, self.function(given), available_now=self.available_now)
         return replace(spec, built=Built(self, dict(values), frozenset(given.read), settings, sequence))
-
-
-@dataclass(frozen=True)
-class Built:
-    """How a query was built: what has to be known to build it anew."""
-
-    builder: Builder
-    values: Mapping[str, Json]
-    """The user's configuration of the query."""
-    read: frozenset[str]
-    """The keys that its function has read."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Spark's for its session."""
-    sequence: int = 0
-    """The last control event in the configuration."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Keys whose change calls for a restart; see `model.holds.is_read`."""
-        return (SETTINGS, *sorted(self.read))
-
-    def differs(self, values: Mapping[str, Json]) -> bool:
-        """Whether another configuration may lead to another plan."""
-        return self._relevant(self.values) != self._relevant(values)
-
-    def _relevant(self, values: Mapping[str, Json]) -> dict[str, Json]:
-        keep = values if ALL in self.read else {key for key in values if key in self.read or key.startswith(SETTINGS)}
-        return {key: values[key] for key in keep}
 
 
 def is_builder(query: object, who: str) -> bool:

@@ -56,6 +56,17 @@ class OperatorHooks:
         sink = self._spec.sink
         return None if sink is None else operators.sink(sink.format, sink.options)
 
+    @staticmethod
+    @guarded()
+    def check(spec: QuerySpec) -> None:
+        """Refuse rows that a query's sink does not take, before anything is done with it.
+
+        Raises:
+            ConfigurationError: the sink refuses them.
+        """
+        if spec.sink is not None:
+            operators.sink(spec.sink.format, spec.sink.options).validate(jvm.writer_frame(spec.writer).schema)
+
     @guarded()
     def claim(self) -> None:
         """Fence older incarnations off the target; see `TwoPhaseCommitSink.claim`.

@@ -55,6 +55,8 @@ class RestartableQuery(ObservedQuery):
         self.operators = OperatorHooks(spec, context, lineage, self.checkpoint, elsewhere=elsewhere)
         self.passed = max(context.passed, spec.built.sequence if spec.built is not None else 0)
         """The last control event that needs no restart of the query any more."""
+        self.since = -1
+        """The first epoch with its present plan and configuration; -1: it has not been started."""
         self._clock = clock
         self._query = query or self._in_spark(spec)
         self._registered = Registered(self._entries(), context.registry)
@@ -115,6 +117,15 @@ class RestartableQuery(ObservedQuery):
         """
         self._boundary = wanted
         self._context.wake.set()
+
+    def pass_by(self, sequence: int) -> None:
+        """The query needs no restart for an event: what it runs with is what the event calls for.
+
+        Args:
+            sequence: of the event.
+        """
+        if sequence > self.passed:
+            self.passed, self.since = sequence, self.committed + 1
 
     def complete_first(self, then: QuerySpec) -> None:
         """Before the start: the epoch that an earlier one has planned is run as this query, and then the query changes.

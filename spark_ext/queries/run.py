@@ -139,6 +139,8 @@ class QueryRun(RestartableQuery):
         self._observer.started(launch.query_id)
         if not self._state.ended and self._state is not State.FINISHING:
             self._become(State.RUNNING)
+        if self.since < 0 or (self._boundary is not None and self._boundary.phase is Phase.STARTING):
+            self.since = self.committed + 1
         if self._boundary is not None and self._boundary.phase is Phase.STARTING:
             self._boundary.done(self.committed + 1, self._clock())
             self._boundary = None

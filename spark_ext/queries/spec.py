@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.errors import ConfigurationError
 from spark_ext.model.end_of_input import FORMAT as END_OF_INPUT
+from spark_ext.model.holds import ALL, SETTINGS
 from spark_ext.options import UID
 from spark_ext.queries import operators
 from spark_ext.queries.writer_checks import (
@@ -25,7 +26,7 @@ from spark_ext.spark import jvm
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from spark_ext.queries.builder import Built
+    from spark_ext.model.offsets import Json
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,50 @@ class OperatorSpec:
     def public_options(self) -> dict[str, str]:
         """The options with secrets masked: what may go into a table."""
         return operators.public_options(self.format, self.options)
+
+
+class Builds(Protocol):
+    """Builds a query from the user's configuration."""
+
+    @property
+    def who(self) -> str:
+        """Job and query, for messages."""
+
+    def build(self, values: Mapping[str, Json], sequence: int = 0) -> QuerySpec:
+        """Build it.
+
+        Args:
+            values: the user's configuration of the query.
+            sequence: of the last control event in it.
+        """
+
+
+@dataclass(frozen=True)
+class Built:
+    """How a query was built: what has to be known to build it anew."""
+
+    builder: Builds
+    values: Mapping[str, Json]
+    """The user's configuration of the query."""
+    read: frozenset[str]
+    """The keys that its function has read."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark's for its session."""
+    sequence: int = 0
+    """The last control event in the configuration."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys whose change calls for a restart; see `model.holds.is_read`."""
+        return (SETTINGS, *sorted(self.read))
+
+    def differs(self, values: Mapping[str, Json]) -> bool:
+        """Whether another configuration may lead to another plan."""
+        return self._relevant(self.values) != self._relevant(values)
+
+    def _relevant(self, values: Mapping[str, Json]) -> dict[str, Json]:
+        keep = values if ALL in self.read else {key for key in values if key in self.read or key.startswith(SETTINGS)}
+        return {key: values[key] for key in keep}
 
 
 @dataclass(frozen=True)
