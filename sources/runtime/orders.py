@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_ext.control import holds, stamps
@@ -121,7 +122,8 @@ class OrderBook:
             return Orders(before)
         later = self._view.events(start.control)
         seen = (start.control, later[-1].sequence if later else 0)
-        if seen == self._in_vain:
+        if self._is_in_vain(start, later):
+            self._in_vain = seen
             return Orders(before, drain=self._drain, final=self._final)
         found, hold = self._obeyed(start, later, known)
         if not found and hold is not None:
@@ -138,6 +140,13 @@ class OrderBook:
         orders = self._made(start, before, found, known)
         self._looked = (start, last, orders)
         return orders
+
+    def _is_in_vain(self, start: SourceOffset, later: Sequence[Event]) -> bool:
+        """Whether the events that have come since the last look in vain do not concern this source, either."""
+        if self._in_vain is None or self._in_vain[0] != start.control:
+            return False
+        fresh = takewhile(lambda event: event.sequence > self._in_vain[1], reversed(later))  # type: ignore[index]
+        return not any(event.kind == "restart" or self._mine(start, event) for event in fresh)
 
     def write(self, stamp: Stamp) -> str:
         """Write a stamp down before the offset that names it is returned.

@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_ext.delta.failures import child
+from spark_ext.delta.tail import Tail
 from spark_ext.delta.where import Where
 from spark_ext.errors import StateError
-from spark_ext.ledger.columns import R, from_arrow, from_json_many
+from spark_ext.ledger.columns import R, arrow_schema, from_arrow, from_json_many
 from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.ledger import FOLDER, contiguous
 from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, FinishedRow, JobRow
-from spark_ext.ledger.tables import LedgerTable
+from spark_ext.ledger.tables import CHECKPOINT_EVERY, REOPEN_AFTER, LedgerTable
 from spark_ext.model.barriers import NO_BARRIER, Checkpoints
 from spark_ext.model.control import Delivery, Event, Target
 
@@ -67,7 +68,7 @@ class SourceView:
         self._newest = first_checkpoint - 1
         self._flags: list[pa.Table] = []
         self._confirmed = 0
-        self._events: list[Event] = []
+        self._events: tuple[Event, ...] = ()
         self._last_event = 0
 
     def confirmed(self) -> int:
@@ -123,15 +124,22 @@ class SourceView:
         """
         if after > self._last_event:
             self._last_event = after
-        if self._control.changed():
-            rows = self._control.rows([("sequence", ">", self._last_event), ("status", "=", "accepted")])
-            # The storage may have failed after a commit that was then repeated.
-            later = {row.sequence: row for row in rows}
-            self._events += [event_of(later[sequence]) for sequence in sorted(later)]
-            self._last_event = max(self._last_event, *later) if later else self._last_event
+        added = self._control.added()
+        if added is not None:
+            self._take([row for row in added if row.sequence > self._last_event and row.status == "accepted"])
+        elif self._control.changed():
+            self._take(self._control.rows([("sequence", ">", self._last_event), ("status", "=", "accepted")]))
             self._control.taken()
-        self._events = [event for event in self._events if event.sequence > after]
-        return tuple(self._events)
+        if self._events and self._events[0].sequence <= after:
+            self._events = tuple(event for event in self._events if event.sequence > after)
+        return self._events
+
+    def _take(self, rows: Sequence[ControlEventRow]) -> None:
+        # The storage may have failed after a commit that was then repeated.
+        later = {row.sequence: row for row in rows}
+        if later:
+            self._events = (*self._events, *(event_of(later[sequence]) for sequence in sorted(later)))
+            self._last_event = max(self._last_event, *later)
 
     def checkpoints(self, incarnation: int) -> tuple[Checkpoints, int]:
         """The aligned checkpoints of an incarnation, and the one that this source has to begin.
@@ -203,6 +211,8 @@ class _Watched(Generic[R]):
         self._looked_at: float | None = None
         self._read: int | None = None
         self._taken: int | None = None
+        self._taken_at = 0.0
+        self._tail = None if table.log is None else Tail(table.log, arrow_schema(table.row_type))
 
     @property
     def uri(self) -> str:
@@ -221,6 +231,31 @@ class _Watched(Generic[R]):
             self._table.refresh()
         return self._table.version != self._taken
 
+    def added(self) -> list[R] | None:
+        """The rows that were added since the table was taken, by the log's newest entries alone.
+
+        Returns:
+            They are taken then. None: ask `changed`, which looks at the whole table.
+        """
+        now = time.monotonic()
+        if self._tail is None or self._taken is None or self._looked_at is None:
+            return None
+        if now - self._taken_at > REOPEN_AFTER:
+            # Entries that are old are deleted: a process that has slept would wait for one of these.
+            self.look_now()
+            if self.changed():
+                return None
+            self._taken_at = now
+        if now - self._looked_at < self._interval:
+            return []
+        self._looked_at = now
+        found = self._tail.after(self._taken, CHECKPOINT_EVERY)
+        if found is None:
+            self.look_now()
+            return None
+        self._taken = found[0]
+        return from_arrow(self._table.row_type, found[1])
+
     def read(self, columns: Sequence[str] | None = None, where: Where = ()) -> pa.Table:
         """Rows of the newest version, which may be newer than that of the read before."""
         found = self._table.read(columns, where)
@@ -234,6 +269,7 @@ class _Watched(Generic[R]):
     def taken(self) -> None:
         """Note that the table is known up to the version of the first of the reads; a later one may have been newer."""
         self._taken, self._read = self._read, None
+        self._taken_at = time.monotonic()
 
 
 def event_of(row: ControlEventRow) -> Event:

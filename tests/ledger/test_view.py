@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from spark_ext.delta.tail import Tail
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.ledger.schema import CheckpointRow, ControlEventRow
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView, event_of
 from spark_ext.model.barriers import Checkpoints
@@ -168,6 +170,7 @@ def test_a_read_that_failed_is_made_up_for(writer: LedgerWriter, monkeypatch: py
 
     with monkeypatch.context() as patch:
         patch.setattr(LedgerTable, "read", failing)
+        patch.setattr(Tail, "after", lambda *_: None)
         for look in (lambda: seen.events(0), seen.confirmed):
             with pytest.raises(StorageError):
                 look()
@@ -221,6 +224,58 @@ def test_an_event_whose_commit_was_repeated_comes_once(writer: LedgerWriter) -> 
     writer.append([event(1), event(2)])
     writer.append(event(2))
     assert sequences(seen) == [1, 2]
+
+
+def test_new_events_are_found_without_a_look_at_the_table(
+    writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = view(writer)
+    writer.append([event(number) for number in range(1, 4)])
+    assert sequences(seen) == [1, 2, 3]
+
+    def failing(*_: object, **__: object) -> None:
+        raise AssertionError("the whole table was looked at")
+
+    monkeypatch.setattr(LedgerTable, "read", failing)
+    for number in (4, 5):
+        writer.append([event(number, value={"n": number}), event(1, status="applied")])
+        assert seen.events(number - 1) == (event_of(event(number, value={"n": number})),)
+    assert sequences(seen, 5) == []
+
+
+def test_compacted_files_are_not_read_again_and_deleted_ones_not_missed(writer: LedgerWriter) -> None:
+    """What came between two looks may be in a file that is gone by the second one."""
+    seen = view(writer)
+    writer.append(event(1))
+    assert sequences(seen) == [1]
+    for number in range(2, 12):
+        writer.append(event(number))
+    settings = MaintenanceSettings(small_files=2, file_retention_hours=0)
+    done = maintain(writer.ledger, datetime.now(timezone.utc), settings, writer.incarnation.fence)
+    assert {it.what for it in done} >= {"compact", "vacuum"}
+    assert sequences(seen) == list(range(1, 12))
+    writer.append(event(12))
+    assert sequences(seen, 11) == [12]
+
+
+def test_a_planner_that_has_slept_longer_than_log_entries_are_kept_misses_nothing(
+    writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = view(writer)
+    writer.append(event(1))
+    assert sequences(seen) == [1]
+    table = writer.ledger.table(ControlEventRow)
+    for number in range(2, 5):
+        writer.append(event(number))
+    with table.opened() as handle:
+        assert handle is not None
+        handle.create_checkpoint()
+        newest = handle.version()
+    for version in range(newest):
+        (Path(table.uri) / "_delta_log" / f"{version:020}.json").unlink()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    assert sequences(seen) == [1, 2, 3, 4]
 
 
 def test_a_ledger_that_has_gone_is_reported(writer: LedgerWriter) -> None:

@@ -25,7 +25,7 @@ def test_a_range_continues_at_a_key_in_the_same_snapshot(table: Database) -> Non
     assert found.epoch()
     (name,) = found.offset.running
     table.run("INSERT INTO t (word) VALUES ('later')")
-    for wrong in (
+    nonsense: tuple[Json, ...] = (
         "x",
         "5.5",
         None,
@@ -40,7 +40,8 @@ def test_a_range_continues_at_a_key_in_the_same_snapshot(table: Database) -> Non
         "'",
         "\\",
         "\ud800",
-    ):
+    )
+    for wrong in nonsense:
         refused(found, name, wrong, "a value of 'id' up to 20")
     assert found.seek(name, 15) == {"upto": "15"}
     found.epoch()
@@ -80,7 +81,7 @@ def test_keys_are_compared_as_the_column_is_ordered(database: Database) -> None:
 
 def grown(database: Database, incremental: dict[str, str]) -> SourceRun:
     """A run that has read the table's twenty rows and begun with those that were added."""
-    found = run(database, limit=100, **incremental)
+    found = run(database, limit=100, **incremental)  # type: ignore[arg-type]
     to_rest(found)
     database.run("INSERT INTO t (word) SELECT 'more' FROM generate_series(1, 10)")
     to_rest(found)
