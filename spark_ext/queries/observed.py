@@ -66,6 +66,11 @@ class ObservedQuery:
         return f"job '{self._context.job}', query '{self.spec.uid}'"
 
     @property
+    def begun(self) -> int:
+        """The start of the job in which the query began."""
+        return self._context.begun.get(self.spec.uid, self._context.incarnation.number)
+
+    @property
     def state(self) -> State:
         """The query's state."""
         return self._state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_ext.model.control import JOB, Event, channel, query, source
@@ -88,3 +90,12 @@ def test_a_result_is_kept() -> None:
     one = Progress(event(target=channel("a", "0"), kind="seek")).with_outcome("q", said).seen(ABLE, 4, offsets(a=7))
     assert one.first_step("q").result == {"skipped": 5}
     assert one.last_step([view(ABLE, 4)]) == Step("acknowledged", result={"skipped": 5})
+
+
+def test_a_request_that_is_obeyed_once_does_not_concern_a_later_history() -> None:
+    broadcast = Event(7, "e7", "broadcast", JOB, {"type": "t"}, lineage=1, incarnation=2)
+    for now in (replace(ABLE, lineage=2), replace(ABLE, begun=3)):
+        assert Progress(broadcast).last_step([now]) == Step(
+            "rejected", reason="query 'q' has been restored, reset or added since"
+        )
+        assert Progress(replace(broadcast, kind="pause", value=None)).last_step([now]) is None, "what stands is obeyed"

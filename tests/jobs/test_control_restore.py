@@ -1,0 +1,112 @@
+"""Control events over histories with savepoints: what stands is in force again, what was done is not done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+import spark_ext as sx
+from spark_ext.control import stamps
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, Request
+from spark_ext.jobs.job import Job
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog
+from tests.support.jobs import JobHarness, expected, numbers
+from tests.support.waiting import until
+
+COUNTS = (40, 40)
+
+
+class Restored:
+    """A job whose rows say which value of the key `a` they saw."""
+
+    def __init__(self, lab: JobHarness) -> None:
+        self.lab = lab
+        self.gate = lab.folder / "gate"
+
+    def job(self, name: str = "lab", out: str = "out") -> Job:
+        options = {"counts": ",".join(map(str, COUNTS)), "max_rows_per_epoch": 10, "gate": self.gate}
+        rows = numbers(self.lab.spark, "in", **options).withColumn("a", sx.control.value("a", "bigint"))
+        made = sx.Job(self.lab.spark, name, state=self.lab.folder / name)
+        writer = rows.writeStream.format("delta_2pc").option("uid", "out").option("path", str(self.lab.folder / out))
+        return made.add("q", writer)
+
+    def send(self, name: str, kind: str, value: Any = None, target: str = "job") -> int:
+        (found,) = ControlLog(Ledger(str(self.lab.folder / name))).accept([Request(kind, target, value)])
+        assert isinstance(found, Accepted), found
+        return found.event.sequence
+
+    def outcome(self, name: str, sequence: int) -> str:
+        rows = Ledger(str(self.lab.folder / name)).table(ControlTransitionRow).rows([("sequence", "=", sequence)])
+        return next((row.status for row in rows if not row.query and row.status != "applied"), "")
+
+    def acknowledged(self, name: str, sequence: int) -> None:
+        until(lambda: self.outcome(name, sequence) == "acknowledged", f"event {sequence} in force")
+
+    def rows(self, out: str = "out") -> list[tuple[str, int]]:
+        found = DeltaTable(str(self.lab.folder / out)).to_pyarrow_table(columns=["channel", "n"]).to_pylist()
+        return sorted((row["channel"], row["n"]) for row in found)
+
+    def values(self, out: str = "out") -> set[Any]:
+        return set(DeltaTable(str(self.lab.folder / out)).to_pyarrow_table(columns=["a"])["a"].to_pylist())
+
+    def newest(self, name: str) -> int:
+        checkpoint = str(self.lab.folder / name / "queries/q/checkpoint")
+        log = SparkLog(checkpoint)
+        logged = log.offsets(log.newest_offsets() or 0)
+        assert logged is not None
+        return stamps.configuration(checkpoint, source_offsets(logged).values()).sequence
+
+
+@pytest.fixture
+def restored(lab: JobHarness) -> Restored:
+    return Restored(lab)
+
+
+@pytest.mark.slow(25, "runs a job four times, with two restores")
+def test_a_restore_in_place_and_one_as_another_job(restored: Restored) -> None:
+    place: Path = restored.lab.folder / "savepoint"
+    job = restored.job().start()
+    until(lambda: job.snapshot().query("q").rows > 0, "it has begun")
+    one = restored.send("lab", "set_config", {"key": "a", "value": 1})
+    restored.acknowledged("lab", one)
+    job.stop(savepoint=place)
+    begun = restored.rows()
+
+    job = restored.job().start()
+    two = restored.send("lab", "set_config", {"key": "a", "value": 2})
+    restored.acknowledged("lab", two)
+    jump = restored.send("lab", "seek", {"position": 0, "yes": True}, "source:in/0")
+    until(lambda: restored.outcome("lab", jump) != "", "what came of the seek")
+    job.stop()
+    late = restored.send("lab", "broadcast", {"type": "note"})
+
+    restored.job().restore(place)
+    assert restored.rows() == begun
+    restored.gate.touch()
+    assert restored.job().run(progress=False).finished
+    assert restored.rows() == expected(*COUNTS), "no seek, and no rows of the abandoned history"
+    assert restored.values() == {None, 2} or restored.values() == {None, 1, 2}
+    assert restored.newest("lab") == two, "the configuration is the newest one"
+    assert restored.outcome("lab", late) == "rejected", "it was sent to the history that the restore has abandoned"
+
+    # Another job begins with the configuration of the savepoint, and its own events come behind it.
+    other = restored.job("other", "other-out")
+    other.restore(place)
+    three = Ledger(str(restored.lab.folder / "other")).newest_control_sequence()
+    assert three >= one
+    assert other.run(progress=False).finished
+    assert restored.newest("other") == one, "no event of its own"
+    checkpoint = str(restored.lab.folder / "other" / "queries/q/checkpoint")
+    logged = SparkLog(checkpoint).offsets(SparkLog(checkpoint).newest_offsets() or 0)
+    assert logged is not None
+    assert stamps.configuration(checkpoint, source_offsets(logged).values()).user("q") == {"a": 1}
+    assert pc.max(DeltaTable(str(restored.lab.folder / "other-out")).to_pyarrow_table(columns=["a"])["a"]).as_py() == 1
+    assert not Ledger(str(restored.lab.folder / "other")).table(ControlEventRow).rows([("status", "=", "accepted")])
