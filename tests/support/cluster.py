@@ -38,9 +38,13 @@ class Cluster:
         workers: number of workers.
         cores: cores per worker.
         memory: memory per worker, shared by its executors.
+        apart: whether each worker has an address of its own: Spark repeats a slow task on another machine only.
     """
 
-    def __init__(self, folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+    def __init__(
+        self, folder: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g", apart: bool = False
+    ) -> None:
+        self._apart = apart
         self._folder = folder
         self._count, self._cores, self._memory = workers, cores, memory
         self._stack = ExitStack()
@@ -104,7 +108,8 @@ class Cluster:
         until(lambda: self.registered() == self._count, f"{self._count} workers registered")
 
     def _worker(self, number: int) -> Tree:
-        options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        host = f"127.0.0.{number + 1}" if self._apart else "127.0.0.1"
+        options = ["--host", host, "--port", "0", "--webui-port", "0"]
         options += ["--cores", str(self._cores), "--memory", self._memory]
         options += ["--work-dir", str(self._folder / f"work-{number}")]
         return self._launch(f"worker-{number}", "worker.Worker", *options, self.master)

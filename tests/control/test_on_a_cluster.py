@@ -1,0 +1,103 @@
+"""E6 and E13 on two workers: all tasks of an epoch see one configuration, and what they emit counts once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.control import sights
+from tests.control.test_emit_in_jobs import emitted
+from tests.support import operators
+from tests.support.cluster import Cluster
+
+DRIVER = """
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+
+import spark_ext as sx
+from tests.control.sent import Sent
+from tests.support import operators
+from tests.support.jobs import register
+from tests.support.waiting import until
+
+folder = Path(sys.argv[1])
+speculation = {"": "true", "interval": "50ms", "multiplier": "1.1", "quantile": "0.5", "minTaskRuntime": "10ms"}
+conf = {f"spark.speculation.{name}".rstrip("."): value for name, value in speculation.items()}
+spark = sx.session("x", conf={"spark.executor.memory": "600m", "spark.executor.cores": "1", **conf})
+register(spark)
+
+
+def work(batches):
+    context = TaskContext.get()
+    epoch, attempt = int(context.getLocalProperty("streaming.sql.batchId")), context.attemptNumber()
+    key = f"{epoch}-{context.partitionId()}"
+    for batch in batches:
+        for n, channel in zip(batch.column("n").to_pylist(), batch.column("channel").to_pylist()):
+            if n % 10 == 0:
+                sx.control.emit("tenth", [channel, n])
+        operators.record(str(folder / "attempts"), "attempt", key=key, attempt=attempt, executor=os.getcwd())
+        if epoch == 2 and attempt == 0 and context.partitionId() == 0:
+            raise RuntimeError("the task fails after it has emitted")
+        if epoch == 3 and attempt == 0 and context.partitionId() == 1:
+            again = lambda: [one for one in operators.events(folder / "attempts") if one["key"] == key][1:]
+            until(again, "the slow task runs a second time beside this one")
+        seen = {"epoch": epoch, "config": dict(sx.control.config()), "executor": os.getcwd()}
+        yield batch.append_column("seen", pa.array([json.dumps(seen)] * batch.num_rows, pa.string()))
+
+
+frame = spark.readStream.format("numbers").options(uid="in", counts="60,60", max_rows_per_epoch=20, readers=2)
+frame = frame.option("gate", str(folder / "gate")).load().select("channel", "n")
+job = sx.Job(spark, "lab", state=folder / "state")
+rows = frame.mapInArrow(work, "channel string, n bigint, seen string")
+job.add("q", rows.writeStream.format("folder").options(uid="out", path=str(folder / "out")))
+job.start()
+until(lambda: operators.rows(folder / "out"), "rows of the first epoch")
+Sent(folder / "state")("set_config", {"key": "k", "value": 1})
+(folder / "gate").touch()
+print("finished", job.await_termination().finished)
+spark.stop()
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.slow(45, "starts a cluster with two Workers, and repeats tasks")
+def test_e6_and_e13_on_two_workers(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "cluster").mkdir()
+    with Cluster(tmp_path / "cluster", workers=2, apart=True) as cluster:
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)],
+            env={**os.environ, **cluster.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "finished True\n"), done.stderr
+    rows = operators.rows(tmp_path / "out")
+    assert sorted((row["channel"], row["n"]) for row in rows) == [(c, n) for c in "01" for n in range(60)]
+
+    seen = [json.loads(row["seen"]) for row in rows]
+    assert len({one["executor"] for one in seen}) == 2
+    assert {json.dumps(one["config"]) for one in seen} == {"{}", '{"k": 1}'}
+    checkpoint = tmp_path / "state" / "queries" / "q" / "checkpoint"
+    for one in seen:
+        assert one["config"] == sights.expected(checkpoint, "q", one["epoch"])[0], one
+
+    attempts = defaultdict(set)
+    for one in operators.events(tmp_path / "attempts"):
+        attempts[one["key"]].add(one["attempt"])
+    assert len(attempts["2-0"]) > 1, "a task was retried"
+    assert len(attempts["3-1"]) > 1, "a task was speculated on"
+    found = [row.value["value"] for row in emitted(tmp_path / "state")]
+    assert sorted(found) == [[channel, n] for channel in "01" for n in range(0, 60, 10)]
