@@ -21,7 +21,7 @@ def test_a_token_is_stored_as_a_hash_in_a_file_of_mode_600(tmp_path: Path) -> No
     assert read(file) == (Token("ann", frozenset({"read"}), hashed(token)),)
     assert masking.mask(f"Bearer {token}") == "Bearer ***"
     found = Tokens(file).find(token)
-    assert found is not None and (found.name, found.scopes) == ("ann", {"read"})
+    assert found is not None and (found.name, found.scopes) == ("ann", frozenset({"read"}))
     for wrong in ("", token[:-1], token + "x", "ann", hashed(token), "\ud800"):
         assert Tokens(file).find(wrong) is None
 
