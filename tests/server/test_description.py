@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -106,7 +107,7 @@ def test_no_request_is_a_failure_or_has_an_undocumented_answer(
         if path.endswith("/stream"):
             continue  # it does not end; see the test of streams
         operation = description[path][method.upper()]
-        for mode in GenerationMode:
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             if mode is GenerationMode.NEGATIVE and path in ("/health", "/ready", "/v1/jobs"):
                 continue  # there is nothing that could be wrong
 
@@ -119,7 +120,7 @@ def test_no_request_is_a_failure_or_has_an_undocumented_answer(
                 suppress_health_check=list(HealthCheck),
             )
             @given(case=operation.as_strategy(generation_mode=mode))
-            def ask(case: schemathesis.Case) -> None:
+            def ask(case: schemathesis.Case[Any]) -> None:
                 answer = case.call(headers=headers)
                 case.validate_response(answer, checks=CHECKS)
                 seen[answer.status_code] += 1
