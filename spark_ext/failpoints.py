@@ -89,6 +89,9 @@ class FailPoint(str, Enum):
     CONTROL_STAMPED = "control.stamped"
     CONTROL_BEFORE_COLLECT = "control.before_collect"
     CONTROL_COLLECTED = "control.collected"
+    QUERY_HELD = "query.held"
+    QUERY_STOPPED = "query.stopped"
+    QUERY_BEFORE_RELEASE = "query.before_release"
 
     # delta_2pc, and the outbox of http_2pc.
     DELTA_BEFORE_FENCE = "delta.before_fence"

@@ -8,7 +8,7 @@ result = job.run()
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ class Job(Steerable):
     def add(
         self,
         uid: str,
-        query: DataStreamWriter | Callable[[], DataStreamWriter],
+        query: DataStreamWriter | Callable[[], DataStreamWriter] | Callable[[Mapping[str, Any]], DataStreamWriter],
         *,
         after: str | Collection[str] = (),
         available_now: bool = False,
@@ -125,7 +125,9 @@ class Job(Steerable):
         Args:
             uid: the query's stable name; its checkpoint is kept under it.
             query: `df.writeStream...`, without trigger, checkpoint location, `start` and `toTable`; or a function that
-                returns it.
+                returns it. One that needs an argument is given the query's configuration (`set_config`), a read-only
+                mapping, and is called at each start. When a key changes that it has read, the query is built anew and
+                restarted between two epochs; keys that begin with `spark.sql.` are settings of its session.
             after: uids of queries that have to finish first. A function is then called when they have, as what they
                 write may not be there before; until then the query counts in no state.
             available_now: the query's input ends with what is there when it starts; for Spark's own sources, which

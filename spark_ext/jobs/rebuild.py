@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from spark_ext.control import holds, stamps
 from spark_ext.control.requests import ControlRefused, Request
 from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.replacement import prepared, rebuilt
 from spark_ext.masking import logger
 from spark_ext.model.configuration import Configuration
@@ -313,6 +314,7 @@ class Rebuilds:
         start, sequence = self._context.incarnation.start, change.event.sequence
 
         def release() -> None:
+            reach(FailPoint.QUERY_BEFORE_RELEASE)
             for run in chosen:
                 holds.release(run.checkpoint, start, sequence)
 

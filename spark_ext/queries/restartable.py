@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds
+from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.lifecycle import State
 from spark_ext.queries import plans
 from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, Phase
@@ -158,6 +159,7 @@ class RestartableQuery(ObservedQuery):
             wanted.give_up(Phase.OVER, "the query is ending, or has ended")
         elif wanted.phase is Phase.WAITING:
             if self._may_stop(wanted, now):
+                reach(FailPoint.QUERY_HELD)
                 wanted.phase = Phase.STOPPING
                 self._become(State.RESTARTING, f"requested by control event {wanted.sequence}")
                 self._worker.do("stop", self._query.stop, self._stop_returned)
@@ -188,6 +190,7 @@ class RestartableQuery(ObservedQuery):
 
     def _go_on(self, wanted: BoundaryRestart) -> None:
         """The Spark query has stopped: an epoch that it has left is completed first, as it was planned."""
+        reach(FailPoint.QUERY_STOPPED)
         planned = self._observer.newest_planned()
         if planned is not None and self._unsettled(planned):
             wanted.phase, wanted.completed = Phase.COMPLETING, planned.epoch

@@ -6,10 +6,12 @@ A job is a function of its harness, so that the test can build the same job afte
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions
 
 import spark_ext as sx
 from tests.support.jobs import JobHarness
@@ -18,6 +20,8 @@ from tests.support.saved import first_rows, held
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
     from spark_ext.jobs.job import Job
 
 
@@ -45,7 +49,25 @@ def recovered(lab: JobHarness, readers: int = 4) -> Job:
     return made
 
 
-JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"mixed": mixed, "recovered": recovered}
+def rebuilt(lab: JobHarness) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
+    """The function of a query over live rows, each of which says with which `factor` the query was built."""
+
+    def build(config: Mapping[str, Any]) -> DataStreamWriter:
+        factor = config.get("factor", 1)
+        if not isinstance(factor, int):
+            raise ValueError(f"{factor} is no number")
+        rows = lab.source("live", counts="1", live="true", rate=200).withColumn("factor", functions.lit(factor))
+        return rows.writeStream.format("folder").option("uid", "out").option("path", str(lab.folder / "out"))
+
+    return build
+
+
+def rebuilding(lab: JobHarness) -> Job:
+    """A job of that query alone."""
+    return sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms").add("q", rebuilt(lab))
+
+
+JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"mixed": mixed, "rebuilding": rebuilding, "recovered": recovered}
 
 
 @contextmanager

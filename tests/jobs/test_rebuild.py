@@ -1,0 +1,197 @@
+"""Queries that are functions of the configuration: built at each start, and anew between two epochs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions
+
+import spark_ext as sx
+from spark_ext.control import stamps
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, Request
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import ControlTransitionRow, ExecutionStateRow
+from spark_ext.model.control import Event
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog
+from tests.support.jobs import JobHarness, expected
+from tests.support.killable import kill, rebuilding, rebuilt, running
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SETTING = "spark.sql.session.timeZone"
+
+
+def send(folder: Path, kind: str, target: str = "query:q", value: Any = None) -> Event:
+    """As a client in another process does."""
+    (found,) = ControlLog(Ledger(str(folder / "state"))).accept([Request(kind, target, value)])
+    assert isinstance(found, Accepted), found
+    return found.event
+
+
+def set_key(folder: Path, key: str, value: Any) -> Event:
+    return send(folder, "set_config", value={"key": key, "value": value})
+
+
+def steps(folder: Path, event: Event) -> list[ControlTransitionRow]:
+    rows = Ledger(str(folder / "state")).table(ControlTransitionRow).rows([("event_id", "=", event.event_id)])
+    return sorted(rows, key=lambda row: row.at)
+
+
+def last(folder: Path, event: Event) -> ControlTransitionRow:
+    """The last step of an event, once it is there."""
+    found: list[ControlTransitionRow] = []
+
+    def over() -> bool:
+        found[:] = [row for row in steps(folder, event) if not row.query and row.status != "applied"]
+        return bool(found)
+
+    until(over, f"event {event.kind} is over")
+    return found[0]
+
+
+def states(folder: Path) -> list[str]:
+    rows = Ledger(str(folder / "state")).table(ExecutionStateRow).rows([("operator", "=", "q")])
+    return [row.state for row in sorted(rows, key=lambda row: row.since)]
+
+
+def by_epoch(folder: Path, column: str) -> dict[int, set[Any]]:
+    """What the rows of each epoch have in a column."""
+    found = {}
+    for file in sorted((folder / "out").glob("*.json")):
+        rows = json.loads(file.read_text())["rows"]
+        if rows:
+            found[int(file.stem.rpartition("-")[2])] = {row[column] for row in rows}
+    return found
+
+
+def stamped(folder: Path, epoch: int) -> Mapping[str, Any]:
+    """The user's configuration of an epoch, by its offsets."""
+    checkpoint = str(folder / "state" / "queries" / "q" / "checkpoint")
+    logged = SparkLog(checkpoint).offsets(epoch)
+    assert logged is not None
+    return stamps.configuration(checkpoint, source_offsets(logged).values()).user("q")
+
+
+def test_a_query_with_a_channel_source_changes_between_two_epochs(lab: JobHarness) -> None:
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
+    job.add("q", rebuilt(lab))
+    job.start()
+    until(lambda: len(lab.rows()) > 20, "rows")
+    factor = set_key(lab.folder, "factor", 2)
+    changed = last(lab.folder, factor)
+    assert (changed.status, changed.result["restarted"]) == ("acknowledged", ["q"]), changed
+    assert 0 < changed.result["took_ms"] < 60_000
+    (applied,) = [row for row in steps(lab.folder, factor) if row.query]
+    assert f"restarted before epoch {applied.epoch}, in " in changed.reason
+    other = last(lab.folder, set_key(lab.folder, "other", 1))
+    assert (other.status, other.result) == ("acknowledged", None)
+    bad = set_key(lab.folder, "factor", "many")
+    refused = last(lab.folder, bad)
+    assert refused.status == "rejected" and "ValueError: many is no number" in refused.reason
+    setting = last(lab.folder, set_key(lab.folder, "spark.sql.shuffle.partitions", 7))
+    assert setting.status == "rejected" and "which its checkpoint holds" in setting.reason
+    again = send(lab.folder, "restart")
+    done = last(lab.folder, again)
+    assert done.status == "acknowledged" and done.result["took_ms"] > 0
+    until(lambda: max(by_epoch(lab.folder, "factor")) > done.result["epoch"], "an epoch behind the restart")
+    job.stop()
+
+    assert states(lab.folder) == ["RUNNING", *["RESTARTING", "RUNNING"] * 2, "CANCELED"]
+    numbers = lab.numbers()
+    assert numbers == expected(len(numbers))
+    factors = by_epoch(lab.folder, "factor")
+    # What the plan has, each epoch's offset says.
+    assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
+    assert sorted({factor for one in factors.values() for factor in one}) == [1, 2]
+    assert stamped(lab.folder, max(factors)) == {"factor": 2, "other": 1}
+
+
+def test_a_query_of_sparks_own_sources_is_built_with_other_options_and_settings(lab: JobHarness) -> None:
+    folder = lab.folder / "in"
+    folder.mkdir()
+
+    def deliver(first: int) -> None:
+        for number in range(first, first + 4):
+            draft = lab.folder / "draft"
+            draft.write_text(json.dumps({"n": number}))
+            draft.rename(folder / f"{number}.json")
+
+    def build(config: Mapping[str, Any]) -> DataStreamWriter:
+        rows = lab.spark.readStream.schema("n bigint").option("maxFilesPerTrigger", config.get("files", 1))
+        frame = rows.json(str(folder)).withColumn("zone", functions.current_timezone())
+        return frame.writeStream.format("folder").option("uid", "out").option("path", str(lab.folder / "out"))
+
+    def written() -> list[int]:
+        return sorted(row["n"] for row in lab.rows())
+
+    deliver(0)
+    zone = lab.spark.conf.get(SETTING)
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    job.add("q", build)
+    job.start()
+    until(lambda: written() == [0, 1, 2, 3], "the first files")
+    changed = set_key(lab.folder, "files", 4)
+    assert last(lab.folder, changed).result["restarted"] == ["q"]
+    first = next(row for row in steps(lab.folder, changed) if row.query)
+    assert (first.status, first.epoch) == ("applied", 4)
+    deliver(4)
+    until(lambda: written() == list(range(8)), "the files behind the change")
+    unread = last(lab.folder, set_key(lab.folder, "other", 4))
+    assert unread.status == "rejected" and "its function has not read it" in unread.reason
+    assert last(lab.folder, set_key(lab.folder, SETTING, "Asia/Tokyo")).status == "acknowledged"
+    wrong = last(lab.folder, set_key(lab.folder, "spark.sql.no.such", 1))
+    assert wrong.status == "rejected" and "Spark does not know it" in wrong.reason
+    deliver(8)
+    until(lambda: written() == list(range(12)), "the files behind the setting")
+    job.stop()
+    assert lab.spark.conf.get(SETTING) == zone
+    zones = by_epoch(lab.folder, "zone")
+    assert [zones[epoch] for epoch in sorted(zones)] == [{zone}] * (len(zones) - 1) + [{"Asia/Tokyo"}]
+    sizes = [len(values) for values in by_epoch(lab.folder, "n").values()]
+    assert sizes[:4] == [1, 1, 1, 1] and max(sizes[4:]) > 1
+
+    # A further start builds with what is in force.
+    seen: list[dict[str, Any]] = []
+    again = sx.Job(lab.spark, "lab", state=lab.folder / "state")
+    again.add("q", _noting(build, seen))
+    again.start().stop()
+    assert seen[-1] == {"files": 4, SETTING: "Asia/Tokyo", "other": 4}
+
+
+def _noting(build: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[..., Any]:
+    def noted(config: Mapping[str, Any]) -> Any:
+        seen.append(dict(config))
+        return build(config)
+
+    return noted
+
+
+@pytest.mark.slow(20, "a driver is started, and killed")
+def test_a_driver_is_killed_between_stop_and_start(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_EXT_FAILPOINTS", "query.stopped=kill")
+    with running(rebuilding, lab.folder) as driver:
+        until(lambda: len(lab.rows()) > 20, "rows")
+        changed = set_key(lab.folder, "factor", 2)
+        until(lambda: driver.poll() is not None, "the driver is killed")
+        kill(driver)
+    monkeypatch.delenv("SPARK_EXT_FAILPOINTS")
+    assert not [row for row in steps(lab.folder, changed) if row.status == "acknowledged"]
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
+    job.add("q", rebuilt(lab))
+    job.start()
+    done = last(lab.folder, changed)
+    assert done.status == "acknowledged"
+    until(lambda: 2 in set().union(*by_epoch(lab.folder, "factor").values()), "rows of the new plan")
+    job.stop()
+    numbers = lab.numbers()
+    assert numbers == expected(len(numbers))
+    factors = by_epoch(lab.folder, "factor")
+    assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors

@@ -1,0 +1,176 @@
+"""Restarts of a query between two epochs, with a query in Spark that a test moves by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ext.control import holds
+from spark_ext.ledger.schema import IncidentRow
+from spark_ext.model.lifecycle import State
+from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, Phase
+from spark_ext.spark import registry
+from tests.queries.fakes import Bench, position
+
+
+def wanted(bench: Bench, sequence: int = 5, within: float = 60.0) -> BoundaryRestart:
+    now = bench.clock.now
+    asked = BoundaryRestart(sequence, now + within, now)
+    bench.run.restart_at(asked)
+    return asked
+
+
+def hold(bench: Bench, *sources: str, sequence: int = 5) -> None:
+    for source in sources:
+        start = bench.context.incarnation.start
+        holds.hold(str(bench.query.checkpoint), start, sequence, source)
+
+
+def native(folder: Path, **given: Any) -> Bench:
+    return Bench(folder, natives=["rate"], sources=[], **given).started()
+
+
+def test_a_query_is_restarted_once_all_its_sources_hold_and_no_epoch_is_under_way(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sources=["a", "b"]).started()
+    bench.query.commit(position("a"), position("b"))
+    asked = wanted(bench)
+    bench.tick(1)
+    hold(bench, "a")
+    bench.tick(1)
+    hold(bench, "b", sequence=4)
+    bench.tick(1)
+    bench.query.plan(position("a"), position("b", at=1))
+    hold(bench, "b")
+    bench.tick(1)
+    assert (asked.phase, bench.query.starts) == (Phase.WAITING, 1)
+    bench.query.commit_planned()
+    bench.tick(1)
+    bench.tick(1)
+    assert (asked.phase, asked.epoch, asked.took_ms, asked.completed) == (Phase.DONE, 2, 6000, None)
+    assert (bench.query.starts, bench.query.only_planned) == (2, False)
+    assert bench.states() == ["RUNNING", "RESTARTING", "RUNNING"]
+    assert bench.rows(IncidentRow) == []
+    found = registry.lookup("a", bench.context.registry)
+    assert found is not None and found.passed == bench.run.passed == 5
+
+
+def test_an_ended_source_is_not_waited_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, sources=["a", "b"]).started()
+    bench.query.commit(position("a", ended=True), position("b"))
+    asked = wanted(bench)
+    hold(bench, "b")
+    bench.tick(1)
+    bench.tick(1)
+    assert asked.phase is Phase.DONE
+
+
+def test_a_query_that_does_not_come_to_a_boundary_continues(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).started()
+    asked = wanted(bench, within=10)
+    bench.tick(9)
+    assert asked.phase is Phase.WAITING
+    bench.tick(1)
+    assert (asked.phase, bench.run.state, bench.query.starts) == (Phase.LATE, State.RUNNING, 1)
+
+
+@pytest.mark.parametrize("working", [False, True])
+def test_sources_of_sparks_own_are_stopped_between_two_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working: bool
+) -> None:
+    bench = native(tmp_path)
+    monkeypatch.setattr(type(bench.query), "working", property(lambda _: working))
+    bench.query.plan(1)
+    asked = wanted(bench)
+    bench.tick(1)
+    assert asked.phase is Phase.WAITING
+    bench.query.commit_planned()
+    bench.tick()
+    if working:
+        assert asked.phase is Phase.WAITING
+        bench.tick(IDLE_WITHIN)
+    bench.tick()
+    assert (asked.phase, asked.epoch) == (Phase.DONE, 1)
+
+
+def test_an_epoch_that_is_interrupted_is_completed_as_it_was_planned(tmp_path: Path) -> None:
+    bench = native(tmp_path)
+    bench.query.plan(1)
+    asked = wanted(bench, within=10)
+    bench.tick(10)
+    assert asked.phase is Phase.STOPPING
+    bench.tick()
+    assert (asked.phase, bench.query.only_planned, bench.query.starts) == (Phase.COMPLETING, True, 2)
+    bench.tick(30)
+    bench.query.commit_planned()
+    bench.query.end()
+    bench.tick()
+    bench.tick()
+    assert (asked.phase, asked.completed, asked.epoch) == (Phase.DONE, 0, 1)
+    assert (bench.query.only_planned, bench.query.starts) == (False, 3)
+
+
+def test_a_failure_of_the_epoch_that_is_completed_is_a_failure(tmp_path: Path) -> None:
+    bench = native(tmp_path)
+    bench.query.plan(1)
+    asked = wanted(bench, within=0)
+    bench.tick()
+    bench.tick()
+    bench.query.end(RuntimeError("a task was lost"))
+    bench.tick()
+    assert (asked.phase, len(bench.rows(IncidentRow))) == (Phase.COMPLETING, 1)
+    bench.tick(60)
+    assert (bench.query.running, bench.query.only_planned) == (True, True)
+    bench.query.commit_planned()
+    bench.query.end()
+    bench.tick()
+    bench.tick()
+    assert asked.phase is Phase.DONE
+
+
+def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).started()
+    asked = wanted(bench)
+    hold(bench, "in")
+    bench.tick()
+    bench.query.refusals.append(RuntimeError("no port is free"))
+    bench.tick()
+    assert (asked.phase, bench.run.state) == (Phase.STARTING, State.RESTARTING)
+    bench.tick(60)
+    assert (asked.phase, bench.run.state) == (Phase.DONE, State.RUNNING)
+
+
+@pytest.mark.parametrize("ask", ["stop", "drain"])
+def test_a_stop_or_drain_of_the_job_comes_first(tmp_path: Path, ask: str) -> None:
+    bench = native(tmp_path)
+    bench.query.commit(1)
+    bench.tick()
+    asked = wanted(bench)
+    if ask == "stop":
+        bench.run.request_stop()
+    else:
+        bench.run.request_drain()
+    bench.tick()
+    bench.tick()
+    assert asked.phase is Phase.OVER
+    assert bench.query.starts == 1
+    assert bench.run.state is (State.CANCELED if ask == "stop" else State.FINISHING)
+
+
+def test_a_run_of_what_is_available_does_not_finish_while_it_holds(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, available_now=True).started()
+    bench.query.commit(position())
+    asked = wanted(bench)
+    bench.query.end()
+    bench.tick()
+    bench.tick()
+    assert (asked.phase, bench.run.state, bench.query.starts) == (Phase.DONE, State.RUNNING, 2)
+
+
+def test_somebody_elses_stop_is_no_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).started()
+    asked = wanted(bench)
+    bench.query.end()
+    bench.tick()
+    assert (bench.run.state, asked.phase) == (State.CANCELED, Phase.OVER)
