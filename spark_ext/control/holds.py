@@ -65,11 +65,16 @@ def is_released(checkpoint: str, start: int, sequence: int) -> bool:
     return SparkLog(checkpoint).has(f"{FOLDER}/{_released(start, sequence)}")
 
 
-def forget(checkpoint: str) -> None:
-    """Remove all such files, before a query is started; what cannot be removed is left there."""
+def forget(checkpoint: str, start: int) -> None:
+    """Remove the files of other starts; what cannot be removed is left there.
+
+    Args:
+        checkpoint: path or URI of the query's checkpoint directory.
+        start: random number of this start.
+    """
     log = SparkLog(checkpoint)
     with suppress(OSError):
         for name in log.names(FOLDER):
-            if name.startswith(_PREFIXES):
+            if name.startswith(_PREFIXES) and f"-{start:016x}-" not in name:
                 with suppress(OSError):
                     log.delete(f"{FOLDER}/{name}")

@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds, stamps
 from spark_ext.control.requests import ControlRefused, Request
+from spark_ext.control.stamps import FOLDER
 from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.replacement import prepared, rebuilt
@@ -27,6 +28,7 @@ from spark_ext.model.holds import changed_key, holds_at
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.boundary import BoundaryRestart, Phase
 from spark_ext.queries.worker import Outcome, Worker
+from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from spark_ext.queries.spec import QuerySpec
 
 log = logger("spark_ext.job")
+
+NOTHING = Configuration()
 
 KINDS = ("restart", "set_config", "release")
 """Kinds of events at which a query may hold."""
@@ -48,12 +52,16 @@ class _Change:
     event: Event
     subject: Event
     """The event that takes effect: itself, or the aligned one that it releases."""
-    before: Configuration
-    after: Configuration
+    before: Configuration = NOTHING
+    after: Configuration = NOTHING
     only: QueryRun | None = None
     """The query that came late; None: all."""
     runs: list[QueryRun] = field(default_factory=list)
     """Those that hold at it."""
+    able: list[QueryRun] = field(default_factory=list)
+    """Those of them that can be restarted."""
+    undecided: list[QueryRun] = field(default_factory=list)
+    """Those of them in which an aligned event is not known to be in force behind this barrier."""
     restarts: dict[str, BoundaryRestart] = field(default_factory=dict)
     ready: bool = False
     """Whether it is known which queries are restarted."""
@@ -65,7 +73,11 @@ class _Change:
 
     def aligned(self, sequence: int) -> Json:
         """The aligned event with a sequence, as it waits."""
-        return self.before.aligned.get(str(sequence))
+        held, one = self.before.aligned.get(str(sequence)), self.subject
+        if held is None and one.sequence == sequence and one is not self.event:
+            # It is in force in other queries, which an earlier barrier has passed.
+            return {"kind": one.kind, "target": str(one.target), "value": one.value}
+        return held
 
     def concerns(self, run: QueryRun) -> bool:
         """Whether a query holds at it."""
@@ -120,13 +132,11 @@ class Rebuilds:
 
     def take(self, event: Event) -> None:
         """An event; all of them, in their order."""
-        before = self._configuration
-        self._configuration = before.after([event])
         if event.delivery is Delivery.ALIGNED:
             self._aligned[event.sequence] = event
         if event.kind in KINDS:
             subject = self._aligned.get(int(event.value["sequence"])) if event.kind == "release" else event
-            self._left.append(_Change(event, subject or event, before, self._configuration))
+            self._left.append(_Change(event, subject or event))
 
     def restart(self, event: Event) -> None:
         """A restart is requested: it is carried out when it is its turn.
@@ -178,6 +188,8 @@ class Rebuilds:
         while self._current is None and self._left:
             self._begin(self._left.popleft(), now)
         current = self._current
+        if current is not None and current.undecided:
+            self._decide(current)
         if current is not None and current.ready and all(one.over for one in current.restarts.values()):
             self._conclude(current)
 
@@ -194,11 +206,14 @@ class Rebuilds:
                 self._left.extendleft(reversed(missed))
 
     def _begin(self, change: _Change, now: float) -> None:
-        if self._waiting():
-            self._past.append(change)
+        if change.only is None:
+            change.before, change.after = self._configuration, self._configuration.after([change.event])
+            self._configuration = change.after
+            if self._waiting():
+                self._past.append(change)
         candidates = self._runs() if change.only is None else (change.only,)
         change.runs = [run for run in candidates if change.concerns(run)]
-        able = [run for run in change.runs if not _cannot(run)]
+        change.able = able = [run for run in change.runs if not _cannot(run)]
         requested = change.event.kind == "restart"
         if requested and change.event.event_id in self._wanted and not able:
             self._wanted[change.event.event_id] = Step("rejected", reason="no query of the job runs")
@@ -207,9 +222,33 @@ class Rebuilds:
         elif requested:
             self._current = change
             self._restart(change, dict.fromkeys((run.spec.uid for run in able), None), now)
+        elif change.event.kind == "release":
+            self._current = change
+            change.undecided = list(able)
         else:
             self._current = change
             self._build(change, able)
+
+    def _decide(self, change: _Change) -> None:
+        """An aligned event takes effect where its barrier has passed, as the planners of each query find."""
+        for run in list(change.undecided):
+            question = f"{FOLDER}/release-{run.lineage}-{change.event.sequence}.txt"
+            try:
+                said = SparkLog(run.checkpoint).read(question) if run.spec.sources else "in force"
+            except OSError:
+                return  # looked at again
+            if said is None and not _cannot(run):
+                continue
+            change.undecided.remove(run)
+            if said != "in force":
+                change.able.remove(run)
+        if change.undecided:
+            return
+        if not change.able:
+            # Another barrier will come.
+            change.after = replace(change.before, sequence=change.event.sequence)
+            self._configuration = change.after
+        self._build(change, change.able)
 
     def _build(self, change: _Change, runs: Sequence[QueryRun]) -> None:
         def build() -> dict[str, QuerySpec]:

@@ -83,6 +83,8 @@ class RestartableQuery(ObservedQuery):
     def _launch(self) -> Launch:
         """On the worker's thread."""
         self._registered.publish()
+        if self.since < 0:
+            holds.forget(self.checkpoint, self._context.incarnation.start)
         planned = self._observer.newest_planned()
         # With a drain only the epoch that was planned before it is left to run, or with a restart, in the old plan.
         completing = self._boundary is not None and self._boundary.completing
