@@ -124,7 +124,7 @@ def _parsed(given: str | DataType, who: str) -> DataType:
         raise refused(f"{given!r} is not a type: {problem}", who, "give a type as DDL, such as double") from problem
 
 
-def _scalar(given: Any, kind: DataType) -> pa.Scalar:
+def _scalar(given: Json, kind: DataType) -> pa.Scalar:
     """A JSON value as a value of a type.
 
     Raises:
@@ -133,15 +133,30 @@ def _scalar(given: Any, kind: DataType) -> pa.Scalar:
     from pyspark.sql.pandas.types import to_arrow_type
 
     wanted = to_arrow_type(kind, timezone="UTC")
+    try:
+        return pa.array([_prepared(given, wanted)], wanted)[0]
+    except (pa.ArrowException, TypeError, OverflowError, AttributeError) as problem:
+        raise ValueError(str(problem)) from problem
+
+
+def _prepared(given: Any, wanted: pa.DataType) -> Any:
+    """The value in the form that Arrow takes for the type, which would otherwise cut off fractions, for one."""
+    if given is None:
+        return None
+    if pa.types.is_list(wanted):
+        if not isinstance(given, list):
+            raise ValueError("it is no list")
+        return [_prepared(one, wanted.value_type) for one in given]
+    if pa.types.is_map(wanted):
+        return [(_prepared(key, wanted.key_type), _prepared(one, wanted.item_type)) for key, one in given.items()]
+    if pa.types.is_struct(wanted):
+        return {field.name: _prepared(given.get(field.name), field.type) for field in wanted}
     if isinstance(given, bool) and not pa.types.is_boolean(wanted):
         raise ValueError("it is a boolean")
-    if pa.types.is_decimal(wanted) and isinstance(given, (int, float)):
+    if isinstance(given, float) and pa.types.is_integer(wanted):
+        return int(given) if given.is_integer() else pa.scalar(given).cast(wanted)
+    if isinstance(given, (int, float)) and pa.types.is_decimal(wanted):
         given = str(given)
-    try:
-        if isinstance(given, str) and not (pa.types.is_string(wanted) or pa.types.is_large_string(wanted)):
-            return pa.array([given]).cast(wanted)[0]
-        if isinstance(given, dict) and pa.types.is_map(wanted):
-            given = list(given.items())
-        return pa.array([given], wanted)[0]
-    except (pa.ArrowException, TypeError, OverflowError) as problem:
-        raise ValueError(str(problem)) from problem
+    if isinstance(given, str) and not pa.types.is_string(wanted):
+        return pa.scalar(given).cast(wanted).as_py()
+    return given

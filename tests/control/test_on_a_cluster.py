@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 import spark_ext as sx
-from tests.control.sent import Sent
+from tests.control.sent import Sent, obeyed
 from tests.support import operators
 from tests.support.jobs import register
 from tests.support.waiting import until
@@ -47,9 +47,9 @@ def work(batches):
             if n % 10 == 0:
                 sx.control.emit("tenth", [channel, n])
         operators.record(str(folder / "attempts"), "attempt", key=key, attempt=attempt, executor=os.getcwd())
-        if epoch == 2 and attempt == 0 and context.partitionId() == 0:
+        if epoch == 3 and attempt == 0 and context.partitionId() == 0:
             raise RuntimeError("the task fails after it has emitted")
-        if epoch == 3 and attempt == 0 and context.partitionId() == 1:
+        if epoch == 4 and attempt == 0 and context.partitionId() == 1:
             again = lambda: [one for one in operators.events(folder / "attempts") if one["key"] == key][1:]
             until(again, "the slow task runs a second time beside this one")
         seen = {"epoch": epoch, "config": dict(sx.control.config()), "executor": os.getcwd()}
@@ -63,7 +63,8 @@ rows = frame.mapInArrow(work, "channel string, n bigint, seen string")
 job.add("q", rows.writeStream.format("folder").options(uid="out", path=str(folder / "out")))
 job.start()
 until(lambda: operators.rows(folder / "out"), "rows of the first epoch")
-Sent(folder / "state")("set_config", {"key": "k", "value": 1})
+sequence = Sent(folder / "state")("set_config", {"key": "k", "value": 1})
+obeyed(folder / "state" / "queries" / "q" / "checkpoint", sequence)
 (folder / "gate").touch()
 print("finished", job.await_termination().finished)
 spark.stop()
@@ -97,7 +98,7 @@ def test_e6_and_e13_on_two_workers(tmp_path: Path) -> None:
     attempts = defaultdict(set)
     for one in operators.events(tmp_path / "attempts"):
         attempts[one["key"]].add(one["attempt"])
-    assert len(attempts["2-0"]) > 1, "a task was retried"
-    assert len(attempts["3-1"]) > 1, "a task was speculated on"
+    assert len(attempts["3-0"]) > 1, "a task was retried"
+    assert len(attempts["4-1"]) > 1, "a task was speculated on"
     found = [row.value["value"] for row in emitted(tmp_path / "state")]
     assert sorted(found) == [[channel, n] for channel in "01" for n in range(0, 60, 10)]

@@ -20,12 +20,15 @@ from tests.support import pages
 SHIPPED: dict[str, type[Options]] = {
     one.name(): one.options_type
     for one in formats.load()
-    if issubclass(one, (ChannelSource, TwoPhaseCommitSink)) and one.name() != "end_of_input"
+    if issubclass(one, (ChannelSource, TwoPhaseCommitSink)) and one.name() not in ("control_stamp", "end_of_input")
 }
 SHARED = set(SourceOptions.model_fields)
+PAGES = {"control": "control_source"}
+"""Pages that have not the name of their connector."""
 NEEDED: Mapping[str, Mapping[str, str]] = {
     "files": {"path": "p"},
     "delta_snapshot": {"path": "p"},
+    "control": {},
     "datagen": {},
     "exchange": {"path": "p"},
     "hybrid": {"stages": "a", "a.format": "datagen"},
@@ -45,15 +48,16 @@ WRITTEN_OTHERWISE = {"transactional_id", "headers", "starting", "ending"}
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_page_has_its_parts(name: str) -> None:
+    page = PAGES.get(name, name)
     for part in ("Options", "What is guaranteed", "Not guaranteed"):
-        assert pages.section(name, part).strip()
-    assert re.search(r"\btypes?\b", pages.read(name), re.IGNORECASE)
-    assert pages.python_blocks(name)
+        assert pages.section(page, part).strip()
+    assert re.search(r"\btypes?\b", pages.read(page), re.IGNORECASE)
+    assert pages.python_blocks(page)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_option_is_in_the_table(name: str) -> None:
-    listed, real = pages.options(pages.section(name)), set(SHIPPED[name].model_fields)
+    listed, real = pages.options(pages.section(PAGES.get(name, name))), set(SHIPPED[name].model_fields)
     if name == "hybrid":
         real |= {"<stage>.<option>", *(f"<stage>.{own}" for own in OWN)}
     elif issubclass(SHIPPED[name], SourceOptions):
@@ -63,7 +67,7 @@ def test_each_option_is_in_the_table(name: str) -> None:
 
 def test_the_options_of_all_sources_are_on_their_page() -> None:
     assert pages.options(pages.read("sources")) - SHIPPED.keys() == SHARED
-    assert {name for name in SHIPPED if not name.endswith("_2pc")} <= set(pages.links("sources"))
+    assert {PAGES.get(name, name) for name in SHIPPED if not name.endswith("_2pc")} <= set(pages.links("sources"))
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, "sources"])
@@ -72,8 +76,9 @@ def test_each_default_in_the_table_is_that_of_the_code(name: str) -> None:
     if name == "sources":
         documented, kind, needed = pages.defaults(pages.read(name)), SourceOptions, {"uid": "a"}
     else:
-        documented, kind, needed = pages.defaults(pages.section(name)), SHIPPED[name], {"uid": "a", **NEEDED[name]}
-    assert documented
+        table = pages.section(PAGES.get(name, name))
+        documented, kind, needed = pages.defaults(table), SHIPPED[name], {"uid": "a", **NEEDED[name]}
+    assert documented or name == "control"  # its one option has no default that can be given
     shipped = kind.parse(name, needed)
     for option, value in documented.items():
         if option not in WRITTEN_OTHERWISE:

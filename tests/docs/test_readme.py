@@ -13,9 +13,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_every_shipped_source_and_sink_is_in_the_table() -> None:
-    shown = set(re.findall(r"^\| \[`(\w+)`\]\(docs/\1\.md\) \|", README, flags=re.MULTILINE))
+    shown = set(re.findall(r"^\| \[`(\w+)`\]\(docs/\1(?:_source)?\.md\) \|", README, flags=re.MULTILINE))
     shipped = {connector.name() for connector in formats.load()}
-    assert shown == shipped - {"end_of_input"}  # which with_watermark adds by itself
+    assert shown == shipped - {"control_stamp", "end_of_input"}  # which with_control and with_watermark add
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
