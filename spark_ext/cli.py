@@ -15,7 +15,8 @@ import typer
 from rich.console import Console
 
 from spark_ext.commands import control, serve
-from spark_ext.commands.output import FAILED, REFUSED, STOPPED, pairs, print_error, print_json, print_rows, print_text
+from spark_ext.commands.output import FAILED as FAILED
+from spark_ext.commands.output import REFUSED, STOPPED, pairs, print_error, print_json, print_rows, print_text
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
 
 if TYPE_CHECKING:

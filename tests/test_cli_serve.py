@@ -107,7 +107,7 @@ def test_what_a_server_refuses(state: State, tmp_path: Path) -> None:
         (["--tokens", tmp_path / "none"], "the token file cannot be read"),
         (["--storage", "nonsense"], "is not KEY=VALUE"),
     ):
-        done = spark_ext("serve", state.path, *arguments)  # type: ignore[arg-type]
+        done = spark_ext("serve", state.path, *arguments)
         assert done.returncode == output.REFUSED, arguments
         assert said in " ".join(done.stderr.replace("│", " ").split()), arguments
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def build(spark: SparkSession, folder: Path) -> Job:
-    frame = spark.readStream.format("datagen").option("uid", "gen").option("rows", "100000000")
-    frame = frame.option("max_rows_per_epoch", "100").load()
+    reader = spark.readStream.format("datagen").option("uid", "gen").option("rows", "100000000")
+    frame = reader.option("max_rows_per_epoch", "100").load()
     writer = frame.select(F.lit(1).alias("one")).writeStream.format("delta_2pc")
     job = sx.Job(spark, "steered", state=folder / "state")
     return job.add("q", writer.option("uid", "out").option("path", str(folder / "out")))

@@ -1,0 +1,84 @@
+"""The page about the command line names each command, option and exit code that the code has, and no others."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer.main
+
+from spark_ext import cli
+from spark_ext.commands import output
+from tests.support import pages
+
+APP: Any = typer.main.get_command(cli.app)
+CONTROL: Any = APP.commands["control"]
+PAGE = pages.read("cli")
+SEND = ("--wait", "--timeout", "--delivery", "--key", "--expires")
+REACH = ("--json", "--token-file", "--ca", "--storage")
+
+
+def first_cells(section: str) -> list[list[str]]:
+    """The first column of each table of a section."""
+    text = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    tables = re.findall(r"^\|[^\n]*\|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [[re.split(r"(?<!\\)\|", row)[1].strip(" `") for row in table.splitlines()] for table in tables]
+
+
+def options(command: Any) -> set[str]:
+    return {name for one in command.params for name in one.opts if name.startswith("--") and name != "--help"}
+
+
+def arguments(command: Any) -> list[Any]:
+    return [one for one in command.params if one.param_type_name == "argument"]
+
+
+def test_each_command_has_a_section() -> None:
+    for name in APP.commands:
+        assert f"## `spark-ext {name}" in PAGE, name
+
+
+def test_the_commands_of_control() -> None:
+    listed = first_cells("`spark-ext control STATE|URL COMMAND`")[0]
+    assert [cell.split()[0] for cell in listed] == sorted(CONTROL.commands, key=[c.split()[0] for c in listed].index)
+    for cell in listed:
+        name, *given = cell.split()
+        found = arguments(CONTROL.commands[name])
+        assert [word.startswith("[") for word in given] == [not one.required for one in found], cell
+
+
+def test_the_options_of_control() -> None:
+    _, send, reach = first_cells("`spark-ext control STATE|URL COMMAND`")
+    assert [cell.split()[0] for cell in send] == list(SEND)
+    assert [cell.split()[0] for cell in reach] == list(REACH)
+    text = PAGE.split("## `spark-ext control")[1].split("\n## ")[0]
+    for name, command in CONTROL.commands.items():
+        assert options(command) >= set(REACH), name
+        own = options(command) - set(REACH) - set(SEND)
+        if name not in ("events", "event", "config", "kinds"):
+            assert options(command) >= set(SEND), name
+        row = next(row for row in text.splitlines() if re.match(rf"\| `{name}[ `]", row))
+        named = set(re.findall(r"`(--[a-z-]+)", row))
+        if name == "send":
+            own -= {"--yes"}  # as for seek
+        if name == "broadcast" or name == "unset":
+            own -= {"--target"}  # as for set
+        assert own - {"--wait", "--timeout"} == named - {"--wait"}, name
+
+
+def test_the_options_of_serve() -> None:
+    (table,) = first_cells("`spark-ext serve STATE...`")
+    assert {cell.split()[0] for cell in table} == options(APP.commands["serve"])
+
+
+def test_the_commands_of_token() -> None:
+    text = PAGE.split("## `spark-ext token`")[1].split("\n## ")[0]
+    for name, command in APP.commands["token"].commands.items():
+        assert f"`token {name} FILE" in text
+        assert options(command) - {"--json"} <= set(re.findall(r"--[a-z]+", text)), name
+
+
+def test_the_exit_codes() -> None:
+    (table,) = first_cells("Exit codes")
+    known = {value for name, value in vars(output).items() if name.isupper() and isinstance(value, int)}
+    assert {int(cell) for cell in table} == known | {0}
