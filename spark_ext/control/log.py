@@ -25,6 +25,7 @@ from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Reques
 from spark_ext.errors import StorageError
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.ledger.view import event_of
+from spark_ext.model import json_schemas
 from spark_ext.model.configuration import MAX_CONFIGURATION_BYTES, Configuration
 from spark_ext.model.control import Delivery, Event, Scope, Target
 from spark_ext.model.control_kinds import BadValue, Kind, Where, checked, kinds
@@ -353,13 +354,11 @@ class ControlLog:
         declared = before.of("config_schema", Target(), event.value["key"])
         if declared is None or event.value.get("unset"):
             return
-        from jsonschema import Draft202012Validator
-
-        wrong = next(Draft202012Validator(declared["schema"]).iter_errors(event.value.get("value")), None)
+        wrong = json_schemas.problem_of(declared["schema"], event.value.get("value"))
         if wrong is not None:
             raise ControlRefused.because(
                 Refusal.BAD_VALUE,
-                f"the value of '{event.value['key']}' does not conform to its schema: {wrong.message[:500]}",
+                f"the value of '{event.value['key']}' does not conform to its schema: {wrong}",
                 who,
                 "correct the value, or declare another schema with config_schema",
             )

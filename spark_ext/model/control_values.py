@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
+from spark_ext.model import json_schemas
 from spark_ext.options import milliseconds
 
 LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "OFF")
@@ -132,13 +133,10 @@ class ConfigSchema(Value):
 
     @model_validator(mode="after")
     def _is_schema(self) -> ConfigSchema:
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
-
         try:
-            Draft202012Validator.check_schema(self.json_schema)
-        except SchemaError as problem:
-            raise PydanticCustomError("schema", "it is not a JSON Schema: {why}", {"why": problem.message}) from None
+            json_schemas.check(self.json_schema)
+        except ValueError as problem:
+            raise PydanticCustomError("schema", "it is not a JSON Schema: {why}", {"why": str(problem)}) from None
         return self
 
 
