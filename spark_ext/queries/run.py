@@ -139,11 +139,13 @@ class QueryRun(RestartableQuery):
         self._observer.started(launch.query_id)
         if not self._state.ended and self._state is not State.FINISHING:
             self._become(State.RUNNING)
-        if self.since < 0 or (self._boundary is not None and self._boundary.phase is Phase.STARTING):
+        wanted = self._boundary
+        if wanted is not None and wanted.phase is Phase.STARTING:
             self.since = self.committed + 1
-        if self._boundary is not None and self._boundary.phase is Phase.STARTING:
-            self._boundary.done(self.committed + 1, self._clock())
+            wanted.done(self.since, self._clock())
             self._boundary = None
+        elif self.since < 0 and not (wanted is not None and wanted.completing):
+            self.since = self.committed + 1
 
     # -- supervision --------------------------------------------------------------------------------------------------
 

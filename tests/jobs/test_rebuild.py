@@ -14,6 +14,7 @@ import spark_ext as sx
 from spark_ext.control import stamps
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
+from spark_ext.errors import JobFailedError
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlTransitionRow, ExecutionStateRow
 from spark_ext.model.control import Event
@@ -24,6 +25,7 @@ from tests.support.killable import kill, rebuilding, rebuilt, running
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SETTING = "spark.sql.session.timeZone"
@@ -195,3 +197,39 @@ def test_a_driver_is_killed_between_stop_and_start(lab: JobHarness, monkeypatch:
     assert numbers == expected(len(numbers))
     factors = by_epoch(lab.folder, "factor")
     assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
+
+
+def test_an_epoch_that_was_planned_before_a_start_is_completed_with_its_own_plan(lab: JobHarness) -> None:
+    folder = lab.folder / "in"
+    folder.mkdir()
+    ran: list[tuple[int, int]] = []
+
+    def build(config: Mapping[str, Any]) -> DataStreamWriter:
+        factor = config.get("factor", 1)
+
+        def take(rows: DataFrame, epoch: int) -> None:
+            ran.append((epoch, factor * rows.count()))
+            if epoch == 1 and factor == 1 and not (lab.folder / "gate").exists():
+                raise ValueError("the target is away")
+
+        files = lab.spark.readStream.schema("n bigint").option("maxFilesPerTrigger", 1).json(str(folder))
+        return files.writeStream.foreachBatch(take)
+
+    def started() -> sx.Job:
+        job = sx.Job(lab.spark, "lab", state=lab.folder / "state", restart_attempts=0)
+        return job.add("q", build).start()
+
+    for number in range(3):
+        (folder / f"{number}.json").write_text(json.dumps({"n": number}))
+    with pytest.raises(JobFailedError, match="the target is away"):
+        started().await_termination()
+    assert ran == [(0, 1), (1, 1)]
+    changed = set_key(lab.folder, "factor", 10)
+    (lab.folder / "gate").touch()
+    job = started()
+    done = last(lab.folder, changed)
+    until(lambda: ran[2:] == [(1, 1), (2, 10)], "the epoch with its own plan, and the next one with the new plan")
+    job.stop()
+    assert done.status == "acknowledged"
+    (applied,) = [row for row in steps(lab.folder, changed) if row.query]
+    assert (applied.query, applied.epoch) == ("q", 2)
