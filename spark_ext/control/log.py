@@ -8,7 +8,6 @@ are one commit.
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -20,15 +19,15 @@ from typing import TYPE_CHECKING
 
 from deltalake import Transaction
 
+from spark_ext.control.checks import Checked, check_request, moved, size_of
 from spark_ext.control.known import KnownJob, Structure
-from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request, fingerprint
+from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
 from spark_ext.errors import StorageError
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.ledger.view import event_of
-from spark_ext.model import json_schemas
-from spark_ext.model.configuration import MAX_CONFIGURATION_BYTES, Configuration
-from spark_ext.model.control import Delivery, Event, Scope, Target
-from spark_ext.model.control_kinds import BadValue, Kind, Where, checked, kinds
+from spark_ext.model.configuration import Configuration
+from spark_ext.model.control import Delivery, Event, Target
+from spark_ext.model.control_kinds import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,19 +56,6 @@ class _With:
             self.guard.check(held, operator)
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A request whose kind, target and value are known to be good."""
-
-    request: Request
-    kind: Kind
-    target: Target
-    value: object
-    delivery: Delivery
-    expires_ms: int | None
-    fingerprint: str
-
-
 class ControlLog:
     """Accepts control events. Safe for several threads; any number of processes may have one.
 
@@ -90,6 +76,8 @@ class ControlLog:
         self._last = 0
         self._keys: dict[str, tuple[str, Event]] = {}
         self._configuration = Configuration()
+        self._size = 0
+        """No less than the bytes of the configuration."""
         self._known = KnownJob()
         self._structure = Structure(ledger)
 
@@ -137,6 +125,7 @@ class ControlLog:
         event = event_of(row)
         self._last = max(self._last, event.sequence)
         self._configuration = self._configuration.after([event])
+        self._size += size_of(event)
         if row.idempotency_key:
             self._keys[row.idempotency_key] = row.fingerprint or "", event
 
@@ -154,13 +143,12 @@ class ControlLog:
             For each what became of it, in the same order.
 
         Raises:
-            StateError, StorageError: the ledger cannot be read or written; whether the events are in it is then not
-            known,
-                unless they have idempotency keys, with which the requests may be repeated.
+            StateError, StorageError: the ledger cannot be read or written. Whether the events are in it is then not
+                known; requests with idempotency keys may be repeated.
             FencedError: a newer incarnation owns the ledger, for a log with a fence.
         """
         with self._lock:
-            found: list[_Checked | ControlRefused] = []
+            found: list[Checked | ControlRefused] = []
             for request in requests:
                 try:
                     found.append(self.check(request))
@@ -168,84 +156,21 @@ class ControlLog:
                     found.append(refused)
             return self._add(found)
 
-    def check(self, request: Request) -> _Checked:
+    def check(self, request: Request) -> Checked:
         """Check all of a request that does not depend on other events.
 
         Raises:
             ControlRefused: says what is wrong.
             StateError, StorageError: the ledger cannot be read.
         """
-        who = f"{self.who}, {request.kind} for {request.target}"
-        kind = kinds().get(request.kind)
-        if kind is None or not (kind.public or request.origin == "job"):
-            public = ", ".join(sorted(name for name, one in kinds().items() if one.public))
-            raise ControlRefused.because(
-                Refusal.UNKNOWN_KIND, f"there is no kind of event {request.kind!r}", who, f"use one of: {public}"
-            )
-        try:
-            target = Target.parse(request.target)
-        except ValueError as problem:
-            raise ControlRefused.because(Refusal.MALFORMED, str(problem), who, "write one of these forms") from None
-        if request.delivery not in (Delivery.IMMEDIATE.value, Delivery.ALIGNED.value):
-            raise ControlRefused.because(
-                Refusal.MALFORMED, f"{request.delivery!r} is not a delivery", who, "use immediate or aligned"
-            )
-        delivery = Delivery(request.delivery)
-        if request.idempotency_key is not None and not 0 < len(request.idempotency_key) <= 200:
-            raise ControlRefused.because(
-                Refusal.MALFORMED, "the idempotency key is empty or too long", who, "use 1 to 200 characters"
-            )
-        try:
-            value = checked(kind, target, request.value)
-        except BadValue as problem:
-            raise ControlRefused.because(
-                Refusal.BAD_VALUE, str(problem), who, f"correct it; an example: {json.dumps(kind.example)}"
-            ) from None
-        if delivery is Delivery.ALIGNED and not (kind.standing and kind.where is Where.EPOCH):
-            raise ControlRefused.because(
-                Refusal.BAD_VALUE, f"{kind.name} cannot be delivered at one cut of all queries", who, "use immediate"
-            )
-        expires = None
-        if request.expires_at is not None:
-            if request.expires_at.tzinfo is None:
-                raise ControlRefused.because(
-                    Refusal.MALFORMED, "expires_at has no time zone", who, "give a time in UTC, such as ...T12:00:00Z"
-                )
-            expires = int(request.expires_at.timestamp() * 1000)
-        self._check_job(kind, target, who)
-        mark = fingerprint(kind.name, target, value, delivery, expires)
-        return _Checked(request, kind, target, value, delivery, expires, mark)
-
-    def _check_job(self, kind: Kind, target: Target, who: str) -> None:
         job = self.known()
         if not job.name:
             raise ControlRefused.because(
-                Refusal.NO_JOB, f"no job was ever started in {self._ledger.uri}", who, "check the state directory"
+                Refusal.NO_JOB, f"no job was ever started in {self._ledger.uri}", self.who, "check the state directory"
             )
-        late = target.scope is Scope.QUERY and target.uid in self._queries
-        concerned = job.queries_of(target)
-        if not concerned and not late and target.scope is not Scope.JOB:
-            there = [f"query:{uid}" for uid in job.queries]
-            there += [f"source:{uid}" for query in job.queries.values() for uid in sorted(query.sources)]
-            raise ControlRefused.because(
-                Refusal.UNKNOWN_TARGET,
-                f"the job has no {target}",
-                who,
-                f"use job, or one of: {', '.join(sorted(there)[:20])}",
-            )
-        if concerned and not late and all(job.queries[uid].finished for uid in concerned) and kind.public:
-            raise ControlRefused.because(
-                Refusal.ENDED,
-                "the job has finished" if job.finished else f"query '{concerned[0]}' has finished",
-                who,
-                "nothing is left to be changed; a new input needs a new job, or job.reset(...)",
-            )
-        if kind.while_running and job.running is False and self._fence is None:
-            raise ControlRefused.because(
-                Refusal.ENDED, f"the job does not run, and {kind.name} is for one that does", who, "start the job first"
-            )
+        return check_request(request, job, self._queries, by_driver=self._fence is not None)
 
-    def _add(self, found: Sequence[_Checked | ControlRefused]) -> list[Accepted | ControlRefused]:
+    def _add(self, found: Sequence[Checked | ControlRefused]) -> list[Accepted | ControlRefused]:
         for attempt in range(ATTEMPTS):
             self._look()
             # A start commits to this table too: what is known of the newest one holds if the swap succeeds.
@@ -255,7 +180,7 @@ class ControlLog:
             out: list[Accepted | ControlRefused] = []
             rows: list[ControlEventRow] = []
             keys: dict[str, tuple[str, Event]] = {}
-            after = self._configuration
+            after, size = self._configuration, self._size
             for one in found:
                 if isinstance(one, ControlRefused):
                     out.append(one)
@@ -267,7 +192,7 @@ class ControlLog:
                     continue
                 event = self._event(one, base + len(rows) + 1, now)
                 try:
-                    after = self._moved(after, one, event, now)
+                    after, size = moved(after, size, one, event, now, self.who)
                 except ControlRefused as refused:
                     out.append(refused)
                     continue
@@ -278,6 +203,7 @@ class ControlLog:
             if not rows:
                 return out
             if self._swap(rows):
+                self._size = size
                 return out
             # Another process was faster: those that meet again and again wait at random.
             time.sleep(random.uniform(0, min(0.1, 0.005 * (attempt + 1))))
@@ -303,7 +229,7 @@ class ControlLog:
             self._version = self._table.version
         return True
 
-    def _repeated(self, one: _Checked, mark: str, event: Event) -> Accepted | ControlRefused:
+    def _repeated(self, one: Checked, mark: str, event: Event) -> Accepted | ControlRefused:
         if mark == one.fingerprint:
             return Accepted(event, repeated=True)
         return ControlRefused.because(
@@ -313,7 +239,7 @@ class ControlLog:
             "use a new key for a new request",
         )
 
-    def _event(self, one: _Checked, sequence: int, now: datetime) -> Event:
+    def _event(self, one: Checked, sequence: int, now: datetime) -> Event:
         return Event(
             sequence,
             uuid.uuid4().hex,
@@ -327,43 +253,7 @@ class ControlLog:
             one.expires_ms,
         )
 
-    def _moved(self, before: Configuration, one: _Checked, event: Event, now: datetime) -> Configuration:
-        """The configuration behind an event.
-
-        Raises:
-            ControlRefused: it cannot be added to what is in force.
-        """
-        who = f"{self.who}, {one.kind.name} for {one.target}"
-        if event.expires_ms is not None and event.expires_ms <= now.timestamp() * 1000:
-            raise ControlRefused.because(
-                Refusal.EXPIRED, "expires_at is in the past", who, "give a later time, and check the clocks"
-            )
-        if one.kind.name == "set_config":
-            self._check_schema(before, event, who)
-        after = before.after([event])
-        if one.kind.standing and len(json.dumps(after.to_json())) > MAX_CONFIGURATION_BYTES:
-            raise ControlRefused.because(
-                Refusal.BAD_VALUE,
-                f"the job's configuration would be larger than {MAX_CONFIGURATION_BYTES} bytes",
-                who,
-                "remove keys with unset, or keep large values in a file or table, and its name here",
-            )
-        return after
-
-    def _check_schema(self, before: Configuration, event: Event, who: str) -> None:
-        declared = before.of("config_schema", Target(), event.value["key"])
-        if declared is None or event.value.get("unset"):
-            return
-        wrong = json_schemas.problem_of(declared["schema"], event.value.get("value"))
-        if wrong is not None:
-            raise ControlRefused.because(
-                Refusal.BAD_VALUE,
-                f"the value of '{event.value['key']}' does not conform to its schema: {wrong}",
-                who,
-                "correct the value, or declare another schema with config_schema",
-            )
-
-    def _row(self, one: _Checked, event: Event, now: datetime) -> ControlEventRow:
+    def _row(self, one: Checked, event: Event, now: datetime) -> ControlEventRow:
         return ControlEventRow(
             event_id=event.event_id,
             sequence=event.sequence,
@@ -418,7 +308,7 @@ class ControlLog:
                 made = []
                 for offset, request in enumerate(requests, 1):
                     kind, target = kinds()[request.kind], Target.parse(request.target)
-                    one = _Checked(request, kind, target, request.value, Delivery.IMMEDIATE, None, "")
+                    one = Checked(request, kind, target, request.value, Delivery.IMMEDIATE, None, "")
                     made.append((one, self._event(one, base + offset, now)))
                 if self._swap([self._row(one, event, now) for one, event in made], {mark: number}):
                     return [event for _, event in made]

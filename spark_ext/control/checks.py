@@ -1,0 +1,182 @@
+"""What is checked of a request before it is accepted: everything that can be known then. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from spark_ext.control.known import KnownJob
+from spark_ext.control.requests import ControlRefused, Refusal, Request, fingerprint
+from spark_ext.model import json_schemas
+from spark_ext.model.configuration import MAX_CONFIGURATION_BYTES, Configuration
+from spark_ext.model.control import JOB, Delivery, Event, Scope, Target
+from spark_ext.model.control_kinds import BadValue, Kind, Where, checked, kinds
+from spark_ext.model.offsets import Json
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A request whose kind, target and value are known to be good."""
+
+    request: Request
+    kind: Kind
+    target: Target
+    value: Json
+    delivery: Delivery
+    expires_ms: int | None
+    fingerprint: str
+
+
+def check_request(request: Request, job: KnownJob, queries: Collection[str], *, by_driver: bool) -> Checked:
+    """Check all of a request that does not depend on other events.
+
+    Args:
+        request: what is asked for.
+        job: as its ledger describes it.
+        queries: further queries of the job, which the ledger does not know yet.
+        by_driver: whether the job's own driver asks: it runs.
+
+    Raises:
+        ControlRefused: says what is wrong.
+    """
+    who = f"job '{job.name}', {request.kind} for {request.target}"
+    kind = kinds().get(request.kind)
+    if kind is None or not (kind.public or request.origin == "job"):
+        public = ", ".join(sorted(name for name, one in kinds().items() if one.public))
+        raise ControlRefused.because(
+            Refusal.UNKNOWN_KIND, f"there is no kind of event {request.kind!r}", who, f"use one of: {public}"
+        )
+    try:
+        target = Target.parse(request.target)
+    except ValueError as problem:
+        raise ControlRefused.because(Refusal.MALFORMED, str(problem), who, "write one of these forms") from None
+    delivery, expires = _envelope(request, who)
+    try:
+        value = checked(kind, target, request.value)
+    except BadValue as problem:
+        raise ControlRefused.because(
+            Refusal.BAD_VALUE, str(problem), who, f"correct it; an example: {json.dumps(kind.example)}"
+        ) from None
+    if delivery is Delivery.ALIGNED and not (kind.standing and kind.where is Where.EPOCH):
+        raise ControlRefused.because(
+            Refusal.BAD_VALUE, f"{kind.name} cannot be delivered at one cut of all queries", who, "use immediate"
+        )
+    _check_job(kind, target, job, queries, who, by_driver=by_driver)
+    mark = fingerprint(kind.name, target, value, delivery, expires)
+    return Checked(request, kind, target, value, delivery, expires, mark)
+
+
+def _envelope(request: Request, who: str) -> tuple[Delivery, int | None]:
+    """What every request has beside kind, target and value: its delivery, and its expiry in ms since 1970."""
+    if request.delivery not in (Delivery.IMMEDIATE.value, Delivery.ALIGNED.value):
+        raise ControlRefused.because(
+            Refusal.MALFORMED, f"{request.delivery!r} is not a delivery", who, "use immediate or aligned"
+        )
+    if request.idempotency_key is not None and not 0 < len(request.idempotency_key) <= 200:
+        raise ControlRefused.because(
+            Refusal.MALFORMED, "the idempotency key is empty or too long", who, "use 1 to 200 characters"
+        )
+    if request.expires_at is None:
+        return Delivery(request.delivery), None
+    if request.expires_at.tzinfo is None:
+        raise ControlRefused.because(
+            Refusal.MALFORMED, "expires_at has no time zone", who, "give a time in UTC, such as ...T12:00:00Z"
+        )
+    return Delivery(request.delivery), int(request.expires_at.timestamp() * 1000)
+
+
+def _check_job(
+    kind: Kind, target: Target, job: KnownJob, queries: Collection[str], who: str, *, by_driver: bool
+) -> None:
+    late = any(uid not in job.queries for uid in queries) if target == JOB else target.uid in queries
+    late = late and target.scope in (Scope.JOB, Scope.QUERY)
+    concerned = job.queries_of(target)
+    if not concerned and not late and target != JOB:
+        there = [f"query:{uid}" for uid in job.queries]
+        there += [f"source:{uid}" for query in job.queries.values() for uid in sorted(query.sources)]
+        raise ControlRefused.because(
+            Refusal.UNKNOWN_TARGET,
+            f"the job has no {target}",
+            who,
+            f"use job, or one of: {', '.join(sorted(there)[:20])}",
+        )
+    over = bool(concerned) and all(job.queries[uid].finished for uid in concerned)
+    # A job that runs although all its queries have finished has one that waits for them to be built.
+    if over and not late and kind.public and not (target == JOB and job.running):
+        raise ControlRefused.because(
+            Refusal.ENDED,
+            "the job has finished" if job.finished else f"query '{concerned[0]}' has finished",
+            who,
+            "nothing is left to be changed; a new input needs a new job, or job.reset(...)",
+        )
+    if kind.while_running and job.running is False and not by_driver:
+        raise ControlRefused.because(
+            Refusal.ENDED, f"the job does not run, and {kind.name} is for one that does", who, "start the job first"
+        )
+
+
+def moved(
+    before: Configuration, size: int, one: Checked, event: Event, now: datetime, who: str
+) -> tuple[Configuration, int]:
+    """The configuration behind an event.
+
+    Args:
+        before: the configuration before it.
+        size: no less than the bytes of that.
+        one: what was asked for.
+        event: as it would be accepted.
+        now: UTC.
+        who: the job.
+
+    Returns:
+        The configuration, and a number no less than its bytes.
+
+    Raises:
+        ControlRefused: it cannot be added to what is in force.
+    """
+    who = f"{who}, {one.kind.name} for {one.target}"
+    if event.expires_ms is not None and event.expires_ms <= now.timestamp() * 1000:
+        raise ControlRefused.because(
+            Refusal.EXPIRED, "expires_at is in the past", who, "give a later time, and check the clocks"
+        )
+    if one.kind.name == "set_config":
+        _check_schema(before, event, who)
+    after = before.after([event])
+    if not one.kind.standing:
+        return after, size
+    size += size_of(event)
+    if size > MAX_CONFIGURATION_BYTES:
+        # What replaces another value was counted as if it were added: now it matters.
+        size = len(json.dumps(after.to_json()))
+    if size > MAX_CONFIGURATION_BYTES:
+        raise ControlRefused.because(
+            Refusal.BAD_VALUE,
+            f"the job's configuration would be larger than {MAX_CONFIGURATION_BYTES} bytes",
+            who,
+            "remove keys with unset, or keep large values in a file or table, and its name here",
+        )
+    return after, size
+
+
+def size_of(event: Event) -> int:
+    """By how many bytes an event makes a configuration longer at most."""
+    kind = kinds().get(event.kind)
+    if kind is not None and not kind.standing:
+        return 0
+    return len(json.dumps(event.value)) + 3 * len(str(event.target)) + 200
+
+
+def _check_schema(before: Configuration, event: Event, who: str) -> None:
+    declared = before.of("config_schema", Target(), event.value["key"])
+    if declared is None or event.value.get("unset"):
+        return
+    wrong = json_schemas.problem_of(declared["schema"], event.value.get("value"))
+    if wrong is not None:
+        raise ControlRefused.because(
+            Refusal.BAD_VALUE,
+            f"the value of '{event.value['key']}' does not conform to its schema: {wrong}",
+            who,
+            "correct the value, or declare another schema with config_schema",
+        )
