@@ -122,11 +122,13 @@ class Planner:
                 else start
             )
         if orders.drain and not isinstance(self._source, AlignedSource):
-            return self._stamped(start, replace(start, ended=True, drained=True), orders)
+            # Channels that are sent elsewhere by an event that came before the drain end there.
+            return self._stamped(start, replace(_jumped(start, orders), ended=True, drained=True), orders)
         self._put_back(start)
         if self._stages.entered(start.stage):
             self._discover(begins=True)
-        following = None if start.running or self._pending else self._stages.after(start.stage)
+        waits = start.running or self._pending or self._paused(start, orders)
+        following = None if waits else self._stages.after(start.stage)
         if following is not None:
             # An epoch of its own, without rows: the next stage begins from what is in the log by then.
             return self._stamped(start, replace(start, stage=following), orders)
