@@ -1,4 +1,4 @@
-# make run | pipeline | quick | test | test-all | spec | bench | chaos | histories | lint | clean.
+# make run | pipeline | control | quick | test | test-all | spec | bench | chaos | histories | lint | clean.
 # Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
@@ -11,11 +11,12 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run pipeline quick test test-all spec bench chaos histories lint clean python java
+.PHONY: help run pipeline control quick test test-all spec bench chaos histories lint clean python java
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
 	@echo "make pipeline   linked queries on the same data, and a second job from a savepoint; FRESH=1 starts over"
+	@echo "make control    a job over the same data, throttled, paused, reconfigured and drained from outside; FRESH=1 starts over"
 	@echo "make quick      the tests that need no Spark, no server and no process of their own: under a minute"
 	@echo "make test       the tests; ARGS='tests/test_x.py -k y' for some of them, WORKERS=4 on a larger machine"
 	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
@@ -31,6 +32,9 @@ run: .venv/.test java
 
 pipeline: .venv/.test java
 	@$(BIN)/python examples/pipeline.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
+
+control: .venv/.test java
+	@$(BIN)/python examples/control.py $(if $(filter-out 0,$(FRESH)),--fresh) $(ARGS)
 
 # Nothing here waits for a server, so a third worker would only collect the tests once more.
 quick: WORKERS = 2

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_ext import errors
+from spark_ext.control.requests import ControlRefused
+from spark_ext.steering.sent import ControlNotDone
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +51,7 @@ def test_the_page_of_errors_has_every_kind_and_each_test_of_bad_input() -> None:
     """Kinds that stand for their children, and the one around all, are not in its table."""
     table = ERRORS.partition("## What a job does")[2].partition("\n## ")[0]
     kinds = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "code")}
+    kinds |= {ControlRefused.code, ControlNotDone.code}
     assert set(re.findall(r"`([A-Z_]+)`", table)) == kinds - {"SPARK_EXT", "TERMINAL", "JOB_FAILED"}
     for path in (ROOT / "tests").glob("test_bad_input_*.py"):
         tests = {item.name for item in ast.parse(path.read_text()).body if isinstance(item, ast.FunctionDef)}
