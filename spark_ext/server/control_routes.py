@@ -16,7 +16,6 @@ from spark_ext.control.described import described
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.event_state import EventState
 from spark_ext.control.history import Filter
-from spark_ext.control.requests import Accepted, Request
 from spark_ext.model.control_kinds import kinds
 from spark_ext.server import answers
 from spark_ext.server.bodies import read_request
@@ -68,13 +67,17 @@ def control_routes(jobs: ServedJobs, limits: Limits) -> APIRouter:
         ] = None,
     ) -> Response:
         caller = caller_of(http.scope)
-        served, known = await run_in_threadpool(jobs.find, job)
+        # Changing to another thread costs more than anything else that is done here.
+        recalled = jobs.recall(job)
+        served, known = recalled if recalled is not None else await run_in_threadpool(jobs.find, job)
         request = await read_request(http, limits, caller.name, f"rest {caller.address}")
-        accepted = await _accepted(served, request)
+        accepted = await asyncio.wrap_future(served.service.offer(request))
         caller.event_id = accepted.event.event_id
-        state = await run_in_threadpool(_state, served, accepted, request)
-        place = f"/v1/jobs/{known.name if '/' not in known.name else known.job_id}/control/{state['id']}"
-        return JSONResponse({**state, "repeated": accepted.repeated}, 202, {"Location": place})
+        state = EventState.of(accepted.event, request)
+        if accepted.repeated:
+            state = await _event(served, state.event_id)
+        place = f"/v1/jobs/{known.name if '/' not in known.name else known.job_id}/control/{state.event_id}"
+        return JSONResponse({**state.to_json(), "repeated": accepted.repeated}, 202, {"Location": place})
 
     @router.get(
         "/control",
@@ -180,19 +183,6 @@ def control_routes(jobs: ServedJobs, limits: Limits) -> APIRouter:
         return {"kinds": [described(one) for one in kinds().values() if one.public]}
 
     return router
-
-
-async def _accepted(served: ServedJob, request: Request) -> Accepted:
-    service = await run_in_threadpool(lambda: served.service)
-    return await asyncio.wrap_future(service.offer(request))
-
-
-def _state(served: ServedJob, accepted: Accepted, request: Request) -> dict[str, Any]:
-    if accepted.repeated:
-        found = served.history.event(accepted.event.event_id)
-        if found is not None:
-            return found.to_json()
-    return EventState.of(accepted.event, request).to_json()
 
 
 async def _event(served: ServedJob, event_id: str) -> EventState:

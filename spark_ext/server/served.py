@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,9 @@ log = logger("spark_ext.server")
 
 LOOK_EVERY: Final = 0.05
 """How often a ledger is looked at while somebody waits for a change, s: a `stat` or two."""
+
+RECALL: Final = 1.0
+"""How long the answer to which job has a name is used again, s: a job keeps its name and its directory."""
 
 LOOK_EVERY_REMOTE: Final = 1.0
 """The same in an object store, where each look is a request."""
@@ -67,6 +71,8 @@ class ServedJob:
     @property
     def service(self) -> ControlService:
         """Accepts its events."""
+        if self._service is not None:
+            return self._service
         with self._lock:
             if self._service is None:
                 self._service = ControlService(self._opened())
@@ -90,6 +96,12 @@ class ServedJobs:
 
     def __init__(self, jobs: Sequence[ServedJob]) -> None:
         self.all = tuple(jobs)
+        self._found: dict[str, tuple[float, ServedJob, KnownJob]] = {}
+
+    def recall(self, name: str) -> tuple[ServedJob, KnownJob] | None:
+        """What `find` has returned for a name within the last second, without looking; None if there is nothing."""
+        found = self._found.get(name)
+        return found[1:] if found is not None and time.monotonic() - found[0] < RECALL else None
 
     def find(self, name: str) -> tuple[ServedJob, KnownJob]:
         """The job with a name or job id.
@@ -101,6 +113,7 @@ class ServedJobs:
         known = [(job, job.known()) for job in self.all]
         found = [(job, one) for job, one in known if name and name in (one.name, one.job_id)]
         if len(found) == 1:
+            self._found[name] = (time.monotonic(), *found[0])
             return found[0]
         names = ", ".join(sorted({one.name for _, one in known if one.name})) or "none"
         if found:
@@ -110,6 +123,10 @@ class ServedJobs:
 
     def record(self, name: str, row: ControlRequestRow) -> None:
         """Put an audit row into the ledger of the job that the path names, else into that of the first job."""
+        recalled = self.recall(name)
+        if recalled is not None:
+            recalled[0].audit.put(row)
+            return
         for job in self.all:
             try:
                 known = job.known()

@@ -31,6 +31,8 @@ CHECKS = [
     response_schema_conformance,
 ]
 
+MODES: Any = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+
 EXAMPLES = {"get": 5, "post": 30}
 """Requests per route, good and bad ones each."""
 
@@ -107,7 +109,7 @@ def test_no_request_is_a_failure_or_has_an_undocumented_answer(
         if path.endswith("/stream"):
             continue  # it does not end; see the test of streams
         operation = description[path][method.upper()]
-        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+        for mode in MODES:
             if mode is GenerationMode.NEGATIVE and path in ("/health", "/ready", "/v1/jobs"):
                 continue  # there is nothing that could be wrong
 
