@@ -136,6 +136,7 @@ def test_a_channel_that_is_sent_back_reads_events_again(tmp_path: Path, monkeypa
     job = Planned(tmp_path, monkeypatch)
     accept(job.state, note(1), note(2), note(3))
     end = job.advance(job.channel.begin)
+    assert job.advance(end) == end
     back = job.source.seek(job.channel, end, 1)
     assert [row["sequence"] for row in job.read(back, job.advance(back))] == [2, 3]
     for wrong in (-1, True, "x", None, {"sequence": 1.5}):
