@@ -102,10 +102,11 @@ class Progress:
     silent: frozenset[str] = frozenset()
     """Queries among `applied` that say nothing of events in their offsets: they obey by a restart."""
 
-    @property
-    def _once(self) -> bool:
+    def _over(self, query: QueryView) -> bool:
+        """Whether an event that is obeyed once was meant for an earlier history of a query, or came before it."""
         kind = kinds().get(self.event.kind)
-        return kind is not None and not kind.standing
+        once = kind is not None and not kind.standing
+        return once and (self.event.lineage < query.lineage or self.event.incarnation < query.begun)
 
     def concerns(self, query: QueryView) -> bool:
         """Whether the event is addressed to a query or to something in it."""
@@ -210,14 +211,15 @@ class Progress:
             return Step("acknowledged", reason=reason, result=result)
         if said:
             return Step(said[0].status, reason=reason, result=result)
-        return Step("rejected", reason=reason or "the job has nothing that it is addressed to")
+        status = "failed" if any(self._over(query) for query in concerned) else "rejected"
+        return Step(status, reason=reason or "the job has nothing that it is addressed to")
 
     def _cannot(self, query: QueryView) -> str | None:
         """Why a query will never obey the event; None: it may, in this start or a later one."""
         target = self.event.target
         if query.standing is Standing.FINISHED:
             return "has finished"
-        if self._once and (self.event.lineage < query.lineage or self.event.incarnation < query.begun):
+        if self._over(query):
             return "has been restored, reset or added since"
         if target.scope in (Scope.SOURCE, Scope.CHANNEL) and target.uid in query.ended_sources:
             return f"has read source '{target.uid}' to its end"

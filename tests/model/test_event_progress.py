@@ -96,6 +96,6 @@ def test_a_request_that_is_obeyed_once_does_not_concern_a_later_history() -> Non
     broadcast = Event(7, "e7", "broadcast", JOB, {"type": "t"}, lineage=1, incarnation=2)
     for now in (replace(ABLE, lineage=2), replace(ABLE, begun=3)):
         assert Progress(broadcast).last_step([now]) == Step(
-            "rejected", reason="query 'q' has been restored, reset or added since"
+            "failed", reason="query 'q' has been restored, reset or added since"
         )
         assert Progress(replace(broadcast, kind="pause", value=None)).last_step([now]) is None, "what stands is obeyed"
