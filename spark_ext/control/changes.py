@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MARGIN: Final = 60.0
 """How much later than it happens a transition may be written, s; an event that is not over is looked at anyway."""
 
-_MARK: Final = re.compile(r"(\d{1,18})-(\d{1,15})")
+_MARK: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,15})")
 
 
 class Changes:

@@ -99,6 +99,7 @@ def every_route(served: Served) -> list[tuple[str, str]]:
     return [(path, method) for path, methods in raw["paths"].items() for method in methods]
 
 
+@pytest.mark.slow(12, "requests of many kinds to every route, made by schemathesis")
 @pytest.mark.parametrize("with_token", [True, False], ids=["token", "no_token"])
 def test_no_request_is_a_failure_or_has_an_undocumented_answer(
     served: Served, description: schemathesis.BaseSchema, with_token: bool
