@@ -29,6 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from pyspark.sql import functions as F
 from rich.console import Console
 
@@ -127,23 +129,23 @@ class Seen:
     """Its own configuration."""
 
 
-def steer(running: sx.Job, control: sx.Control) -> Seen:
-    """Throttle, pause, reconfigure and drain a job."""
+def steer(control: sx.Control, out: Path) -> Seen:
+    """Throttle, pause, reconfigure and drain the job."""
     sources = ("flights-judge", "flights-daily")
-    freely = speed(running, until=BEGIN)
+    freely = speed(out, until=BEGIN)
     for uid in sources:
         control.rate_limit(f"source:{uid}", SLOWLY, wait=True)
-    throttled = speed(running, seconds=SECONDS)
+    throttled = speed(out, seconds=SECONDS)
 
     control.pause(wait=True)
-    paused = rows(running)
+    paused = written(out)
     change = control.set("late_after", LATER, wait=True)  # a paused query makes an epoch for it, without rows
-    while_paused = rows(running) - paused
+    while_paused = written(out) - paused
 
     for uid in sources:
         control.rate_limit(f"source:{uid}")  # without a rate: no limit
     control.resume(wait=True)
-    speed(running, until=rows(running) + BEGIN)
+    speed(out, until=written(out) + BEGIN)
     first = change.applied["judge"]
     assert first is not None
     before, behind = (control.config("judge", epoch)["config"] for epoch in (first - 1, first))
@@ -151,19 +153,22 @@ def steer(running: sx.Job, control: sx.Control) -> Seen:
     return Seen(freely, throttled, while_paused, first, before, behind)
 
 
-def rows(running: sx.Job) -> int:
-    return running.snapshot().query("judge").rows
+def written(out: Path) -> int:
+    """Rows that are committed to the table `judge`."""
+    try:
+        return DeltaTable(out / "judge").to_pyarrow_dataset().count_rows()
+    except TableNotFoundError:
+        return 0
 
 
-def speed(running: sx.Job, seconds: float | None = None, until: int | None = None) -> float:
-    """Rows per second for so many seconds, or until the query `judge` has read so many rows."""
-    begun, before = time.monotonic(), rows(running)
-    while not running.wait(0.1):
-        if (seconds is not None and time.monotonic() - begun >= seconds) or (
-            until is not None and rows(running) >= until
-        ):
-            break
-    return (rows(running) - before) / (time.monotonic() - begun)
+def speed(out: Path, seconds: float | None = None, until: int | None = None) -> float:
+    """Rows per second of the query `judge`, for so many seconds or until it has written so many rows."""
+    begun, before = time.monotonic(), written(out)
+    while True:
+        took, now = time.monotonic() - begun, written(out)
+        if (seconds is not None and took >= seconds) or (until is not None and now >= until):
+            return (now - before) / took
+        time.sleep(0.1)
 
 
 # COMMAND ----------
@@ -177,17 +182,14 @@ def speed(running: sx.Job, seconds: float | None = None, until: int | None = Non
 
 
 def check(out: Path, console: Console) -> bool:
-    from deltalake import DeltaTable
-
     judged, daily = (DeltaTable(out / name).to_pandas() for name in ("judge", "daily"))
     # The months are read one after the other, and both queries were drained somewhere on the way.
     flights = package_flights().sort_values(["year", "month"], kind="stable", ignore_index=True)
     expected = flights.head(len(judged))[[*judged.columns.drop(["late_after", "late"])]]
     first = int((judged["late_after"] == LATE).sum())
     expected = expected.assign(late_after=[LATE] * first + [LATER] * (len(judged) - first))
-    expected = expected.assign(
-        late=(expected["dep_delay"] > expected["late_after"]).where(expected["dep_delay"].notna())
-    )
+    judgement = (expected["dep_delay"] > expected["late_after"]).astype(object)
+    expected = expected.assign(late=judgement.where(expected["dep_delay"].notna(), None))
     windows = flights.head(int(daily["flights"].sum()))
     windows = windows.groupby([windows["departure"].dt.date.rename("day"), "carrier"]).agg(
         flights=("carrier", "size"), mean_dep_delay=("dep_delay", "mean")
@@ -249,9 +251,11 @@ def main() -> int:
             return 0
         with running.serve(show_token=False) as server, sx.Control(server.url, server.token) as control:
             console.print(f"served at {server.url}")
-            seen = steer(running, control)
-            events = control.events(after=0)
+            seen = steer(control, out)
         result = running.await_termination()
+        # The server has ended with the run. What has become of the events is in the ledger.
+        with sx.Control(out / "state") as control:
+            events = control.events(after=0)
     except sx.errors.SparkExtError as problem:
         Console(stderr=True).print(str(problem), markup=False, highlight=False, soft_wrap=True)
         return 1
