@@ -36,6 +36,14 @@ NAMES = (
     "sustained",
     "postgres",
     "kafka",
+    "control_epochs",
+    "control_acceptance",
+    "control_applied",
+    "control_look",
+    "control_config",
+    "control_change",
+    "control_burst",
+    "control_rates",
 )
 
 app = typer.Typer(add_completion=False)

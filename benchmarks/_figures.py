@@ -41,6 +41,13 @@ class Sample:
         low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
         return low, high
 
+    def percentile(self, percent: float) -> float:
+        """The value that so many percent of the values do not exceed, between two of them if necessary."""
+        ordered = sorted(self.values)
+        place = (len(ordered) - 1) * percent / 100
+        low = ordered[int(place)]
+        return low + (ordered[min(int(place) + 1, len(ordered) - 1)] - low) * (place % 1)
+
     def to_json(self) -> dict[str, Any]:
         """For `detail`."""
         low, high = self.quartiles

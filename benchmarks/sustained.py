@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import session, workplace
@@ -40,19 +38,15 @@ def _figure(spark: SparkSession, name: str, target: Target, rounds: int) -> Figu
         f"sustained_{name}",
         "sustained",
         f"an epoch of {ROWS} rows into {name}, p99 / the second until the next one is due",
-        _percentile(whole, 99) / 1000,
+        whole.percentile(99) / 1000,
         Aim("<", 1),
         {"whole epoch": whole, "tasks and commit": batch},
         {
-            f"{part}, {percent}": round(_percentile(sample, number), 1)
+            f"{part}, {percent}": round(sample.percentile(number), 1)
             for part, sample in (("whole epoch", whole), ("tasks and commit", batch))
             for percent, number in (("p50", 50), ("p99", 99))
         },
     )
-
-
-def _percentile(sample: Sample, percent: float) -> float:
-    return float(np.percentile(sample.values, percent))
 
 
 def _epochs(spark: SparkSession, target: Target) -> list[dict[str, float]]:

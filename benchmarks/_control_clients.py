@@ -1,0 +1,141 @@
+"""Clients of a server of control events, in a process of their own: they poll, or send bursts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from benchmarks._control import JOB
+
+POLL_S = 1.0
+"""Pause between two requests."""
+
+
+@contextmanager
+def process() -> Iterator[ProcessPoolExecutor]:
+    """A process in which the functions of this module run."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(time.time).result()
+        yield pool
+
+
+@dataclass
+class Answers:
+    """What came of requests."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    times: list[float] = field(default_factory=list)
+    """Of each POST that was accepted, ms."""
+    accepted: list[list[tuple[int, int]]] = field(default_factory=list)
+    """By client, of each accepted request its number and its sequence."""
+
+
+def posts(url: str, token: str, clients: int, each: int, warm: int = 0) -> Answers:
+    """Send events: each client sends its next request when it has the answer of the one before.
+
+    The events set keys of the configuration, and with odd numbers are broadcasts.
+
+    Args:
+        url: of the server.
+        token: of all clients.
+        clients: how many.
+        each: requests of a client that count.
+        warm: requests of a client that are sent before those.
+    """
+    found = Answers(accepted=[[] for _ in range(clients)])
+
+    def client(number: int) -> None:
+        with _http(url, token) as http:
+            for value in range(-warm, each):
+                body = {"kind": "set_config", "value": {"key": f"client{number}", "value": value}}
+                if value % 2:
+                    body = {"kind": "broadcast", "value": {"type": "burst", "value": [number, value]}}
+                begin = time.perf_counter()
+                answer = http.post(f"/v1/jobs/{JOB}/control", json=body)
+                took = (time.perf_counter() - begin) * 1000
+                if value < 0:
+                    continue
+                found.statuses[answer.status_code] += 1
+                if answer.status_code == 202:
+                    found.times.append(took)
+                    found.accepted[number].append((value, answer.json()["sequence"]))
+
+    _threads([lambda number=number: client(number) for number in range(clients)])  # type: ignore[misc]
+    return found
+
+
+def poll(url: str, token: str, waited_for: str, seconds: float, *, send: bool = False) -> Answers:
+    """Poll for a time: one client lists events every second, and another one waits for an event.
+
+    Args:
+        url: of the server.
+        token: of all clients.
+        waited_for: id of an event that does not become final.
+        seconds: how long.
+        send: whether a third client sends an event every second.
+    """
+    found, end = Answers(), time.monotonic() + seconds
+    place = f"/v1/jobs/{JOB}/control"
+
+    def left() -> float:
+        return max(0.0, end - time.monotonic())
+
+    def lists(http: httpx.Client) -> None:
+        found.statuses[http.get(place, params={"limit": 100}).status_code] += 1
+
+    def waits(http: httpx.Client) -> None:
+        found.statuses[http.get(f"{place}/{waited_for}", params={"wait": round(left(), 3)}).status_code] += 1
+
+    def sends(http: httpx.Client) -> None:
+        body = {"kind": "set_config", "value": {"key": "polled", "value": left()}}
+        begin = time.perf_counter()
+        answer = http.post(place, json=body)
+        found.times.append((time.perf_counter() - begin) * 1000)
+        found.statuses[answer.status_code] += 1
+
+    def again_and_again(ask: Callable[[httpx.Client], None]) -> Callable[[], None]:
+        def run() -> None:
+            with _http(url, token) as http:
+                while True:
+                    ask(http)
+                    if not left():
+                        return
+                    time.sleep(min(POLL_S, left()))
+
+        return run
+
+    _threads([again_and_again(ask) for ask in (lists, waits, *([sends] if send else []))])
+    return found
+
+
+def _http(url: str, token: str) -> httpx.Client:
+    # To check certificates would have to be prepared, at length.
+    return httpx.Client(
+        base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60, trust_env=False, verify=False
+    )
+
+
+def _threads(work: list[Callable[[], None]]) -> None:
+    problems: list[BaseException] = []
+
+    def caught(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=caught, args=(one,)) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]

@@ -1,0 +1,167 @@
+"""How exactly `rate_limit` holds: 100, 10,000 and 1,000,000 rows per second of a source, and 10,000 of one channel.
+
+One job per source, into a sink that does nothing, with more rows to read than it may. Each limit is measured over 30
+s from the first epoch under it. Last comes the change from 1,000,000 to 1,000: from which epoch on it holds, and how
+many rows are read until then.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import spark_ext as sx
+from benchmarks._control import JOB, Epoch, checkpoint_of, epochs, rate, recorded
+from benchmarks._control_inputs import INPUTS
+from benchmarks._figures import Aim, Figure, Sample
+from benchmarks._spark import session, until, workplace
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.jobs.job import Job
+    from spark_ext.steering.sent import SentEvent
+
+ROUNDS = 1
+SOURCES = tuple(INPUTS)
+SECONDS = 30.0
+LIMITS = (100, 10_000, 1_000_000)
+OF_CHANNEL = 10_000
+"""Rows per second of one channel while the other one is paused."""
+CUT = 1_000
+"""Rows per second after the highest limit."""
+CUT_S = 10.0
+AT_MOST = 1_500_000
+"""Rows per epoch, whatever the limit: so many are read before the first limit holds."""
+OFF = 0.05
+"""By how much a rate may be off."""
+
+
+def run(rounds: int = ROUNDS) -> list[Figure]:
+    """Measure this many times."""
+    with session("control_rates") as spark:
+        return [
+            figure
+            for source in SOURCES
+            for figure in _figures(source, [_measured(spark, source) for _ in range(rounds)])
+        ]
+
+
+def _measured(spark: SparkSession, source: str) -> dict[str, float]:
+    """Rows per second by limit, and what came of the change."""
+    rows = int(max(LIMITS) * (SECONDS + 10)) + 6 * AT_MOST
+    with workplace() as folder, INPUTS[source](folder, rows) as options:
+        reader = spark.readStream.format(source).options(uid="in", readers=2, max_rows_per_epoch=AT_MOST, **options)
+        job = sx.Job(spark, JOB, state=folder / "state")
+        job.add("q", reader.load().writeStream.format("nothing")).start()
+        found = _Limits(job, folder / "state")
+        until(lambda: found.newest() >= 0, "an epoch is committed")
+        out = {f"{limit:,} rows/s": found.held("source:in", limit, SECONDS) for limit in LIMITS[:-1]}
+        one, other = found.channels()
+        job.control.rate_limit("source:in", wait=60)
+        job.control.pause(f"source:in/{other}", wait=60)
+        out[f"{OF_CHANNEL:,} rows/s of a channel"] = found.held(f"source:in/{one}", OF_CHANNEL, SECONDS)
+        job.control.rate_limit("source:in", LIMITS[-1], wait=60)
+        job.control.rate_limit(f"source:in/{one}", wait=60)
+        job.control.resume(f"source:in/{other}", wait=60)
+        out[f"{LIMITS[-1]:,} rows/s"] = found.held("source:in", LIMITS[-1], SECONDS, sent=False)
+        out |= found.cut()
+        job.stop(60)
+    return out
+
+
+class _Limits:
+    """Sets limits of a running job, and measures what is read.
+
+    Args:
+        job: the job.
+        state: its state directory.
+    """
+
+    def __init__(self, job: Job, state: Path) -> None:
+        self._job, self._state = job, state
+        self._log = SparkLog(str(checkpoint_of(state)))
+
+    def newest(self) -> int:
+        """The newest committed epoch; -1: none."""
+        newest = self._log.newest_commit()
+        return -1 if newest is None else newest
+
+    def channels(self) -> tuple[str, str]:
+        """Two channels that are being read."""
+        logged = self._log.offsets(self.newest())
+        assert logged is not None
+        one, other, *_ = sorted(source_offsets(logged)["in"].running)
+        return one, other
+
+    def held(self, target: str, limit: int, seconds: float, *, sent: bool = True) -> float:
+        """Set a limit, unless it is set; returns the rows per second from the first epoch under it on."""
+        first = self._first(self._job.control.rate_limit(target, limit, wait=60)) if sent else self.newest() + 1
+        return rate(self._after(first, seconds), 0, float("inf"))
+
+    def _first(self, change: SentEvent) -> int:
+        first = change.applied["q"]
+        assert first is not None
+        return first
+
+    def _after(self, first: int, seconds: float) -> list[Epoch]:
+        """The epochs from one on, as soon as one has begun so many seconds after it; none that began later."""
+        begun = {epoch.number: epoch.began for epoch in recorded(self._state, first)}[first]
+        time.sleep(max(0.0, begun + seconds - time.time()))
+        behind = self.newest() + 1
+        found = [epoch for epoch in recorded(self._state, behind) if epoch.number >= first]
+        return [epoch for epoch in found if epoch.number <= behind]
+
+    def cut(self) -> dict[str, float]:
+        """Change to a low limit; says how that was obeyed."""
+        asked = time.time()
+        change = self._job.control.rate_limit("source:in", CUT)
+        answered = time.time()
+        first = self._first(change.wait(60))
+        found = self._after(first, CUT_S)
+        before = [epoch for epoch in epochs(self._state) if epoch.number < first and epoch.committed > asked]
+        return {
+            "cut": rate(found, 0, float("inf")),
+            "cut, epochs": sum(epoch.began > answered + 0.1 for epoch in before),
+            "cut, s": found[0].began - answered,
+            "cut, rows": sum(epoch.rows for epoch in before),
+            "cut, first rows": found[0].rows,
+        }
+
+
+def _figures(source: str, rounds: list[dict[str, float]]) -> list[Figure]:
+    def of(name: str, unit: str = "rows/s") -> Sample:
+        return Sample.of([found[name] for found in rounds], unit)
+
+    limits = {f"{limit:,} rows/s": limit for limit in LIMITS} | {f"{OF_CHANNEL:,} rows/s of a channel": OF_CHANNEL}
+    off = {name: max(abs(found[name] / limit - 1) for found in rounds) for name, limit in limits.items()}
+    return [
+        Figure(
+            f"control_rates_{source}",
+            "control_rates",
+            f"by how much the rows per second of {source} are off a limit, over {SECONDS:g} s; the worst limit",
+            max(off.values()),
+            Aim("<=", OFF),
+            {name: of(name) for name in limits},
+            {"off": {name: round(share, 4) for name, share in off.items()}},
+        ),
+        Figure(
+            f"control_rates_{source}_cut",
+            "control_rates",
+            f"by how much {source} is off {CUT:,} rows/s in the {CUT_S:g} s after a change from {LIMITS[-1]:,}",
+            max(abs(found["cut"] / CUT - 1) for found in rounds),
+            Aim("<=", OFF),
+            {"after the change": of("cut")},
+            {
+                "epochs under the old limit that began 100 ms after the answer or later": of(
+                    "cut, epochs", ""
+                ).to_json(),
+                "from the answer to the first epoch, s": of("cut, s", "s").to_json(),
+                "rows of the epochs under way and before, from the request on": of("cut, rows", "rows").to_json(),
+                "rows of the first epoch": of("cut, first rows", "rows").to_json(),
+            },
+        ),
+    ]
