@@ -1,8 +1,10 @@
 """Token buckets: how much may be read now, so that a rate holds on average. Pure.
 
-A bucket fills at its rate and is emptied as epochs are planned. While an epoch runs it fills, however long that takes,
-so the average holds with epochs of any duration. When there was less to read than it allowed it keeps what one second
-brings, so a time without input is not made up for. What is used beyond what it holds is a debt, which is waited for.
+A bucket fills at its rate and is emptied as epochs are planned. While an epoch runs it fills, for up to ten seconds, so
+the average holds with long epochs, too; without an end a query that is slower than the limit would read more and more
+at once, and a smaller limit would have to wait for such an epoch. When there was less to read than it allowed it keeps
+what one second brings, so a time without input is not made up for. What is used beyond what it holds is a debt, which
+is waited for.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ BURST_S: Final = 1.0
 LEAST_S: Final = 0.1
 """What a bucket has to hold before an epoch is planned, s of its rate: an epoch per row would be too expensive."""
 
-MOST_S: Final = 60.0
+MOST_S: Final = 10.0
 """What a bucket holds at most, s of its rate, unless epochs start at longer intervals."""
 
 _TINY: Final = 1e-6

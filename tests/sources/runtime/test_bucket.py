@@ -92,12 +92,19 @@ def test_what_is_read_beyond_the_tokens_is_waited_for() -> None:
     assert bucket.fill(11.1) == 10
 
 
-def test_a_long_epoch_is_made_up_for_up_to_a_minute() -> None:
+def test_a_long_epoch_is_made_up_for_up_to_ten_seconds() -> None:
     bucket = Bucket(100, 0.0)
-    assert bucket.fill(20.0) == 2_000
-    bucket.use(2_000)
-    assert bucket.fill(1_000.0) == 6_000
+    assert bucket.fill(8.0) == 800
+    bucket.use(800)
+    assert bucket.fill(1_000.0) == 1_000
     assert Bucket(100, 0.0).fill(1_000.0, 600.0) == 60_000
+
+
+def test_a_query_that_is_slower_than_the_limit_does_not_read_more_and_more_at_once() -> None:
+    """A smaller limit would have to wait for such an epoch."""
+    world = World(1_000, cost=2 / 1_000)
+    world.run(600)
+    assert max(rows for _, rows in world.epochs) <= 1_000 * MOST_S
 
 
 def test_tokens_that_are_put_back_can_be_used_again() -> None:
