@@ -82,6 +82,7 @@ def stamped(folder: Path, epoch: int) -> Mapping[str, Any]:
     return stamps.configuration(checkpoint, source_offsets(logged).values()).user("q")
 
 
+@pytest.mark.slow(12, "a query is started three times")
 def test_a_query_with_a_channel_source_changes_between_two_epochs(lab: JobHarness) -> None:
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
     job.add("q", rebuilt(lab))
