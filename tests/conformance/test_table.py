@@ -25,7 +25,7 @@ SHOWN, _, REST = PAGE.partition("\n## Not yet\n")
 ROWS = dict(re.findall(r"^\| ([A-Z]\d+) \| [^|]+ \| ([^|]+) \|$", SHOWN, re.MULTILINE))
 TABLE_LINES = [line for line in SHOWN.splitlines() if line.startswith("| ") and not line.startswith("| line ")]
 
-ALL = {"P": 10, "R": 14, "F": 18, "C": 11, "U": 9, "X": 6, "E": 10, "L": 11, "I": 12}
+ALL = {"P": 10, "R": 14, "F": 18, "C": 11, "U": 9, "X": 6, "E": 14, "L": 11, "I": 12}
 """How many lines each group has, from 1 without gaps."""
 
 
@@ -99,8 +99,10 @@ def test_each_line_is_shown_or_named_as_not_yet() -> None:
 def test_each_shipped_connector_runs_the_kit(connector: type[TwoPhaseCommitSink] | type[ChannelSource]) -> None:
     """By the classes that the page names, each of which takes a suite of the kit over."""
     named = re.findall(rf"^- `{connector.name()}`: (.*)$", SHOWN, re.MULTILINE)
-    if connector.name() == "end_of_input":
+    if connector.name() in ("end_of_input", "control_stamp"):
         return  # a part of the machinery, which no user names
+    if connector.name() == "control":
+        return  # its rows are those of the job that it is a part of; see tests/control
     assert len(named) == 1, f"{connector.name()} is not in the list"
     wanted = {"SinkContract", "SinkQueryContract"} if issubclass(connector, TwoPhaseCommitSink) else {"SourceContract"}
     for path, name in re.findall(r"`([\w/.]+\.py)::(\w+)`", named[0]):

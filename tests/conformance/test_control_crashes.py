@@ -1,0 +1,250 @@
+"""Conformance, "Control", under `kill -9`: a driver dies between two steps of an event, and the next one continues.
+
+One job per step, looked at from many sides. It is started and stopped; events come while no driver runs; a driver dies
+at the step, which is then passed for the first time since the events were accepted; further events come; it is started
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_ext.control.event_state import EventState
+from spark_ext.control.requests import ControlRefused, Refusal
+from spark_ext.failpoints import VARIABLE, FailPoint
+from spark_ext.jobs.driver_orders import LOST
+from spark_ext.ledger.schema import CheckpointRow
+from spark_ext.model.checkpoint_metadata import CheckpointMetadata
+from spark_ext.model.lifecycle import State
+from spark_ext.spark.spark_log import SparkLog
+from tests.support.steered import RATE, Steering, driver, steered
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEPS: dict[str, str] = {
+    # In the processes that plan, write and commit.
+    FailPoint.CONTROL_STAMPED: "kill-driver",
+    "rows.1": "kill-driver",
+    FailPoint.CONTROL_BEFORE_STAMP: "kill-driver",
+    FailPoint.SOURCE_PLANNED: "kill-driver",
+    FailPoint.SINK_WRITTEN: "kill-driver",
+    FailPoint.SINK_BEFORE_COMMIT: "kill-driver",
+    FailPoint.SINK_COMMITTED: "kill-driver",
+    # In the driver itself.
+    FailPoint.LEDGER_BEFORE_CONTROL_TRANSITIONS: "kill",
+    FailPoint.LEDGER_CONTROL_TRANSITIONS: "kill",
+    FailPoint.LEDGER_BEFORE_CONTROL_EVENTS: "kill",
+    FailPoint.LEDGER_CONTROL_EVENTS: "kill",
+    FailPoint.CHECKPOINT_TRIGGERED: "kill",
+    FailPoint.CHECKPOINT_CUT: "kill",
+    FailPoint.CONTROL_BEFORE_COLLECT: "kill",
+    FailPoint.CONTROL_COLLECTED: "kill",
+}
+"""Where a driver dies, and by which action."""
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@dataclass
+class Crashed:
+    """A job whose driver has died at a step, and that has been started again and stopped."""
+
+    job: Steering
+    step: str
+    before: dict[str, EventState] = field(default_factory=dict)
+    """Events that were accepted before the driver was started that died."""
+    after: dict[str, EventState] = field(default_factory=dict)
+    """Those that came before the next one."""
+    planned: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The offsets that the dead driver has left."""
+
+    def over(self, name: str) -> EventState:
+        """An event, as it is at the end."""
+        return self.job.client.event({**self.before, **self.after}[name].event_id)
+
+
+@pytest.fixture(scope="module", params=list(STEPS))
+def crashed(
+    request: pytest.FixtureRequest, spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Crashed]:
+    spark, folder = spark_of_process, tmp_path_factory.mktemp("crashed")
+    job = Steering(folder)
+    found = Crashed(job, request.param)
+    first = steered(spark, folder).start()
+    until(lambda: min(job.committed("q"), job.committed("r")) >= 1, "epochs of both queries")
+    first.stop()
+    at = {name: state.at for name, state in job.told.epochs("q")[-1].offsets["in"].running.items()}
+    found.before = {
+        "stage": job.set("stage", 1),
+        "limit": job.send("rate_limit", "source:in", {"rows_per_epoch": 40}),
+        "forward": job.send("seek", "source:in/0", {"position": at["0"] + 20, "yes": True}),
+        "back": job.send("seek", "source:in/1", {"position": 3, "yes": True}),
+        "note": job.send("broadcast", "job", {"type": "note", "value": 1}),
+        "aligned": job.set("both", 1, delivery="aligned"),
+    }
+    with driver(folder, **{VARIABLE: f"{request.param}={STEPS[request.param]}"}) as run:
+        code = run.wait(300)
+        assert code == -signal.SIGKILL, f"{request.param} was not reached: {code}\n{run.text()[-3000:]}"
+        until(lambda: not run.members(), "the killed driver's JVM and workers have ended")
+    for query in job.told.queries:
+        for file in (Path(job.told.checkpoint(query)) / "offsets").glob("[0-9]*"):
+            found.planned[query, int(file.name)] = file.read_text()
+    found.after = {"stage": job.set("stage", 2), "note": job.send("broadcast", "job", {"type": "note", "value": 2})}
+    second = steered(spark, folder).start()
+    try:
+        job.over(*found.before.values(), *found.after.values())
+        job.sees("stage", 2)
+        until(lambda: job.committed() % 3 == 1, "what the last multiple of three has emitted")
+    finally:
+        second.stop()
+    yield found
+
+
+FEW = "[control.stamped]", "[rows.1]"
+"""Steps that are in the default run: nothing is planned yet, and planned but not committed."""
+
+
+@pytest.mark.extended_but(*FEW)
+@pytest.mark.slow(60, "a driver of its own for each step")
+def test_e1_an_accepted_event_takes_effect_once_after_a_kill(crashed: Crashed) -> None:
+    """All rows are those of the offsets, and saw what these say; each event has one final status and one epoch."""
+    assert crashed.job.told.problems() == []
+    statuses = {name: crashed.over(name).status for name in crashed.before}
+    assert statuses == dict.fromkeys(crashed.before, "acknowledged")
+    assert [row.idempotency_key for row in crashed.job.told.events()][:6] == [
+        event.idempotency_key for event in crashed.before.values()
+    ]
+
+
+@pytest.mark.extended_but(*FEW)
+def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Crashed) -> None:
+    """Whatever was sent before it was replayed."""
+    for (query, epoch), text in crashed.planned.items():
+        place = Path(crashed.job.told.checkpoint(query)) / "offsets" / str(epoch)
+        assert not place.exists() or place.read_text() == text, f"{query}/{epoch} was planned again"
+        rows = {row["config"] for row in crashed.job.told.table(query) if row["epoch"] == epoch}
+        assert not any('"stage": 2' in config for config in rows), f"{query}/{epoch} was planned before stage 2"
+    if crashed.step in ("rows.1", FailPoint.SINK_WRITTEN, FailPoint.SINK_BEFORE_COMMIT):
+        applied = crashed.over("stage").applied
+        assert any((query, epoch) in crashed.planned for query, epoch in applied.items())
+
+
+@pytest.mark.extended_but(*FEW)
+def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
+    """In both outputs it begins with the first epoch after a completed checkpoint."""
+    assert set(crashed.over("aligned").applied) == {"q", "r"}
+    assert_aligned(crashed.job, crashed.over("aligned"), "both", 1)
+
+
+@pytest.mark.extended_but(*FEW)
+def test_e13_replayed_tasks_have_emitted_once(crashed: Crashed) -> None:
+    """Each task with rows in an epoch that is a multiple of three, as `tests.support.steered` has it."""
+    assert_emitted_once(crashed.job, 3)
+
+
+@pytest.mark.extended_but(*FEW)
+def test_e14_a_seek_is_obeyed_once_also_after_a_kill(crashed: Crashed) -> None:
+    """What is skipped is not there, what is read again is there twice, and everything else once."""
+    jumps = Counter((epoch.number, name) for epoch in crashed.job.told.epochs("q") for name in epoch.jumps("in"))
+    forward, back = crashed.over("forward"), crashed.over("back")
+    assert set(jumps) == {(forward.applied["q"], "0"), (back.applied["q"], "1")}
+    assert forward.result["skipped"] == 20 or forward.result["to"] - forward.result["from"] == forward.result["skipped"]
+    assert back.result["read_again"] == back.result["from"] - 3
+    rows = Counter((row["channel"], row["seq"]) for row in crashed.job.told.table("q") if row["source"] == "in")
+    skipped = range(forward.result["from"], forward.result["to"])
+    again = range(3, back.result["from"])
+    assert [rows["0", number] for number in skipped] == [0] * len(skipped)
+    assert [rows["1", number] for number in again] == [2] * len(again)
+    rest = {key: count for key, count in rows.items() if not (key[0] == "1" and key[1] in again)}
+    assert set(rest.values()) == {1}
+    ends = {name: max(number for channel, number in rows if channel == name) for name in "01"}
+    assert all(rows["0", number] for number in range(ends["0"]) if number not in skipped)
+    assert all(rows["1", number] for number in range(ends["1"]))
+
+
+def assert_aligned(job: Steering, event: EventState, key: str, value: int) -> None:
+    """In each query an event takes effect with the first epoch behind the cut of one checkpoint."""
+    cuts = [
+        {uid: one.epoch for uid, one in CheckpointMetadata.from_json(_json(row.metadata)).queries.items()}
+        for row in job.told.ledger.table(CheckpointRow).rows([("query", "=", ""), ("status", "=", "COMPLETED")])
+        if row.mode == "aligned"
+    ]
+    first = {}
+    for query in job.told.queries:
+        epochs = job.told.epochs(query)
+        first[query] = next(one.number for one in epochs if one.configuration.user(query).get(key) == value)
+        assert all(one.configuration.user(query).get(key) == value for one in epochs[first[query] :])
+    assert first == event.applied
+    assert {query: epoch - 1 for query, epoch in first.items()} in cuts, f"{first} is behind none of {cuts}"
+
+
+def assert_emitted_once(job: Steering, every: int) -> None:
+    """Each task with rows in an epoch that is a multiple of a number has emitted one event."""
+    emitted = Counter(
+        (row.value["value"]["query"], row.value["value"]["epoch"], row.value["value"]["part"])
+        for row in job.told.events()
+        if row.origin == "emit"
+    )
+    wanted = {
+        (query, row["epoch"], row["part"])
+        for query in job.told.queries
+        for row in job.told.table(query)
+        if row["epoch"] % every == 0
+    }
+    assert emitted == Counter(wanted)
+
+
+def _json(raw: object) -> dict[str, object]:
+    return raw if isinstance(raw, dict) else json.loads(str(raw))
+
+
+@pytest.mark.slow(40, "a driver of its own, which is frozen and killed")
+@pytest.mark.parametrize("last", ["stop", pytest.param("drain", marks=pytest.mark.extended)])
+def test_e10_after_a_crash_what_stands_holds_and_requests_that_were_not_done_have_failed(
+    spark: SparkSession, tmp_path: Path, last: str
+) -> None:
+    """They come to a driver that is frozen, so that they are accepted, and is then killed."""
+    job = Steering(tmp_path)
+    with driver(tmp_path) as run:
+        until(lambda: min(job.committed("q"), job.committed("r")) >= 1 or run.poll() is not None, "epochs")
+        limit, pause = job.send("rate_limit", "source:in", {"rows_per_epoch": 5}), job.send("pause", "query:r")
+        job.over(limit, pause)
+        os.kill(run.pid, signal.SIGSTOP)
+        lost = [job.send("checkpoint"), job.send("savepoint", value={"path": str(tmp_path / "sp")})]
+        lost += [job.send("stack_dump"), job.send("restart", "query:q")]
+        later = job.set("later", 1)
+        ends = job.send(last)
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait(60)
+        until(lambda: not run.members(), "the killed driver's JVM and workers have ended")
+    still = job.counts()["r"]
+    with pytest.raises(ControlRefused) as refused:
+        job.send("checkpoint")
+    assert refused.value.refusal is Refusal.ENDED
+
+    result = steered(spark, tmp_path).run(progress=False)
+    assert result.state is (State.CANCELED if last == "stop" else State.FINISHED)
+    for event in job.over(*lost):
+        assert (event.status, event.reason) == ("failed", LOST)
+    assert job.over(ends)[0].status == "acknowledged"
+    assert not (tmp_path / "sp").exists()
+    if last == "stop":
+        again = steered(spark, tmp_path).start()
+        job.sees("later", 1)
+        assert job.over(later)[0].status == "acknowledged"
+        again.stop()
+    assert job.counts()["r"] == still, "it is paused"
+    assert job.told.problems() == []
+    log = SparkLog(job.told.checkpoint("q"))
+    assert log.newest_commit() is not None and RATE > 5

@@ -1,0 +1,113 @@
+"""A job that is changed while it runs, in a separate process or in that of a test, and what came of it.
+
+`python -m tests.support.steered FOLDER` runs it. Query `q` reads a source of two channels that do not end and one that
+ends; `r` a source of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import spark_ext as sx
+from spark_ext.control.client import LocalClient
+from spark_ext.control.event_state import EventState
+from spark_ext.control.requests import Request
+from tests.support.controlled import Told, generated, pickled_by_value, told
+from tests.support.processes import Tree
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.jobs.job import Job
+
+RATE = 100
+"""Rows per second of each source that does not end."""
+ENDS = 30
+"""Rows of the one that does."""
+
+
+def steered(spark: SparkSession, folder: Path, **settings: Any) -> Job:
+    """The job, as it is before each start."""
+    pickled_by_value()
+    live = {"rows_per_second": RATE, "max_rows_per_epoch": RATE, "readers": 2}
+    q = generated(spark, "in", channels=2, **live).union(generated(spark, "ends", rows=ENDS))
+    r = generated(spark, "other", channels=1, **live)
+    given = {"interval": "50 ms", "checkpoint_interval": "200 ms", "retained_checkpoints": 3, "restart_backoff": 20}
+    made = sx.Job(spark, "lab", state=folder / "state", **{**given, **settings})
+    for query, frame in (("q", q), ("r", r)):
+        rows = told(frame, query, emits=3, stages=True)
+        made.add(query, rows.writeStream.format("delta_2pc").options(uid=f"{query}-table", path=str(folder / query)))
+    return made
+
+
+class Steering:
+    """The job's folder: events that are sent to it, and what has come of them.
+
+    Args:
+        folder: of the job.
+        queries: whose outputs are compared.
+    """
+
+    def __init__(self, folder: Path, queries: tuple[str, ...] = ("q", "r")) -> None:
+        self.folder = folder
+        self.client = LocalClient(str(folder / "state"))
+        self.told = Told(folder / "state", {query: folder / query for query in queries})
+
+    def send(self, kind: str, target: str = "job", value: Any = None, **more: Any) -> EventState:
+        """Send an event from outside."""
+        return self.client.send(Request(kind, target, value, **more))
+
+    def set(self, key: str, value: Any, target: str = "job", **more: Any) -> EventState:
+        """Set a key."""
+        return self.send("set_config", target, {"key": key, "value": value}, **more)
+
+    def over(self, *events: EventState) -> list[EventState]:
+        """Wait until events have their final status."""
+        return [self._over(event) for event in events]
+
+    def _over(self, event: EventState) -> EventState:
+        found = self.client.wait(event.event_id, 300)
+        assert found.final, f"no end of {found}"
+        return found
+
+    def committed(self, query: str = "q") -> int:
+        """The newest committed epoch; -1 if there is none."""
+        folder = Path(self.told.checkpoint(query)) / "commits"
+        return max((int(file.name) for file in folder.glob("[0-9]*")), default=-1)
+
+    def sees(self, key: str, value: Any, query: str = "q") -> None:
+        """Wait until rows of a query have seen a value."""
+        wanted = f'"{key}": {value}'
+        until(lambda: any(wanted in row["config"] for row in self.told.table(query)), f"rows that saw {wanted}")
+
+    def counts(self) -> Mapping[str, int]:
+        """Rows of each output."""
+        return {query: len(self.told.table(query)) for query in self.told.queries}
+
+
+@contextmanager
+def driver(folder: Path, **env: str) -> Iterator[Tree]:
+    """Run the job in a separate driver; all its processes are terminated afterwards."""
+    given = {"PYTHONPATH": str(Path(__file__).parents[2]), **env}
+    command: list[str | Path] = [sys.executable, "-m", "tests.support.steered", folder]
+    with Tree(command, folder / "driver.log", given) as run:
+        yield run
+
+
+def main(folder: str) -> None:
+    spark = sx.session(
+        "steered",
+        master=os.environ.get("SPARK_MASTER", "local[2]"),
+        conf={"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "512m", "spark.executor.memory": "512m"},
+    )
+    steered(spark, Path(folder)).run(progress=False)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
