@@ -214,14 +214,14 @@ def _register(name: str, own: Command, command: Command, added: dict[str, tuple[
 def connected(where: str, token_file: Path | None, ca: str | None, storage: list[str] | None) -> Iterator[Control]:
     """The job, until the command has ended; what cannot be reached ends it with a code of its own."""
     from spark_ext.steering.control import Control
-    from spark_ext.steering.reach import is_url, reach
+    from spark_ext.steering.reach import connect, is_url
 
     token = None if token_file is None else read_token(token_file)
     options = output.pairs(storage, "KEY=VALUE", "--storage")
     if is_url(where) and options:
         raise typer.BadParameter("a server knows its own storage", param_hint="--storage")
     try:
-        with Control.over(reach(where, token, storage_options=options or None, origin="cli", verify=ca)) as control:
+        with Control.over(connect(where, token, storage_options=options or None, origin="cli", verify=ca)) as control:
             yield control
     except TransientError as problem:
         output.print_error(problem)

@@ -23,7 +23,7 @@ from spark_ext.control.checks import Checked, check_request, moved, size_of
 from spark_ext.control.known import KnownJob, Structure
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
 from spark_ext.errors import StorageError
-from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
 from spark_ext.ledger.view import event_of
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.control import Delivery, Event, Target
@@ -115,11 +115,22 @@ class ControlLog:
             version = self._table.version
             rows = self._table.rows([("sequence", ">", self._last)])
             if self._table.version == version:  # else some were added while it was read
+                void = self._expired(rows)
                 for row in sorted(rows, key=lambda row: row.sequence):
-                    if row.status == "accepted":
+                    if row.status == "accepted" and row.event_id not in void:
                         self._take(row)
                     self._last = max(self._last, row.sequence)
                 self._version = version
+
+    def _expired(self, rows: Sequence[ControlEventRow]) -> set[str]:
+        """Those of some events whose time was over before anybody obeyed them: nothing of them stands."""
+        now = datetime.now(timezone.utc)
+        late = [row.event_id for row in rows if row.expires_at is not None and row.expires_at <= now]
+        obeyed: set[str] = set()
+        for start in range(0, len(late), 500):
+            where = [("event_id", "in", late[start : start + 500]), ("status", "in", ["applied", "acknowledged"])]
+            obeyed.update(row.event_id for row in self._ledger.table(ControlTransitionRow).rows(where))
+        return {*late} - obeyed
 
     def _take(self, row: ControlEventRow) -> None:
         event = event_of(row)

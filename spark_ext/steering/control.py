@@ -22,7 +22,7 @@ from spark_ext.model.control import Delivery, Event, Target
 from spark_ext.options import milliseconds
 from spark_ext.steering.buttons import Panel
 from spark_ext.steering.commands import Commands
-from spark_ext.steering.reach import Place, Reach, reach
+from spark_ext.steering.reach import Place, Reach, connect
 from spark_ext.steering.sent import SentEvent
 from spark_ext.steering.tables import ALL, events_html, standing_html
 
@@ -72,7 +72,7 @@ class Control(Commands):
         requested_by: str = "",
         verify: str | None = None,
     ) -> None:
-        self._begin(reach(str(where), token, storage_options=storage_options, requested_by=requested_by, verify=verify))
+        self._begin(connect(str(where), token, storage_options=storage_options, requested_by=requested_by, verify=verify))
 
     def _begin(self, job: Reach) -> None:
         self._job = job

@@ -105,7 +105,7 @@ def is_url(where: str) -> bool:
     return where.startswith(("http://", "https://"))
 
 
-def reach(
+def connect(
     where: str,
     token: str | None = None,
     *,

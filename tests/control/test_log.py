@@ -1,0 +1,60 @@
+"""The log of control events, as several processes see it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, ControlRefused, Request
+from spark_ext.ledger import Ledger
+from tests.control.states import State, now
+from tests.support.waiting import until
+
+
+def test_two_logs_give_one_order_and_know_each_others_keys(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    logs = [ControlLog(Ledger(state.path)), ControlLog(Ledger(state.path))]
+    sequences = []
+    for number in range(6):
+        (found,) = logs[number % 2].accept([Request("set_config", value={"key": "a", "value": number})])
+        assert isinstance(found, Accepted)
+        sequences.append(found.event.sequence)
+    assert sequences == [1, 2, 3, 4, 5, 6]
+    assert [log.configuration().user() for log in logs] == [{"a": 5}] * 2
+    keyed = Request("pause", idempotency_key="k")
+    (first,), (again,) = logs[0].accept([keyed]), logs[1].accept([keyed])
+    assert isinstance(first, Accepted) and isinstance(again, Accepted)
+    assert (again.event, again.repeated) == (first.event, True)
+    (other,) = logs[1].accept([Request("resume", idempotency_key="k")])
+    assert isinstance(other, ControlRefused) and other.refusal == "key_reused"
+
+
+def test_an_event_whose_time_was_over_before_anybody_obeyed_it_does_not_stand(tmp_path: Path) -> None:
+    """A log that is opened later has to know: a query that is built from the configuration would be built from it."""
+    state = State(tmp_path)
+    log = ControlLog(Ledger(state.path))
+    soon = now() + timedelta(milliseconds=300)
+    keys = ("missed", "obeyed", "lasting")
+    asked = [Request("set_config", value={"key": key, "value": 1}, expires_at=soon) for key in keys[:2]]
+    missed, obeyed, lasting = log.accept([*asked, Request("set_config", value={"key": keys[2], "value": 1})])
+    assert isinstance(missed, Accepted) and isinstance(obeyed, Accepted) and isinstance(lasting, Accepted)
+    state.step(obeyed.event, "applied", "q", 3)
+    until(lambda: now() > soon, "their time")
+    assert ControlLog(Ledger(state.path)).configuration().user() == {"obeyed": 1, "lasting": 1}
+
+
+def test_a_configuration_that_becomes_too_large_is_refused_and_replaced_values_do_not_count(tmp_path: Path) -> None:
+    log = ControlLog(Ledger(State(tmp_path).path))
+    large = "x" * 60_000
+    found = log.accept([Request("set_config", value={"key": "same", "value": large}) for _ in range(40)])
+    assert all(isinstance(one, Accepted) for one in found), "the last of them stands alone"
+    found = log.accept([Request("set_config", value={"key": f"k{number}", "value": large}) for number in range(20)])
+    refused = [number for number, one in enumerate(found) if isinstance(one, ControlRefused)]
+    assert refused == [16, 17, 18, 19]
+    (other,) = ControlLog(Ledger(log._ledger.uri)).accept([Request("set_config", value={"key": "z", "value": large})])
+    assert isinstance(other, ControlRefused) and "larger than 1048576 bytes" in other.what
+    (room,) = log.accept([Request("set_config", value={"key": "same", "unset": True})])
+    assert isinstance(room, Accepted)
+    (fits,) = log.accept([Request("set_config", value={"key": "z", "value": large})])
+    assert isinstance(fits, Accepted)
