@@ -240,6 +240,7 @@ class TestButtons:
 
     def test_drain_and_stop_ask_first(self, panel: Any, control: Control) -> None:
         for first, sure, not_sure in (panel.drain, panel.stop):
+            assert [one.layout.display for one in (first, sure, not_sure)] == [None, "none", "none"]
             first.click()
             assert (first.layout.display, sure.layout.display) == ("none", None)
             not_sure.click()
