@@ -16,6 +16,7 @@ from spark_ext.server.app import create_app
 from spark_ext.server.control_routes import LONGEST_WAIT
 from spark_ext.server.limits import Limits
 from spark_ext.server.served import ServedJob, ServedJobs
+from spark_ext.sources.runtime import bucket
 from spark_ext.sources.runtime.orders import MOST_BROADCASTS
 from spark_ext.steering.commands import Commands
 from tests.support import pages
@@ -106,6 +107,9 @@ def test_limits_are_those_of_the_code() -> None:
         "events that wait to be committed": f"{service.CAPACITY:,}",
         "body": f"{limits.body_bytes // 1024} KiB, within {limits.body_seconds:.0f} s",
     }
+    assert (bucket.LEAST_S, bucket.BURST_S, bucket.MOST_S) == (0.1, 1.0, 10.0)
+    for said in ("enough for a tenth of a second", "for up to ten seconds or two", "it keeps the rows of one second"):
+        assert said in PAGE
     assert f"with `wait=SECONDS` ({LONGEST_WAIT} at most)" in PAGE
     assert f'[project.entry-points."{GROUP}"]' in PAGE
 
