@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 
@@ -38,10 +39,8 @@ class Answers:
     """By client, of each accepted request its number and its sequence."""
 
 
-def posts(url: str, token: str, clients: int, each: int, warm: int = 0) -> Answers:
-    """Send events: each client sends its next request when it has the answer of the one before.
-
-    The events set keys of the configuration, and with odd numbers are broadcasts.
+def posts(url: str, token: str, clients: int, each: int, *, warm: int = 0, in_flight: int = 1) -> Answers:
+    """Send events. Half of them set keys of the configuration, the others are broadcasts.
 
     Args:
         url: of the server.
@@ -49,26 +48,33 @@ def posts(url: str, token: str, clients: int, each: int, warm: int = 0) -> Answe
         clients: how many.
         each: requests of a client that count.
         warm: requests of a client that are sent before those.
+        in_flight: requests of a client for whose answers it waits at once.
     """
     found = Answers(accepted=[[] for _ in range(clients)])
 
     def client(number: int) -> None:
+        values = iter(range(-warm, each))
         with _http(url, token) as http:
-            for value in range(-warm, each):
-                body = {"kind": "set_config", "value": {"key": f"client{number}", "value": value}}
-                if value % 2:
-                    body = {"kind": "broadcast", "value": {"type": "burst", "value": [number, value]}}
-                begin = time.perf_counter()
-                answer = http.post(f"/v1/jobs/{JOB}/control", json=body)
-                took = (time.perf_counter() - begin) * 1000
-                if value < 0:
-                    continue
-                found.statuses[answer.status_code] += 1
-                if answer.status_code == 202:
-                    found.times.append(took)
-                    found.accepted[number].append((value, answer.json()["sequence"]))
+            _threads([lambda: sends(http, number, values)] * in_flight)
 
-    _threads([lambda number=number: client(number) for number in range(clients)])  # type: ignore[misc]
+    def sends(http: httpx.Client, number: int, values: Iterator[int]) -> None:
+        while (value := next(values, None)) is not None:
+            body = {"kind": "set_config", "value": {"key": f"client{number}", "value": value}}
+            if value % 2:
+                body = {"kind": "broadcast", "value": {"type": "burst", "value": [number, value]}}
+            begin = time.perf_counter()
+            answer = http.post(f"/v1/jobs/{JOB}/control", json=body)
+            took = (time.perf_counter() - begin) * 1000
+            if value < 0:
+                continue
+            with counted:
+                found.statuses[answer.status_code] += 1
+            if answer.status_code == 202:
+                found.times.append(took)
+                found.accepted[number].append((value, answer.json()["sequence"]))
+
+    counted = threading.Lock()
+    _threads([partial(client, number) for number in range(clients)])
     return found
 
 
@@ -116,10 +122,18 @@ def poll(url: str, token: str, waited_for: str, seconds: float, *, send: bool = 
     return found
 
 
+_MANY = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+
+
 def _http(url: str, token: str) -> httpx.Client:
     # To check certificates would have to be prepared, at length.
     return httpx.Client(
-        base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60, trust_env=False, verify=False
+        base_url=url,
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=60,
+        trust_env=False,
+        verify=False,
+        limits=_MANY,
     )
 
 

@@ -52,7 +52,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
 def _through_server(clients: int) -> list[float]:
     """How long each POST took, ms."""
     with workplace() as folder, served(folder, WITHOUT_LIMIT) as (url, token):
-        found = posts(url, token, clients, REQUESTS // clients, WARM)
+        found = posts(url, token, clients, REQUESTS // clients, warm=WARM)
     assert set(found.statuses) == {202}, found.statuses
     return found.times
 

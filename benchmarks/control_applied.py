@@ -24,8 +24,9 @@ from spark_ext.spark.spark_log import SparkLog
 if TYPE_CHECKING:
     from spark_ext.steering.control import Control
 
-ROUNDS = 200
-"""Events."""
+ROUNDS = 4
+EVENTS = 50
+"""Of a round."""
 LATER_S = 0.1
 """Time after the answer from which each epoch that is planned has to obey the event."""
 PAUSE_S = 0.1
@@ -35,7 +36,7 @@ WARM = 20
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many events."""
+    """Measure this many rounds."""
     pause = PAUSE_S
 
     def slow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -53,7 +54,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         checkpoint = checkpoint_of(folder / "state")
         until(lambda: (SparkLog(str(checkpoint)).newest_commit() or 0) >= WARM, "the first epochs are committed")
         with job.serve(show_token=False) as server, sx.Control(server.url, server.token) as control:
-            for number in range(rounds):
+            for number in range(rounds * EVENTS):
                 time.sleep(random.uniform(0.1, 0.4))
                 one = _event(control, checkpoint, number)
                 in_time.append(one.pop("in time") > 0)

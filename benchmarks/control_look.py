@@ -17,7 +17,9 @@ from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.ledger.view import SourceView
 
-ROUNDS = 200
+ROUNDS = 4
+LOOKS = 50
+"""Of a round and side."""
 SIDES = {"100,000 events": 100_000, "100 events": 100}
 BATCH = 1_000
 """Events of one commit while the table is filled."""
@@ -26,7 +28,7 @@ WARM = 5
 
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
-    """Measure this many looks of each side, alternately."""
+    """Measure this many rounds."""
     times: dict[str, list[float]] = {side: [] for side in SIDES}
     idle: dict[str, list[float]] = {side: [] for side in SIDES}
     first: dict[str, float] = {}
@@ -34,7 +36,7 @@ def run(rounds: int = ROUNDS) -> list[Figure]:
         tables = {side: _Table(folder / str(events), events) for side, events in SIDES.items()}
         for side, table in tables.items():
             first[side] = _ms(lambda view=table.view: view.events(0))  # type: ignore[misc]
-        for number in range(-WARM, rounds):
+        for number in range(-WARM, rounds * LOOKS):
             for side, table in tables.items():
                 nothing, something = table.look()
                 if number >= 0:
