@@ -276,8 +276,11 @@ class Controller:
                     self._close_event(one.event, Step("failed", reason="the job was restored, or reset, since"))
                 continue  # it is over when the job has finished
             release = self._releases.get(event_id)
-            if release is not None and release.request is None and release.attempts >= RELEASES and not one.applied:
-                last: Step | None = Step("failed", reason=f"no barrier has passed all queries: {release.failure}")
+            if release is not None and release.request is None and release.attempts >= RELEASES:
+                passed = f"; it is in force in {', '.join(sorted(one.applied))}" if one.applied else ""
+                last: Step | None = Step(
+                    "failed", reason=f"no barrier has passed all queries: {release.failure}{passed}"
+                )
             else:
                 last = self._last_step(event_id, one, views)
             if last is not None:

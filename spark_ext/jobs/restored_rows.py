@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from spark_ext.control import stamps
 from spark_ext.jobs.retained import unused_number
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
+    ControlTransitionRow,
     DefinitionRow,
     EpochRow,
     ExchangeRow,
@@ -38,7 +40,8 @@ def restored_rows(comparison: Comparison, ledger: Ledger, incarnation: Incarnati
     * `epochs`: the epoch of each query, so that the loss of its checkpoint is noticed.
     * `checkpoints`: the savepoint itself, whose number later ones exceed, as offsets may carry the barriers of earlier
       ones; and the final checkpoints of queries that had finished.
-    * `control_events`: in another state directory, the number of the last event that an offset contains.
+    * `control_events`: in another state directory, the number of the last event that an offset contains, and what
+      stands behind it.
     """
     rows: list[Row] = []
     at = datetime.now(timezone.utc)
@@ -122,35 +125,77 @@ def _flags(comparison: Comparison) -> list[FinishedRow]:
     return found
 
 
-def _control(comparison: Comparison, ledger: Ledger, lineage: int, number: int, at: datetime) -> list[ControlEventRow]:
-    """A source passes over events up to the one that its offset names: those of this job have to come after it."""
+def _control(comparison: Comparison, ledger: Ledger, lineage: int, number: int, at: datetime) -> list[Row]:
+    """A source passes over events up to the one that its offset names: those of this job have to come after it.
+
+    What stood in the newest of the epochs stands in this job, too: also for what is no source of the savepoint.
+    """
     newest = max(
         (
-            source.offset.control
-            for part in comparison.saved.metadata.queries.values()
+            (source.offset.control, source.offset.stamp, name)
+            for name, part in comparison.saved.metadata.queries.items()
             for source in part.sources.values()
             if source.offset is not None
         ),
-        default=0,
+        default=(0, "", ""),
     )
-    if newest <= ledger.newest_control_sequence():
+    control, stamp, query = newest
+    if control <= ledger.newest_control_sequence():
         return []
-    return [
-        ControlEventRow(
-            event_id=f"{RESTORED}-{lineage}",
-            sequence=newest,
-            kind=RESTORED,
-            target="",
-            value=None,
-            status="acknowledged",
-            query="",
-            epoch=None,
-            lineage=lineage,
-            incarnation=number,
-            at=at,
-            reason=comparison.saved.folder,
-        )
-    ]
+    restored = ControlEventRow(
+        event_id=f"{RESTORED}-{lineage}",
+        sequence=control,
+        kind=RESTORED,
+        target="",
+        value=None,
+        status="acknowledged",
+        query="",
+        epoch=None,
+        lineage=lineage,
+        incarnation=number,
+        at=at,
+        reason=comparison.saved.folder,
+    )
+    rows: list[Row] = [restored]
+    if stamp:
+        place = f"{comparison.saved.folder.rstrip('/')}/queries/{query}/checkpoint"
+        standing = stamps.read(place, stamp).configuration.standing
+        names = {f"query:{name}": f"query:{now}" for now, name in comparison.names.items()}
+        slots = [
+            (kind, names.get(target, target), value)
+            for kind, targets in sorted(standing.items())
+            for target, values in sorted(targets.items())
+            for _, value in sorted(values.items())
+        ]
+        for offset, (kind, target, value) in enumerate(slots, 1):
+            event_id, sequence = f"{RESTORED}-{lineage}-{offset}", control + offset
+            rows.append(
+                replace(
+                    restored,
+                    event_id=event_id,
+                    sequence=sequence,
+                    kind=kind,
+                    target=target,
+                    value=value,
+                    status="accepted",
+                    delivery="immediate",
+                    origin="restore",
+                )
+            )
+            rows.append(
+                ControlTransitionRow(
+                    event_id=event_id,
+                    sequence=sequence,
+                    status="acknowledged",
+                    query="",
+                    epoch=None,
+                    lineage=lineage,
+                    incarnation=number,
+                    at=at,
+                    reason="it stood in the savepoint",
+                )
+            )
+    return rows
 
 
 def _checkpoints(
