@@ -72,7 +72,9 @@ class Control(Commands):
         requested_by: str = "",
         verify: str | None = None,
     ) -> None:
-        self._begin(connect(str(where), token, storage_options=storage_options, requested_by=requested_by, verify=verify))
+        self._begin(
+            connect(str(where), token, storage_options=storage_options, requested_by=requested_by, verify=verify)
+        )
 
     def _begin(self, job: Reach) -> None:
         self._job = job
