@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,12 @@ class Desk:
         rows = self.ledger.table(ControlTransitionRow).rows([("event_id", "=", event.event_id), ("query", "=", "")])
         return max(rows, key=lambda row: row.at).reason
 
-    def offset(self, sequence: int, outcomes: dict[str, Any] | None = None, *, ended: bool = False) -> SourceOffset:
-        """What a planner returns that has obeyed all events up to one."""
-        stamp = Stamp(Configuration(sequence), outcomes=outcomes or {})
+    def offset(
+        self, sequence: int, outcomes: dict[str, Any] | None = None, *, ended: bool = False, held: Event | None = None
+    ) -> SourceOffset:
+        """What a planner returns that has obeyed all events up to one, but for an aligned one that it holds."""
+        aligned = {} if held is None else {str(held.sequence): {"kind": held.kind, "target": "job", "value": None}}
+        stamp = Stamp(Configuration(sequence, aligned=aligned), outcomes=outcomes or {})
         name = stamps.write(self.run.checkpoint, stamp.text())
         return SourceOffset("in", control=sequence, stamp=name, ended=ended)
 
@@ -283,7 +287,7 @@ def test_an_aligned_event_is_released_before_its_checkpoint_is_triggered(desks: 
     prepare(9, wanted.append)
     until(lambda: desk.tick() or wanted == [True], "the release")
     release = event.sequence + 1
-    desk.bench.query.commit(desk.offset(event.sequence))
+    desk.bench.query.commit(desk.offset(event.sequence, held=event))
     desk.tick()
     assert desk.rows(event) == [], "it takes effect behind the barrier"
     desk.bench.query.commit(desk.offset(release))
@@ -293,11 +297,28 @@ def test_an_aligned_event_is_released_before_its_checkpoint_is_triggered(desks: 
     assert len(desk.aligned) == 1
 
 
+def test_a_start_finds_where_an_aligned_event_had_taken_effect_before(desks: Any) -> None:
+    """The earlier start had released it, and ended before it could say so."""
+    first = desks()
+    event = first.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    first.bench.query.commit(first.offset(event.sequence, held=event))
+    first.bench.query.commit(first.offset(event.sequence + 1))
+    first.bench.query.commit(first.offset(event.sequence + 1))
+    second = desks()
+    second.run.restore(("fake-id", 2))
+    second.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
+
+
+def _asked(desk: Desk, count: int) -> bool:
+    desk.tick()
+    return len(desk.aligned) == count
+
+
 def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_then_fails(desks: Any) -> None:
     desk = desks()
     event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
     for number in range(3):
-        until(lambda number=number: desk.tick() or len(desk.aligned) == number + 1, "the request of a checkpoint")
+        until(partial(_asked, desk, number + 1), "the request of a checkpoint")
         checkpoint = desk.aligned[number][1]
         checkpoint.failure = CheckpointError("query 'q' was stopped")
         checkpoint.done.set()

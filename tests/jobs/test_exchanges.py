@@ -140,7 +140,7 @@ def test_what_a_query_behind_a_gate_has_written_before_a_reset_is_abandoned_befo
         mark = FenceMark(1, 7)
         producer.master.log.append(lambda log: decisions.release_entry(log, end + 1, 4, mark, "x", 0), "1")
     writer.end("done")
-    gate = Gate("p", ("a",), lambda: None)  # type: ignore[arg-type,return-value]
+    gate = Gate("p", ("a",), lambda: None)
     assert anew([gate], JobMemory.read(ledger)) == {}
     read = OperatorSpec("x-in", "exchange", {"uid": "x-in", "path": f"{state}/exchanges/x"})
     write = OperatorSpec("x", "exchange_2pc", {"uid": "x", "path": f"{state}/exchanges/x"})

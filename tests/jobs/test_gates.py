@@ -48,7 +48,7 @@ class GatedJob:
             build()
             return self.b.run
 
-        gate = Gate("b", ("a",), lambda: None)  # type: ignore[arg-type,return-value]
+        gate = Gate("b", ("a",), lambda: None)
         begin: Callable[[QueryRun], None] = lambda run: run.begin_late(lambda: self.recorded.append(run.spec.uid))  # noqa: E731
         self.gates = Gates([gate], frozenset(), built, begin, self.a.context)
         ledger: Any = self.a.ledger
