@@ -228,15 +228,17 @@ class OrderBook:
         """
         mine = self._registration
         assert mine is not None
-        if event.incarnation < mine.incarnation:
-            # Its checkpoint is over. The driver knows whether the event had taken effect everywhere.
-            return VOID if event.value["sequence"] in mine.unreleased else IN_FORCE
         barrier = int(event.value["checkpoint"])
         question = f"release-{mine.lineage}-{event.sequence}"
         if start.barrier >= barrier:
             others = planned_sources(mine.checkpoint).values()
             if all(other.ended or other.barrier >= barrier for other in others):
                 return stamps.decide(mine.checkpoint, question, IN_FORCE)
+        if event.incarnation < mine.incarnation:
+            # Its checkpoint is over, and this query has not passed its barrier. The driver knows whether the event had
+            # taken effect everywhere.
+            over = VOID if event.value["sequence"] in mine.unreleased else IN_FORCE
+            return stamps.decide(mine.checkpoint, question, over)
         if known.any_pending(barrier - 1, barrier):
             return WAIT
         return stamps.decide(mine.checkpoint, question, VOID)

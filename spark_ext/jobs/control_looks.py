@@ -19,7 +19,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.ledger.maintenance import DEFAULTS
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.ledger.view import event_of
-from spark_ext.model.control import Event
+from spark_ext.model.control import Event, Scope
 from spark_ext.model.offsets import Json, SourceOffset
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.spark_log import SparkLog
@@ -60,6 +60,13 @@ class EpochLook:
     """Of the channel sources, by uid."""
     outcomes: Mapping[str, Mapping[str, Json]]
     """What planners have recorded with it, by event id."""
+    held: Mapping[str, frozenset[int]]
+    """By source, and by "" for the query, the sequences of the aligned events that are not in force yet."""
+
+    def holds(self, event: Event) -> bool:
+        """Whether an event is aligned, and not in force yet for what it is addressed to."""
+        addressed = event.target.uid if event.target.scope in (Scope.SOURCE, Scope.CHANNEL) else ""
+        return event.sequence in self.held.get(addressed, ())
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,8 @@ class ControlLooks:
             logged = log.offsets(epoch)
             if logged is not None:
                 offsets = source_offsets(logged)
-                out.append(EpochLook(ask.query, epoch, offsets, _outcomes(ask, offsets, seen)))
+                found = _outcomes(ask, offsets, seen)
+                out.append(EpochLook(ask.query, epoch, offsets, found, _held(ask, offsets)))
         return out
 
     def _take_emitted(self, ask: Ask) -> None:
@@ -158,6 +166,13 @@ class ControlLooks:
                 self._log.accept_emitted(requests, f"control:emitted:{ask.query}:{ask.lineage}", epoch)
             reach(FailPoint.CONTROL_COLLECTED)
             emitted.discard(ask.checkpoint, epoch)
+
+
+def _held(ask: Ask, offsets: Mapping[str, SourceOffset]) -> dict[str, frozenset[int]]:
+    """The aligned events that are not in force in an epoch: for each source, and for the query."""
+    names = {uid: offset.stamp for uid, offset in offsets.items()} | {"": stamps.newest(offsets.values())[1]}
+    found = {uid: stamps.read(ask.checkpoint, name).configuration.aligned for uid, name in names.items() if name}
+    return {uid: frozenset(map(int, aligned)) for uid, aligned in found.items() if aligned}
 
 
 def _outcomes(ask: Ask, offsets: Mapping[str, SourceOffset], seen: dict[str, str]) -> dict[str, Mapping[str, Json]]:

@@ -49,7 +49,6 @@ class _Release:
     request: CheckpointRequest | None = None
     sequence: int | None = None
     """Of the event `release`, once it is accepted."""
-    event_id: str = ""
     attempts: int = 0
     failure: str = ""
 
@@ -178,10 +177,7 @@ class Controller:
                 said = found.outcomes.get(event_id)
                 if said is not None and found.query not in one.outcomes:
                     one = one.with_outcome(found.query, said)
-                release = self._releases.get(event_id)
-                if release is not None:
-                    one = _behind(one, release, views[found.query], found.epoch, found.offsets, found.outcomes)
-                else:
+                if not found.holds(one.event):
                     one = one.seen(views[found.query], found.epoch, found.offsets)
                 if found.query in one.applied and found.query not in self._open[event_id].applied:
                     self._put(one.event, one.first_step(found.query))
@@ -253,7 +249,7 @@ class Controller:
 
             def accepted(outcome: Outcome[Any]) -> None:
                 if outcome.error is None:
-                    release.sequence, release.event_id = outcome.result().sequence, outcome.result().event_id
+                    release.sequence = outcome.result().sequence
                     done(True)
                     return
                 done(False)
@@ -350,14 +346,6 @@ class Controller:
             self._found(self._looks.look(asks), runs, asks)
         self._settle(runs, ())
         self._orders.conclude(state, self._put)
-
-
-def _behind(one: Progress, release: _Release, query: QueryView, epoch: int, offsets: Any, outcomes: Any) -> Progress:
-    """An aligned event takes effect where its release does, unless a planner has found that the barrier never came."""
-    if release.sequence is None or outcomes.get(release.event_id, {}).get("status") == "failed":
-        return one
-    moved = Progress(replace(one.event, sequence=release.sequence), one.applied, one.outcomes)
-    return replace(moved.seen(query, epoch, offsets), event=one.event)
 
 
 def _view(run: QueryRun) -> QueryView:

@@ -99,6 +99,23 @@ def test_the_release_of_an_earlier_start(tmp_path: Path, unreleased: tuple[int, 
     assert query.value(query.plan(SourceOffset("s"), Checkpoints(20))) == expected
 
 
+def test_the_release_of_an_earlier_start_whose_barrier_has_passed_the_query(tmp_path: Path) -> None:
+    """Others have obeyed it behind that barrier, and so does this query, whatever the driver does for the rest."""
+    query = Query(tmp_path, incarnation=3, unreleased=(1,))
+    query.spark.plan(SourceOffset("s", barrier=9), SourceOffset("t", barrier=9))
+    assert query.value(query.plan(SourceOffset("s", barrier=9), Checkpoints(20))) == 1
+    assert query.value(query.plan(SourceOffset("t", barrier=9), Checkpoints(20))) == 1
+
+
+def test_of_the_release_of_an_earlier_start_all_sources_think_alike(tmp_path: Path) -> None:
+    """A later barrier has passed by the time at which the second one looks."""
+    query = Query(tmp_path, incarnation=3, unreleased=(1,))
+    query.spark.plan(SourceOffset("s"), SourceOffset("t"))
+    assert query.value(query.plan(SourceOffset("s"), Checkpoints(20))) is None
+    query.spark.plan(SourceOffset("s", barrier=20), SourceOffset("t", barrier=20))
+    assert query.value(query.plan(SourceOffset("t", barrier=20), Checkpoints(20))) is None
+
+
 def test_without_events_the_configuration_is_empty(query: Query) -> None:
     query.ledger.accepted = []
     assert query.plan(SourceOffset("s"), OVER).configuration == Configuration()
