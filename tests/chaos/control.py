@@ -244,15 +244,15 @@ class Trial:
             return not self._open()
 
         try:
-            until(settled, "a final status of each event", 180)
+            until(settled, "a final status of each event", LIMIT)
         except TimeoutError:
-            rows = {row.event_id: row for row in self.told.events()}
-            left = [f"{rows[one].sequence} {rows[one].kind} {rows[one].target}" for one in self._open()]
+            left = self._open()
             self.problems.append(f"{len(left)} events without a final status: {left[:10]}")
 
     def _open(self) -> list[str]:
         done = {row.event_id for rows in self.told.steps().values() for row in rows if not row.query and _is_final(row)}
-        return [row.event_id for row in self.told.events() if row.event_id not in done]
+        rows = (row for row in self.told.events() if row.event_id not in done)
+        return [f"{row.sequence} {row.kind} for {row.target}, {row.delivery}" for row in rows]
 
     def _stop(self) -> None:
         self._client(f"stop{self.starts}").send(_request("stop"))

@@ -149,10 +149,20 @@ def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Cr
 
 
 @pytest.mark.extended_but(*FEW)
-def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
-    """In both outputs it begins with the first epoch after a completed checkpoint."""
-    assert set(crashed.over("aligned").applied) == {"q", "r"}
-    assert_aligned(crashed.job, crashed.over("aligned"), "both", 1)
+def test_e9_queries_obey_an_aligned_event_behind_a_barrier_also_after_a_kill(crashed: Crashed) -> None:
+    """One that has passed the barrier before the kill keeps it; the others, if they have not, get another one."""
+    event = crashed.over("aligned")
+    assert set(event.applied) == {"q", "r"}
+    barriers = [row.value["checkpoint"] for row in crashed.job.told.events() if row.kind == "release"]
+    for query, first in switched(crashed.job, "both", 1).items():
+        assert first == event.applied[query]
+        assert {step.epoch for step in event.steps if step.query == query} == {first}
+        passed = [
+            offset.barrier for offset in crashed.job.told.epochs(query)[first].before.values() if not offset.ended
+        ]
+        assert any(min(passed) >= barrier for barrier in barriers), f"{query} is at {passed}, behind none of {barriers}"
+        if min(passed) >= barriers[0] and (query, first - 1) in crashed.planned:
+            assert min(passed) == barriers[0], f"{query} had passed {barriers[0]} before the kill"
 
 
 @pytest.mark.extended_but(*FEW)
@@ -181,6 +191,16 @@ def test_e14_a_seek_is_obeyed_once_also_after_a_kill(crashed: Crashed) -> None:
     assert all(rows["1", number] for number in range(ends["1"]))
 
 
+def switched(job: Steering, key: str, value: int) -> dict[str, int]:
+    """By query the first epoch in which a key has a value; all after it have it too."""
+    first = {}
+    for query in job.told.queries:
+        epochs = job.told.epochs(query)
+        first[query] = next(one.number for one in epochs if one.configuration.user(query).get(key) == value)
+        assert all(one.configuration.user(query).get(key) == value for one in epochs[first[query] :])
+    return first
+
+
 def assert_aligned(job: Steering, event: EventState, key: str, value: int) -> None:
     """In each query an event takes effect with the first epoch behind the cut of one checkpoint."""
     cuts = [
@@ -188,11 +208,7 @@ def assert_aligned(job: Steering, event: EventState, key: str, value: int) -> No
         for row in job.told.ledger.table(CheckpointRow).rows([("query", "=", ""), ("status", "=", "COMPLETED")])
         if row.mode == "aligned"
     ]
-    first = {}
-    for query in job.told.queries:
-        epochs = job.told.epochs(query)
-        first[query] = next(one.number for one in epochs if one.configuration.user(query).get(key) == value)
-        assert all(one.configuration.user(query).get(key) == value for one in epochs[first[query] :])
+    first = switched(job, key, value)
     assert first == event.applied
     assert {query: epoch - 1 for query, epoch in first.items()} in cuts, f"{first} is behind none of {cuts}"
 
