@@ -117,8 +117,8 @@ class ControlLog:
             if self._table.version == version:  # else some were added while it was read
                 void = self._expired(rows)
                 for row in sorted(rows, key=lambda row: row.sequence):
-                    if row.status == "accepted" and row.event_id not in void:
-                        self._take(row)
+                    if row.status == "accepted":
+                        self._take(row, stands=row.event_id not in void)
                     self._last = max(self._last, row.sequence)
                 self._version = version
 
@@ -132,11 +132,12 @@ class ControlLog:
             obeyed.update(row.event_id for row in self._ledger.table(ControlTransitionRow).rows(where))
         return {*late} - obeyed
 
-    def _take(self, row: ControlEventRow) -> None:
+    def _take(self, row: ControlEventRow, *, stands: bool = True) -> None:
         event = event_of(row)
         self._last = max(self._last, event.sequence)
-        self._configuration = self._configuration.after([event])
-        self._size += size_of(event)
+        if stands:
+            self._configuration = self._configuration.after([event])
+            self._size += size_of(event)
         if row.idempotency_key:
             self._keys[row.idempotency_key] = row.fingerprint or "", event
 

@@ -44,6 +44,20 @@ def test_an_event_whose_time_was_over_before_anybody_obeyed_it_does_not_stand(tm
     assert ControlLog(Ledger(state.path)).configuration().user() == {"obeyed": 1, "lasting": 1}
 
 
+def test_the_key_of_an_event_that_has_expired_still_names_it(tmp_path: Path) -> None:
+    """For logs that are opened later, too: the request may be repeated as late as that."""
+    log = ControlLog(Ledger(State(tmp_path).path))
+    soon = now() + timedelta(milliseconds=200)
+    request = Request("set_config", value={"key": "a", "value": 1}, expires_at=soon, idempotency_key="k")
+    (first,) = log.accept([request])
+    until(lambda: now() > soon, "its time")
+    later = ControlLog(Ledger(log._ledger.uri))
+    again, other = later.accept([request, Request("pause", idempotency_key="k")])
+    assert isinstance(first, Accepted) and isinstance(again, Accepted)
+    assert (again.event.event_id, again.repeated) == (first.event.event_id, True)
+    assert isinstance(other, ControlRefused) and other.refusal == "key_reused"
+
+
 def test_a_configuration_that_becomes_too_large_is_refused_and_replaced_values_do_not_count(tmp_path: Path) -> None:
     log = ControlLog(Ledger(State(tmp_path).path))
     large = "x" * 60_000
