@@ -6,9 +6,11 @@ write the same.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -143,11 +145,12 @@ def sweep(checkpoint: str, older_than: float) -> int:
     """Delete stamps and decisions that no offset of Spark's log names any more. Only in a local folder.
 
     The newest epochs name what they need for a replay. Older stamps serve those who ask for the configuration of an old
-    epoch, so they stay for as long as the ledger keeps epochs.
+    epoch, so they stay for as long as the ledger keeps epochs. Their age is counted from when they were last in force:
+    those that are named are marked as used.
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
-        older_than: age of what may be deleted, s.
+        older_than: age of what may be deleted, s; much more than the time between two sweeps.
 
     Returns:
         How many files were deleted.
@@ -158,13 +161,14 @@ def sweep(checkpoint: str, older_than: float) -> int:
     folder = local_path(checkpoint)
     if folder is None or not (folder / FOLDER).is_dir():
         return 0
-    limit = time.time() - older_than
-    old = [place for place in (folder / FOLDER).iterdir() if place.stat().st_mtime < limit]
-    if not old:
-        return 0
     log = SparkLog(checkpoint)
     logged = [offsets for offsets in map(log.offsets, log.numbers("offsets")) if offsets is not None]
     named = {file_of(offset.stamp) for offsets in logged for offset in source_offsets(offsets).values()}
+    for name in named:
+        with suppress(FileNotFoundError):  # the name of no stamp, or one that is missed when it is read
+            os.utime(folder / name)
+    limit = time.time() - older_than
+    old = [place for place in (folder / FOLDER).iterdir() if place.stat().st_mtime < limit]
     gone = [place for place in old if f"{FOLDER}/{place.name}" not in named]
     for place in gone:
         place.unlink(missing_ok=True)

@@ -73,3 +73,5 @@ def test_old_stamps_are_deleted_unless_an_offset_names_them(tmp_path: Path) -> N
     assert stamps.sweep(place, 3 * DAY) == 0
     assert stamps.sweep(place, DAY) == 2
     assert {file.stem for file in (tmp_path / "control").iterdir()} == {names[2], names[3]}
+    (tmp_path / "offsets" / "7").unlink()
+    assert stamps.sweep(place, DAY) == 0, "it was in force until now"
