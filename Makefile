@@ -22,7 +22,7 @@ help:
 	@echo "make test-all   also those that repeat the others in further modes, formats and kills"
 	@echo "make spec       the models of the protocols, and that each of their rules is needed: 3 to 6 minutes"
 	@echo "make bench      ratios against plain Spark, measured side by side in one run"
-	@echo "make chaos      every sink, linked queries, checkpoints, savepoints and the flights job, killed at random and at each named step"
+	@echo "make chaos      every sink, linked queries, checkpoints, savepoints, control events and the flights job, killed at random and at each named step"
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
 	@echo "make lint       ruff, the layers of imports, and mypy --strict"
 	@echo "make clean      removes outputs and caches; .venv stays"
@@ -59,6 +59,7 @@ chaos: .venv/.test java
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos --job diamond --targets driver,worker,jvm)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.checkpoints)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.savepoints)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.control)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos)
 
 histories: .venv/.test java
