@@ -228,6 +228,8 @@ class OrderBook:
         """
         mine = self._registration
         assert mine is not None
+        if event.value.get("withdrawn"):
+            return IN_FORCE  # nothing takes effect, wherever the query stands
         barrier = int(event.value["checkpoint"])
         question = f"release-{mine.lineage}-{event.sequence}"
         if start.barrier >= barrier:

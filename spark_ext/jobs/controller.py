@@ -260,6 +260,17 @@ class Controller:
 
         release.request = self._align(prepare)
 
+    def _withdraw(self, event: Event) -> None:
+        """An aligned event is given up: it is not to be waited for any longer, in no configuration."""
+        value = {"sequence": event.sequence, "event_id": event.event_id, "withdrawn": True, "checkpoint": 0}
+
+        def done(outcome: Outcome[Any]) -> None:
+            if isinstance(outcome.error, FencedError):
+                raise outcome.error
+
+        asked = Request("release", "job", value, origin="job")
+        self._worker.do("the end of an aligned event", lambda: self._control.accept([asked]), done)
+
     # -- what has come of them ----------------------------------------------------------------------------------------
 
     def _settle(self, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
@@ -277,6 +288,7 @@ class Controller:
                 last: Step | None = Step(
                     "failed", reason=f"no barrier has passed all queries: {release.failure}{passed}"
                 )
+                self._withdraw(one.event)
             else:
                 last = self._last_step(event_id, one, views)
             if last is not None:

@@ -53,7 +53,9 @@ class Configuration:
             held = self.aligned.get(str(event.value["sequence"]))
             left = {name: one for name, one in self.aligned.items() if name != str(event.value["sequence"])}
             moved = replace(moved, aligned=left)
-            return moved if held is None else moved._with(held["kind"], held["target"], held["value"])
+            if held is None or event.value.get("withdrawn"):
+                return moved
+            return moved._with(held["kind"], held["target"], held["value"])
         if kind is None or not kind.standing:
             return moved
         if event.delivery is Delivery.ALIGNED:

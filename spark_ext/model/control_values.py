@@ -172,4 +172,6 @@ class Release(Value):
 
     sequence: StrictInt
     event_id: str
+    withdrawn: StrictBool = False
+    """Whether it is given up instead: it never takes effect where it has not by now."""
     checkpoint: StrictInt

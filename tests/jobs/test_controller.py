@@ -324,3 +324,6 @@ def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_
         checkpoint.done.set()
     desk.comes(event, ("failed", "", None))
     assert "query 'q' was stopped" in desk.why(event)
+    log = ControlLog(Ledger(desk.ledger.uri))
+    until(lambda: desk.tick() or not log.configuration().aligned, "it is not waited for any more", 30)
+    assert log.configuration().user("q") == {}
