@@ -84,6 +84,7 @@ def stamped(folder: Path, epoch: int) -> Mapping[str, Any]:
 
 @pytest.mark.slow(12, "a query is started three times")
 def test_a_query_with_a_channel_source_changes_between_two_epochs(lab: JobHarness) -> None:
+    lab.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100000")  # the offsets of all epochs are compared
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
     job.add("q", rebuilt(lab))
     job.start()
