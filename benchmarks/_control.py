@@ -55,10 +55,29 @@ def epochs(state: Path, query: str = "q") -> list[Epoch]:
     return [found[number] for number in sorted(found)]
 
 
-def recorded(state: Path, number: int, query: str = "q") -> list[Epoch]:
-    """The epochs, as soon as the ledger has all up to one of them."""
+def recorded(state: Path, number: int, query: str = "q", *, ended: Callable[[], bool] | None = None) -> list[Epoch]:
+    """The epochs, as soon as the ledger has all up to one of them.
+
+    Args:
+        state: the job's state directory.
+        number: of the epoch.
+        query: its uid.
+        ended: whether the job has ended, so that no epoch comes any more.
+
+    Raises:
+        RuntimeError: the job has ended without this epoch.
+        TimeoutError: the epoch has not come.
+    """
     table = Ledger(str(state)).table(EpochRow)
-    until(lambda: table.rows([("query", "=", query), ("epoch", ">=", number)]), f"the ledger has epoch {number}")
+
+    def there() -> bool:
+        over = ended is not None and ended()
+        found = table.rows([("query", "=", query), ("epoch", ">=", number)])
+        if over and not found:
+            raise RuntimeError(f"the job has ended without epoch {number}")
+        return bool(found)
+
+    until(there, f"the ledger has epoch {number}")
     return epochs(state, query)
 
 

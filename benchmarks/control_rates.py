@@ -15,7 +15,7 @@ import spark_ext as sx
 from benchmarks._control import JOB, Epoch, checkpoint_of, epochs, rate, recorded
 from benchmarks._control_inputs import INPUTS
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._spark import session, until, workplace
+from benchmarks._spark import session, workplace
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.spark_log import SparkLog
 
@@ -35,7 +35,9 @@ CUT = 1_000
 """Rows per second after the highest limit."""
 CUT_S = 10.0
 AT_MOST = 1_500_000
-"""Rows per epoch, whatever the limit: so many are read before the first limit holds."""
+"""Rows per epoch, whatever the limit."""
+FIRST = 100
+"""The same, before the first limit."""
 OFF = 0.05
 """By how much a rate may be off."""
 
@@ -54,11 +56,20 @@ def _measured(spark: SparkSession, source: str) -> dict[str, float]:
     """Rows per second by limit, and what came of the change."""
     rows = int(max(LIMITS) * (SECONDS + 5)) + 4 * AT_MOST
     with workplace() as folder, INPUTS[source](folder, rows) as options:
-        reader = spark.readStream.format(source).options(uid="in", readers=2, max_rows_per_epoch=AT_MOST, **options)
-        job = sx.Job(spark, JOB, state=folder / "state")
-        job.add("q", reader.load().writeStream.format("nothing")).start()
+
+        def started(at_most: int) -> Job:
+            reader = spark.readStream.format(source).options(uid="in", readers=2, max_rows_per_epoch=at_most, **options)
+            if source == "datagen":
+                reader = reader.schema("id bigint")
+            writer = reader.load().writeStream.format("nothing")
+            return sx.Job(spark, JOB, state=folder / "state").add("q", writer).start()
+
+        # A job takes events once it was started. This start reads little until the first limit is there.
+        first = started(FIRST)
+        first.control.rate_limit("source:in", LIMITS[0], wait=60)
+        first.stop(60)
+        job = started(AT_MOST)
         found = _Limits(job, folder / "state")
-        until(lambda: found.newest() >= 0, "an epoch is committed")
         out = {f"{limit:,} rows/s": found.held(SECONDS, limit) for limit in LIMITS[:-1]}
         one, other = found.channels()
         # There is always a limit, and that of a measurement is new: nothing has accrued under it.
@@ -86,6 +97,9 @@ class _Limits:
     def __init__(self, job: Job, state: Path) -> None:
         self._job, self._state = job, state
         self._log = SparkLog(str(checkpoint_of(state)))
+
+    def _ended(self) -> bool:
+        return self._job.done
 
     def newest(self) -> int:
         """The newest committed epoch; -1: none."""
@@ -119,10 +133,10 @@ class _Limits:
 
     def _after(self, first: int, seconds: float) -> list[Epoch]:
         """The epochs from one on, as soon as one has begun so many seconds after it; none that began later."""
-        begun = {epoch.number: epoch.began for epoch in recorded(self._state, first)}[first]
+        begun = {epoch.number: epoch.began for epoch in recorded(self._state, first, ended=self._ended)}[first]
         time.sleep(max(0.0, begun + seconds - time.time()))
         behind = self.newest() + 1
-        found = [epoch for epoch in recorded(self._state, behind) if epoch.number >= first]
+        found = [epoch for epoch in recorded(self._state, behind, ended=self._ended) if epoch.number >= first]
         return [epoch for epoch in found if epoch.number <= behind]
 
     def cut(self) -> dict[str, float]:
