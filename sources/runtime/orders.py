@@ -48,6 +48,9 @@ class EventView(Protocol):
     def events(self, after: int) -> Sequence[Event]:
         """The accepted events above a sequence, in their order."""
 
+    def look_again(self) -> None:
+        """Let the next question for events be answered from the ledger as it is then."""
+
     def finished_channels(self, upto: int) -> Iterable[str]:
         """Ids of the source's channels whose finish has a sequence of at most `upto`."""
 
@@ -95,6 +98,9 @@ class OrderBook:
         self._looked: tuple[SourceOffset, int, Orders] | None = None
         self._finished: tuple[int, frozenset[str]] = (0, frozenset())
         self._in_vain: tuple[int, int] | None = None
+        self._released: set[int] = set()
+        self._freed = False
+        """Whether the source has just been let go."""
         """The last event obeyed, and the last of those after it, of which none concerns this source."""
 
     def configuration(self, start: SourceOffset) -> Configuration:
@@ -126,6 +132,12 @@ class OrderBook:
             self._in_vain = seen
             return Orders(before, drain=self._drain, final=self._final)
         found, hold = self._obeyed(start, later, known)
+        if self._freed:
+            # What the driver has added before it let the source continue belongs into the same epoch.
+            self._freed = False
+            self._view.look_again()
+            later = self._view.events(start.control)
+            found, hold = self._obeyed(start, later, known)
         if not found and hold is not None:
             holds.hold(self._registration.checkpoint, self._registration.start, hold.sequence, start.uid)
             return Orders(before, drain=self._drain, final=self._final, hold=True)
@@ -201,7 +213,11 @@ class OrderBook:
 
         if event.sequence <= mine.passed or not holds_at(event, mine.query, mine.rebuild, aligned):
             return False
-        return not holds.is_released(mine.checkpoint, mine.start, event.sequence)
+        if not holds.is_released(mine.checkpoint, mine.start, event.sequence):
+            return True
+        self._freed = self._freed or event.sequence not in self._released
+        self._released.add(event.sequence)
+        return False
 
     def _over(self, event: Event) -> bool:
         """Whether an event that is obeyed once was meant for an earlier history, or came before this query."""

@@ -307,23 +307,22 @@ class Rebuilds:
         """The queries continue as they were: the key gets its former value before they do."""
         change.ready = False
 
-        def put_back() -> str | None:
-            found = None if change.event_id in self._put_back else self._former(change)
-            return None if found is None else found.event_id
+        def put_back() -> Event | None:
+            return None if change.event_id in self._put_back else self._former(change)
 
-        def done(outcome: Outcome[str | None]) -> None:
+        def done(outcome: Outcome[Event | None]) -> None:
             if isinstance(outcome.error, FencedError):
                 raise outcome.error
             if outcome.error is not None:
                 log.warning("a key has not got its former value again: %s", outcome.error)
             elif outcome.value is not None:
-                self._put_back.add(outcome.value)
+                self._put_back.add(outcome.value.event_id)
             if change.event.kind == "restart":
                 self._wanted[change.event.event_id] = step
             else:
                 self._refused[change.event_id] = step
             self._current = None
-            self._release(change)
+            self._release(change, behind=outcome.value)
 
         self._worker.do("a former value", put_back, done)
 
@@ -345,8 +344,14 @@ class Rebuilds:
             raise found
         return found.event
 
-    def _release(self, change: _Change, runs: Sequence[QueryRun] | None = None) -> None:
-        """The queries that hold and are not restarted obey the event, and continue."""
+    def _release(self, change: _Change, runs: Sequence[QueryRun] | None = None, *, behind: Event | None = None) -> None:
+        """The queries that hold and are not restarted obey the event, and continue.
+
+        Args:
+            change: at which they hold.
+            runs: of its queries; None: all.
+            behind: a further event at which they need not hold: they obey both with one epoch.
+        """
         chosen = change.runs if runs is None else runs
         if not chosen:
             return
@@ -355,6 +360,8 @@ class Rebuilds:
         def release() -> None:
             reach(FailPoint.QUERY_BEFORE_RELEASE)
             for run in chosen:
+                if behind is not None:
+                    holds.release(run.checkpoint, start, behind.sequence)
                 holds.release(run.checkpoint, start, sequence)
 
         def released(outcome: Outcome[None]) -> None:

@@ -88,6 +88,20 @@ def test_it_continues_when_no_restart_is_needed(query: Query) -> None:
     assert not query.plans() and query.holds(needs + 1)
 
 
+def test_a_refused_value_and_the_former_one_are_obeyed_with_one_epoch(query: Query) -> None:
+    """The view is old: the driver has added the former value since the source began to hold."""
+    query.plans()
+    bad = query.set(2)
+    assert not query.plans() and query.holds(bad)
+    old = list(query.ledger.accepted)
+    former = query.set(1)
+    new, query.ledger.accepted = query.ledger.accepted, old
+    query.ledger.look_again = lambda: setattr(query.ledger, "accepted", new)  # type: ignore[method-assign]
+    for sequence in (former, bad):
+        holds.release(query.place, 7, sequence)
+    assert query.plans() and query.key == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "target", "value", "held"),
     [
