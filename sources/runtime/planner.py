@@ -72,6 +72,8 @@ class Planner:
         self._pace = Pace(registration.target_ms if registration else 0, clock)
         self._rates = Rates(source, clock)
         self._holds = False
+        self._rests = False
+        """Whether a pause keeps it from reading."""
         self._planned_from: SourceOffset | None = None
 
     @property
@@ -84,7 +86,7 @@ class Planner:
         """How long an AvailableNow run has to wait until it may read on, s; 0: it does not wait."""
         if not self._available_now:
             return 0.0
-        return HOLD_S if self._holds else self._rates.wait_s
+        return HOLD_S if self._holds or self._rests else self._rates.wait_s
 
     @property
     def waiting(self) -> int:
@@ -111,7 +113,7 @@ class Planner:
                 self._registration.job, self._registration.query, lambda: orders.configuration, orders.stamp
             )
             levels.follow()
-        self._holds = orders.hold
+        self._holds, self._rests = orders.hold, False
         if orders.hold:
             return start
         if start.ended:
@@ -165,6 +167,7 @@ class Planner:
         """The end of an epoch that reads what the limits allow; `start` when it reads nothing."""
         self._rates.follow(orders.configuration)
         if self._paused(start, orders) or self._throttle.full():
+            self._rests = self._paused(start, orders)
             self._rates.rest()
             return start
         if not self._due(orders.configuration) or self._waits(start, known):
@@ -331,6 +334,7 @@ class Planner:
                 running[channel.id] = replace(state, at=step.end)
             if fresh:
                 self._taken.append((channel, sequence if step.finished else 0))
+        self._rests = not moved and any(name in paused for name in (*running, *(channel.id for channel in aside)))
         self._pending.extendleft(reversed(aside))
         self._pace.planned(budget.planned)
         ended = self._source.bounded and self._stages.last and not running and not self._pending

@@ -345,3 +345,21 @@ def test_an_idle_source_returns_its_start_itself(extra: int) -> None:
     run_to_end(log, source)
     end = log.offsets[-1]
     assert source.next(end) is end
+
+
+@pytest.mark.parametrize("target", ["job", "source:s", "source:s/0"])
+def test_a_pause_is_not_the_end_of_an_available_now_run(target: str) -> None:
+    """Formerly: Spark found nothing to read, and the job had finished with rows that nobody had read."""
+    ledger = FakeLedger()
+    planner = Planner(memory(Store({"0": 10})), registration(), ledger)
+    planner.prepare_available_now()
+    ledger.accept("pause", target)
+    log = Log()
+    assert log.plan(planner) is not None, "the pause makes an epoch"
+    assert log.plan(planner) is None and planner.rationed_s > 0
+    ledger.accept("set_config", "job", {"key": "a", "value": 1})
+    assert log.plan(planner) is not None, "so does an event during the pause"
+    assert log.plan(planner) is None and planner.rationed_s > 0
+    ledger.accept("resume", target)
+    run_to_end(log, planner)
+    assert log.offsets[-1].ended and planner.rationed_s == 0
