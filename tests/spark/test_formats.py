@@ -81,7 +81,8 @@ def test_a_shipped_class_is_imported_when_it_is_asked_for_and_no_other() -> None
         from spark_ext.spark import formats
         formats.find("files")
         print(sorted(name for name in sys.modules if name.startswith(("spark_ext.sources.", "spark_ext.sinks."))
-                     and name.count(".") == 2 and name.rpartition(".")[2] not in ("contract", "positions", "runtime", "splitmix", "staged")))
+                     and name.count(".") == 2 and name.rpartition(".")[2] not in
+                     ("contract", "positions", "runtime", "splitmix", "staged")))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout == "['spark_ext.sources.files']\n"
