@@ -47,8 +47,6 @@ class _Release:
     """An aligned event on its way to the barrier behind which it takes effect."""
 
     request: CheckpointRequest | None = None
-    sequence: int | None = None
-    """Of the event `release`, once it is accepted."""
     attempts: int = 0
     failure: str = ""
 
@@ -229,11 +227,9 @@ class Controller:
             if release.request is None:
                 if release.attempts < RELEASES:
                     self._release(one.event, release)
-            elif release.request.done.is_set() and release.request.failure is not None and release.sequence is None:
-                release.failure, release.request = release.request.failure.what, None
             elif release.request.done.is_set() and release.request.failure is not None:
                 # Who has passed the barrier obeys the event; for the others it needs another one.
-                release.failure, release.request, release.sequence = release.request.failure.what, None, None
+                release.failure, release.request = release.request.failure.what, None
 
     def _release(self, event: Event, release: _Release) -> None:
         release.attempts += 1
@@ -248,11 +244,7 @@ class Controller:
                 return found.event
 
             def accepted(outcome: Outcome[Any]) -> None:
-                if outcome.error is None:
-                    release.sequence = outcome.result().sequence
-                    done(True)
-                    return
-                done(False)
+                done(outcome.error is None)
                 if isinstance(outcome.error, FencedError):
                     raise outcome.error
 
