@@ -212,7 +212,7 @@ def test_an_epoch_that_was_planned_before_a_start_is_completed_with_its_own_plan
         def take(rows: DataFrame, epoch: int) -> None:
             ran.append((epoch, factor * rows.count()))
             if epoch == 1 and factor == 1 and not (lab.folder / "gate").exists():
-                raise ValueError("the target is away")
+                raise ValueError("the target is unavailable")
 
         files = lab.spark.readStream.schema("n bigint").option("maxFilesPerTrigger", 1).json(str(folder))
         return files.writeStream.foreachBatch(take)
@@ -223,7 +223,7 @@ def test_an_epoch_that_was_planned_before_a_start_is_completed_with_its_own_plan
 
     for number in range(3):
         (folder / f"{number}.json").write_text(json.dumps({"n": number}))
-    with pytest.raises(JobFailedError, match="the target is away"):
+    with pytest.raises(JobFailedError, match="the target is unavailable"):
         started().await_termination()
     assert ran == [(0, 1), (1, 1)]
     changed = set_key(lab.folder, "factor", 10)
