@@ -201,7 +201,9 @@ BUILT_IN: tuple[Kind, ...] = (
         "Adds an empty epoch after the end of input.",
         frozenset({Scope.SOURCE}),
         Where.EPOCH,
+        values.FinalEpoch,
         public=False,
+        example=1,
     ),
     Kind(
         "release",

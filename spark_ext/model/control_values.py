@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from spark_ext.model import json_schemas
@@ -165,6 +175,10 @@ class Broadcast(Value):
     """Functions read events by their type."""
     value: Json = None
     """Any JSON."""
+
+
+class FinalEpoch(RootModel[Count]):
+    """Which of the epochs after the end of input is asked for, from 1."""
 
 
 class Release(Value):

@@ -22,7 +22,7 @@ class Kept:
         """Where the query was in each that was begun."""
         self.then: Callable[[Outcome[Any]], None] = lambda _: None
         self.run = SimpleNamespace(spec=SimpleNamespace(uid="q"), committed=0, input_done=False, state=State.RUNNING)
-        context: Any = SimpleNamespace(settings=JobSettings(checkpoint_interval=1_000, retained_checkpoints=3))
+        context: Any = SimpleNamespace(checkpointing=JobSettings(checkpoint_interval=1_000, retained_checkpoints=3))
         numbers, savepoints = count(1), SimpleNamespace(pin=self._pin)
         self._made = PeriodicCheckpoints(context, lambda: next(numbers), savepoints)  # type: ignore[arg-type]
         self._made._at = self.now = 0.0

@@ -29,7 +29,7 @@ def snapshot(
     *runs: Any, state: State = State.RUNNING, failure: Exception | None = None, late: Exception | None = None
 ) -> JobSnapshot:
     context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
-    coordinator = SimpleNamespace(state=state, failure=failure, late=late, runs=runs)
+    coordinator = SimpleNamespace(state=state, failure=failure, late=late, runs=runs, paused=lambda _: False)
     return job_snapshot("out/state", T0, cast(Any, context), cast(Any, coordinator))
 
 

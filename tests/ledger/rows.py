@@ -13,6 +13,8 @@ from typing import Any
 from spark_ext.ledger.schema import (
     CheckpointRow,
     ControlEventRow,
+    ControlRequestRow,
+    ControlTransitionRow,
     DefinitionRow,
     EpochRow,
     ExchangeRow,
@@ -106,6 +108,33 @@ def event(
         lineage=lineage,
         incarnation=1,
         at=at or START,
+        reason="",
+    )
+
+
+def transition(sequence: int, status: str = "applied", query: str = "q", epoch: int | None = 1) -> ControlTransitionRow:
+    return ControlTransitionRow(
+        event_id=f"e{sequence}",
+        sequence=sequence,
+        status=status,
+        query=query,
+        epoch=epoch,
+        lineage=1,
+        incarnation=1,
+        at=START,
+        reason="",
+    )
+
+
+def http_request(path: str = "/v1/jobs/j/control") -> ControlRequestRow:
+    return ControlRequestRow(
+        at=START,
+        requested_by="ops",
+        origin="127.0.0.1",
+        method="POST",
+        path=path,
+        status=202,
+        event_id="e1",
         reason="",
     )
 

@@ -12,7 +12,19 @@ from spark_ext.ledger.columns import columns
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ROWS
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
-from tests.ledger.rows import START, checkpoint, definition, epoch, event, exchange, flag, incident, state
+from tests.ledger.rows import (
+    START,
+    checkpoint,
+    definition,
+    epoch,
+    event,
+    exchange,
+    flag,
+    http_request,
+    incident,
+    state,
+    transition,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +58,8 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
             flag(1, position={"row": 3}),
             checkpoint(1),
             event(1),
+            transition(1),
+            http_request(),
             state("RUNNING"),
             exchange(1),
             incident(1),
