@@ -111,7 +111,7 @@ class OrderBook:
         """
         if self._registration is None or not start.stamp:
             return NONE if not start.control else Configuration(start.control)
-        return stamps.read(self._registration.checkpoint, start.stamp).configuration
+        return stamps.read(self._registration.checkpoint, start.stamp).seen_by(self._registration.query)
 
     def next(self, start: SourceOffset, known: Checkpoints) -> Orders:
         """What the next epoch has to do.
@@ -266,6 +266,8 @@ class OrderBook:
     def _made(
         self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]], known: Checkpoints
     ) -> Orders:
+        mine = self._registration
+        assert mine is not None
         obeyed: list[Event] = []
         outcomes: dict[str, dict[str, Json]] = {}
         jumps: dict[str, Position] = {}
@@ -282,7 +284,7 @@ class OrderBook:
                 broadcasts.append(_broadcast(event))
         # Those that are left out were obeyed, too: as if they did not exist.
         after = replace(before.after(obeyed), sequence=found[-1][0].sequence)
-        stamp = Stamp(after, start.control, tuple(broadcasts), outcomes)
+        stamp = Stamp(after, start.control, tuple(broadcasts), outcomes, mine.query)
         return Orders(after, stamp, self._drain, self._final, jumps)
 
     def _mine(self, start: SourceOffset, event: Event) -> bool:

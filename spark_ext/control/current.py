@@ -244,7 +244,7 @@ def _in_force(place: Place) -> InForce:
             return ()
         return tuple(one for one in stamp.broadcasts if before < one["sequence"] <= sequence)
 
-    return InForce(place.query, place.who, stamp.configuration, found)
+    return InForce(place.query, place.who, stamp.seen_by(place.query), found)
 
 
 def _before(place: Place) -> int:

@@ -70,7 +70,7 @@ def epoch_configuration(ledger: Ledger, query: str, epoch: int | None = None) ->
             logged, committed = _from_ledger(ledger, query, epoch), True
         if logged is None:
             return None
-        found = stamps.configuration(checkpoint, source_offsets(logged).values())
+        found = stamps.configuration(checkpoint, source_offsets(logged).values(), query)
     except (OSError, ValueError) as problem:
         raise StorageError(
             f"the offsets of query '{query}' cannot be read: {type(problem).__name__}: {problem}",

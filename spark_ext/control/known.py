@@ -14,9 +14,10 @@ from spark_ext.model.control import Scope, Target
 from spark_ext.model.definitions import QueryDefinition, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from spark_ext.ledger import Ledger
+    from spark_ext.model.lineages import Lineages
 
 
 @dataclass(frozen=True)
@@ -70,20 +71,22 @@ class KnownJob:
         if not started:
             return cls()
         newest = started[-1]
-        finished = {row.query for row in _current(ledger.table(FinishedRow).rows([("kind", "=", "query")]), jobs)}
-        queries = {}
+        flags = [(row.query, row.lineage) for row in ledger.table(FinishedRow).rows([("kind", "=", "query")])]
+        known = lineages(jobs)
+        queries: dict[str, KnownQuery] = {}
+        begun: dict[str, int] = {}
         for row in sorted(ledger.table(DefinitionRow).rows(), key=lambda row: (row.incarnation, row.at)):
             made_of = QueryDefinition.from_json(row.definition)
             queries[row.query] = KnownQuery(
                 frozenset(one.uid for one in made_of.of(Role.SOURCE)),
                 frozenset(one.uid for one in made_of.of(Role.SINK)),
-                row.query in finished,
+                _finished(row.query, flags, known),
             )
+            begun[row.query] = row.incarnation
         for event in jobs:
-            if event.event == "removed":
-                queries.pop(event.query, None)
-            if event.event == "renamed" and event.renamed_from:
-                queries.pop(event.renamed_from, None)
+            gone = {"removed": event.query, "renamed": event.renamed_from or ""}.get(event.event, "")
+            if begun.get(gone, event.incarnation + 1) <= event.incarnation:  # else another query has the uid since
+                queries.pop(gone, None)
         return cls(
             newest.job,
             newest.job_id,
@@ -131,10 +134,11 @@ class Structure:
         return self._known
 
 
-def _current(flags: Sequence[FinishedRow], jobs: Sequence[JobRow]) -> list[FinishedRow]:
-    """The flags of queries in their present lineage."""
-    known = lineages(jobs)
-    return [row for row in flags if known.of(row.query) in (None, row.lineage)]
+def _finished(query: str, flags: Iterable[tuple[str, int]], known: Lineages) -> bool:
+    """Whether a query has finished in its present lineage, under whichever name."""
+    lineage = known.of(query)
+    names = (query,) if lineage is None else known.names(query, lineage)
+    return any(name in names and lineage in (None, begun) for name, begun in flags)
 
 
 def _runs(newest: JobRow, jobs: Sequence[JobRow]) -> bool | None:

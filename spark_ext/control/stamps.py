@@ -126,19 +126,20 @@ def newest(offsets: Iterable[SourceOffset]) -> tuple[int, str]:
     return max(((offset.control, offset.stamp) for offset in offsets if offset.stamp), default=(0, ""))
 
 
-def configuration(checkpoint: str, offsets: Iterable[SourceOffset]) -> Configuration:
+def configuration(checkpoint: str, offsets: Iterable[SourceOffset], query: str = "") -> Configuration:
     """The configuration of an epoch.
 
     Args:
         checkpoint: path or URI of the query's checkpoint directory.
         offsets: of the epoch's sources.
+        query: the query's uid, to which is addressed what stands for it; "": the uid that it had then.
 
     Raises:
         StateError: the stamp is not there, or was damaged.
         OSError: it cannot be read.
     """
     _, name = newest(offsets)
-    return read(checkpoint, name).configuration if name else Configuration()
+    return read(checkpoint, name).seen_by(query) if name else Configuration()
 
 
 def sweep(checkpoint: str, older_than: float) -> int:

@@ -106,6 +106,7 @@ def controlled(
     context: JobContext,
     coordinator: Coordinator,
     configuration: Configuration,
+    present: Callable[[Event], Event],
 ) -> Controller:
     """The controller of a job that is being started: it takes up what earlier starts have left.
 
@@ -116,6 +117,7 @@ def controlled(
         context: the job's.
         coordinator: of the job.
         configuration: in force when the queries were built.
+        present: gives an event of an earlier start the target that it has now.
 
     Raises:
         StateError, StorageError: the ledger cannot be read.
@@ -130,7 +132,7 @@ def controlled(
     )
     actions = JobActions(spark, context, coordinator, rebuilds)
     orders = DriverOrders(context.job, actions, context.wake.set)
-    controller = Controller(context, ledger, control, orders, coordinator.align, coordinator.drain, rebuilds)
+    controller = Controller(context, ledger, control, orders, coordinator.align, coordinator.drain, rebuilds, present)
     last: Callable[[], None] = lambda: controller.conclude(coordinator.runs, coordinator.state)  # noqa: E731
     coordinator.at_end.append(last)
     return controller

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from spark_ext.control.log import ControlLog
 from spark_ext.errors import ConfigurationError
 from spark_ext.jobs.exchange import Exchange
+from spark_ext.jobs.renamed_targets import with_renames
 from spark_ext.jobs.wishes import Wishes
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.identity import lineages
 from spark_ext.ledger.schema import ControlEventRow
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
@@ -65,7 +67,9 @@ class Composition:
     def _stored(self) -> Configuration:
         """By the ledger, before the job is started: there may be none yet."""
         ledger = Ledger(self.state)
-        return ControlLog(ledger).configuration() if ledger.table(ControlEventRow).exists() else Configuration()
+        if not ledger.table(ControlEventRow).exists():
+            return Configuration()
+        return with_renames(ControlLog(ledger).configuration(), lineages(ledger.jobs()), self.wishes.renamed)
 
     @property
     def uids(self) -> tuple[str, ...]:
@@ -93,7 +97,14 @@ class Composition:
                 kept=NOTHING_STARTED,
                 do="give each query a uid of its own",
             )
-        wishes = self.wishes.with_query(self.job, uid, renamed_from, accept)
+        before, self.wishes = self.wishes, self.wishes.with_query(self.job, uid, renamed_from, accept)
+        try:
+            self._take(uid, query, gates, available_now=available_now)
+        except BaseException:
+            self.wishes = before
+            raise
+
+    def _take(self, uid: str, query: DataStreamWriter | Build, gates: tuple[str, ...], *, available_now: bool) -> None:
         given: Any = query
         if callable(query) and is_builder(query, self._who(uid)):
             given = Builder(self.job, uid, query, self._spark, available_now)  # type: ignore[arg-type]
@@ -102,7 +113,6 @@ class Composition:
         else:
             self._check_uid(uid)
             self.gates.append(Gate(uid, gates, given, available_now))
-        self.wishes = wishes
 
     def _specified(self, uid: str, given: Any, *, available_now: bool) -> QuerySpec:
         if isinstance(given, Builder):

@@ -62,6 +62,7 @@ class Controller:
         align: asks for an aligned checkpoint; it is triggered under a number that is handed over before.
         drained: called when a drain is in force.
         rebuilds: restarts queries; None: nobody does.
+        present: gives an event of an earlier start the target that it has now.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Controller:
         align: Callable[[Callable[[int, Callable[[bool], None]], None]], CheckpointRequest],
         drained: Callable[[], None],
         rebuilds: Rebuilds | None = None,
+        present: Callable[[Event], Event] = lambda event: event,
     ) -> None:
         self._context = context
         self._control = control
@@ -84,14 +86,13 @@ class Controller:
         self._releases: dict[str, _Release] = {}
         self._known: dict[str, int] = {}
         """By query, the last epoch before which no open event can have been obeyed."""
-        self._looks = ControlLooks(ledger, control, 0)
         self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
         self._looked_at = 0.0
         self._looking = False
         self._warned = False
         self._begun = False
         self._configuration = control.configuration()
-        self._begin([event_of(row) for row in ledger.open_control_events()])
+        self._begin([present(event_of(row)) for row in ledger.open_control_events()])
         self._looks = ControlLooks(ledger, control, self._configuration.sequence)
 
     # -- start --------------------------------------------------------------------------------------------------------
@@ -198,8 +199,8 @@ class Controller:
         if self._rebuilds is not None:
             self._rebuilds.take(event)
         kind = kinds().get(event.kind)
-        if event.kind == "release":
-            self._put(event, Step("acknowledged", reason="see the event that it puts into force"))
+        if event.kind in ("release", "renamed"):
+            self._put(event, Step("acknowledged", reason="see the events that it puts into force"))
             return
         if kind is None:
             self._put(event, Step("rejected", reason=f"this release knows no events of the kind {event.kind!r}"))

@@ -22,6 +22,7 @@ from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.memory import nothing_recalled, recall
+from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.replacement import as_planned
 from spark_ext.jobs.retained import unused_number
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
@@ -117,8 +118,10 @@ def start_job(
         halted = not stop_older(_older(spark, ledger.uri), context, stopping)
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         memory = JobMemory.read(ledger)
-        composition.configuration = control.configuration
-        configuration = control.configuration()
+        composition.configuration = lambda: with_renames(
+            control.configuration(), memory.lineages, composition.wishes.renamed
+        )
+        configuration = composition.configuration()
         specs, gated = opened(composition, memory, incarnation.number)
         graph = checked_graph(composition, specs, gated, memory)
         links = links_of(composition, specs, waiting=bool(gated))
@@ -129,9 +132,16 @@ def start_job(
             else recall(name, memory, ledger, specs, composition.wishes, writer, [gate.uid for gate in gated])
         )
         memory = past.memory
+        present = add_events(control, memory.lineages)
         for notice in past.notices:
             who = f"job '{name}', query '{notice.query}'"
             context.write_behind.incident(who, "definition", notice.what, notice.action)
+        if not gated:
+            for target in addressed_to_nobody(
+                configuration, composition.uids, [one.uid for spec in specs for one in spec.sources]
+            ):
+                what = f"control events for {target} are in force nowhere: the job has no {target}"
+                context.write_behind.incident(f"job '{name}'", "control", what, "kept for a start that has it")
         # A barrier is stamped only once the ledger has a row with its number, and the greatest number never expires.
         left = ledger.open_control_events()
         context = replace(
@@ -165,7 +175,7 @@ def start_job(
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
         coordinator = Coordinator(context, ledger, runs, finals, exchanges, gates, graph)
         late.coordinator = coordinator
-        coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration)
+        coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if coordinator.controller.stop_requested:
             log.warning(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -246,34 +246,71 @@ def _old_control_events(
 
     Their transitions go after them: an event without them would be open, and obeyed once more.
     """
-    rows = table.read(["event_id", "sequence", "kind", "target", "value", "status", "at"])
+    rows = table.read(
+        ["event_id", "sequence", "kind", "target", "value", "status", "at", "delivery", "expires_at"]
+    )
     if not rows.num_rows:
         return []
-    over = ledger.table(ControlTransitionRow).read(["event_id"], [("query", "=", ""), ("status", "in", list(FINAL))])
+    over = ledger.table(ControlTransitionRow).read(
+        ["event_id", "status"], [("query", "=", ""), ("status", "in", list(FINAL))]
+    )
     # Older releases wrote the steps into the table of the events.
     settled = {*over["event_id"].to_pylist(), *_with_status(rows, FINAL)["event_id"].to_pylist()}
     accepted = _with_status(rows, ("accepted",)).to_pylist()
-    kept = _in_force(accepted) | {pc.max(rows["sequence"]).as_py()}
+    obeyed = {*_with_status(over, ("acknowledged",))["event_id"].to_pylist()}
+    kept = _in_force(accepted, obeyed) | {pc.max(rows["sequence"]).as_py()}
     limit = now - settings.keep_control_events
     newest: dict[str, datetime] = {}
     for event_id, at in zip(rows["event_id"].to_pylist(), rows["at"].to_pylist(), strict=True):
         newest[event_id] = max(at, newest.get(event_id, at))
     sequences = dict(zip(rows["event_id"].to_pylist(), rows["sequence"].to_pylist(), strict=True))
     gone = [one for one, at in newest.items() if one in settled and at < limit and sequences[one] not in kept]
+    # A release that goes before its event would leave that waiting.
+    gone.sort(key=lambda one: sequences[one])
     return [[("event_id", "in", gone[start : start + 500])] for start in range(0, len(gone), 500)]
 
 
-def _in_force(accepted: list[dict[str, Any]]) -> set[int]:
-    """The sequences of standing events in whose place no later one has come."""
-    last: dict[tuple[str, str, str], int] = {}
+def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) -> set[int]:
+    """The sequences of events from which the configuration in force follows; all others may be left out.
+
+    Args:
+        accepted: `event_id`, `sequence`, `kind`, `target`, `value` (JSON), `delivery` and `expires_at` of each event.
+        obeyed: ids of those that were acknowledged. Others do not end what was in force before them.
+    """
+    slots: dict[tuple[str, str, str], set[int]] = {}
+    waiting: dict[int, tuple[tuple[str, str, str], set[int]]] = {}
+    renames: set[int] = set()
     for row in sorted(accepted, key=lambda row: row["sequence"]):
-        kind = kinds().get(row["kind"])
-        if kind is None or kind.standing:
-            value = json.loads(row["value"] or "null")
+        number, value = row["sequence"], json.loads(row["value"] or "null")
+        if row["kind"] == "renamed":
+            renames.add(number)
+            was, now = f"query:{value['old']}", f"query:{value['new']}"
+            moved = slots
+            slots = {}
+            for (name, target, slot), numbers in moved.items():
+                slots.setdefault((name, now if target == was else target, slot), set()).update(numbers)
+            waiting = {
+                one: ((name, now if target == was else target, slot), numbers)
+                for one, ((name, target, slot), numbers) in waiting.items()
+            }
+        elif row["kind"] == "release":
+            if value["sequence"] in waiting:
+                where, numbers = waiting.pop(value["sequence"])
+                if value.get("withdrawn"):
+                    renames |= {*numbers, number}  # without the one, the other would wait again
+                else:
+                    slots[where] = {*numbers, number}
+        elif (kind := kinds().get(row["kind"])) is None or kind.standing:
             slot = str(value.get(kind.slot, "")) if kind is not None and kind.slot and isinstance(value, dict) else ""
-            name = kind.ends if kind is not None and kind.ends else row["kind"]
-            last[name, row["target"], slot] = row["sequence"]
-    return set(last.values())
+            where = (kind.ends if kind is not None and kind.ends else row["kind"], row["target"], slot)
+            if row["delivery"] == "aligned":
+                waiting[number] = (where, {number})
+            elif row["event_id"] in obeyed and row["expires_at"] is None:
+                slots[where] = {number}
+            else:
+                slots.setdefault(where, set()).add(number)
+    held = [numbers for _, numbers in waiting.values()]
+    return renames.union(*slots.values(), *held)
 
 
 def _with_status(rows: pa.Table, statuses: Sequence[str]) -> pa.Table:

@@ -37,6 +37,8 @@ class Configuration:
     standing: Standing = field(default_factory=dict)
     aligned: Mapping[str, Json] = field(default_factory=dict)
     """Aligned events that are not in force yet, by sequence: kind, target and value."""
+    renames: int = 0
+    """Lineage that came with the last rename of a query whose targets have been moved; 0: there was none."""
 
     def after(self, events: Iterable[Event]) -> Configuration:
         """The configuration behind further events, which are in their order; those up to `sequence` are left out."""
@@ -56,6 +58,9 @@ class Configuration:
             if held is None or event.value.get("withdrawn"):
                 return moved
             return moved._with(held["kind"], held["target"], held["value"])
+        if event.kind == "renamed":
+            value = event.value
+            return moved.with_rename(value["old"], value["new"], value["lineage"])
         if kind is None or not kind.standing:
             return moved
         if event.delivery is Delivery.ALIGNED:
@@ -70,6 +75,35 @@ class Configuration:
         slot = str(value[kind.slot]) if kind.slot else ""
         unset = (kind.lifts and value is None) or (isinstance(value, dict) and bool(value.get("unset")))
         return replace(self, standing=_put(self.standing, name, target, slot, value, unset=unset))
+
+    def with_rename(self, old: str, new: str, lineage: int) -> Configuration:
+        """The configuration once a query has another uid: what stood for the old one stands for the new one.
+
+        Args:
+            old: the former uid.
+            new: the present one.
+            lineage: of the rename; one that was done before changes nothing, as another query may have the uid now.
+        """
+        return self if lineage <= self.renames else replace(self.readdressed(old, new), renames=lineage)
+
+    def readdressed(self, old: str, new: str) -> Configuration:
+        """What stands for a query stands for another uid instead.
+
+        Args:
+            old: uid of the query.
+            new: the other one; what stood for it does so no more, if there is anything for `old`.
+        """
+        was, now = str(Target(Scope.QUERY, old)), str(Target(Scope.QUERY, new))
+        standing = {
+            kind: {**{one: slots for one, slots in targets.items() if one != was}, now: targets[was]}
+            if was in targets
+            else targets
+            for kind, targets in self.standing.items()
+        }
+        aligned = {
+            number: {**held, "target": now} if held["target"] == was else held for number, held in self.aligned.items()
+        }
+        return replace(self, standing=standing, aligned=aligned)
 
     def of(self, kind: str, target: Target, slot: str = "") -> Json:
         """The value of a standing kind that is in force for exactly this target; None if there is none.
@@ -105,12 +139,14 @@ class Configuration:
         found: dict[str, Json] = {"sequence": self.sequence, "standing": self.standing}
         if self.aligned:
             found["aligned"] = self.aligned
+        if self.renames:
+            found["renames"] = self.renames
         return found
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Json]) -> Configuration:
         """Read the JSON form."""
-        return cls(raw["sequence"], raw["standing"], raw.get("aligned", {}))
+        return cls(raw["sequence"], raw["standing"], raw.get("aligned", {}), raw.get("renames", 0))
 
 
 def _put(standing: Standing, kind: str, target: str, slot: str, value: Json, *, unset: bool) -> Standing:
@@ -141,6 +177,18 @@ class Stamp:
     outcomes: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     """What became of events after `since` about which there is something to say, by event id: `status` (`applied`,
     `rejected`, `expired`), `reason` and `result`."""
+    query: str = ""
+    """Uid that the query had then: what stands for it is addressed to that. "": it is not known."""
+
+    def seen_by(self, query: str) -> Configuration:
+        """The configuration as the query sees it, which may have another uid than then.
+
+        Args:
+            query: its uid now; "": the one that it had.
+        """
+        if not query or not self.query or query == self.query:
+            return self.configuration
+        return self.configuration.readdressed(self.query, query)
 
     def text(self) -> str:
         """The content of its file: equal stamps have equal texts."""
@@ -150,6 +198,7 @@ class Stamp:
             "since": self.since,
             "broadcasts": list(self.broadcasts),
             "outcomes": dict(self.outcomes),
+            "query": self.query,
         }
         return json.dumps(raw, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
@@ -178,6 +227,7 @@ class Stamp:
             raw["since"],
             tuple(raw["broadcasts"]),
             raw["outcomes"],
+            raw["query"],
         )
 
 

@@ -206,6 +206,14 @@ BUILT_IN: tuple[Kind, ...] = (
         example=1,
     ),
     Kind(
+        "renamed",
+        "Moves what stands for a query to the uid that it has now.",
+        _JOB,
+        Where.EPOCH,
+        values.Renamed,
+        public=False,
+    ),
+    Kind(
         "release",
         "Puts an aligned event into force behind the barrier of a checkpoint.",
         _JOB,

@@ -181,6 +181,15 @@ class FinalEpoch(RootModel[Count]):
     """Which of the epochs after the end of input is asked for, from 1."""
 
 
+class Renamed(Value):
+    """A query has another name, and with it what stands for it."""
+
+    old: Name
+    new: Name
+    lineage: StrictInt
+    """Which the old name has since then; each rename of a job has a higher one than those before."""
+
+
 class Release(Value):
     """The aligned event that takes effect, and the checkpoint behind whose barrier it does."""
 

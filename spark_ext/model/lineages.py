@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 FIRST: Final = 1
@@ -46,6 +47,16 @@ class Span:
     def holds(self, query: str, incarnation: int) -> bool:
         """Whether a row belongs to it."""
         return query == self.query and self.since <= incarnation and (self.before is None or incarnation < self.before)
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A query has another name."""
+
+    old: str
+    new: str
+    lineage: int
+    """That the old name has since then. What belongs to the name and is older is the renamed query's."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,34 @@ class Lineages:
                 return tuple(spans)
             query, before = event.renamed_from, event.incarnation
             events = events[: events.index(event)]
+
+    @cached_property
+    def renames(self) -> tuple[Rename, ...]:
+        """All renames, in their order, which is that of their lineages."""
+        found = []
+        for event in self.events:
+            if event.renamed_from is not None:
+                given = [
+                    one.lineage
+                    for one in self.events
+                    if one.renamed_from is None
+                    and (one.query, one.incarnation) == (event.renamed_from, event.incarnation)
+                    and one.lineage > event.lineage
+                ]
+                found += [Rename(event.renamed_from, event.query, min(given))] if given else []
+        return tuple(sorted(found, key=lambda rename: rename.lineage))
+
+    def present_name(self, query: str, lineage: int) -> str:
+        """The name that a query has now.
+
+        Args:
+            query: a name that it had.
+            lineage: the newest one of the job at that time.
+        """
+        for rename in self.renames:
+            if rename.old == query and lineage < rename.lineage:
+                query, lineage = rename.new, rename.lineage
+        return query
 
     def renamed(self, query: str, old: str) -> bool:
         """Whether a query has had a name, in its present lineage."""

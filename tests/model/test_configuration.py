@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -208,3 +209,27 @@ def test_a_stamp_of_another_version_is_refused(version: object) -> None:
     raw = {**json.loads(Stamp(Configuration()).text()), "version": version}
     with pytest.raises(OffsetError, match="this release reads version 1"):
         Stamp.parse(json.dumps(raw), "here")
+
+
+@few
+@given(events(), events())
+def test_what_stands_for_a_renamed_query_follows_it(before: list[Event], after: list[Event]) -> None:
+    """As if it had always been addressed to the new uid; another query may take the old one."""
+    addressed = [one for one in before if one.target != query("p")]
+    value = {"old": "q", "new": "p", "lineage": 2}
+    end = addressed[-1].sequence if addressed else 0
+    rename = Event(end + 1, "r", "renamed", JOB, value)
+    later = [replace(one, sequence=one.sequence + end + 1) for one in after]
+    as_if = [replace(one, target=query("p")) if one.target == query("q") else one for one in addressed]
+    expected = replace(fold([*as_if, *later]), renames=2, sequence=fold([*addressed, rename, *later]).sequence)
+    found = fold([*addressed, rename, *later])
+    assert found == expected
+    twice = Event(found.sequence + 1, "s", "renamed", JOB, value)
+    assert replace(found.after([twice]), sequence=found.sequence) == found
+
+
+def test_a_stamp_is_seen_under_the_present_uid() -> None:
+    found = fold([Event(1, "e", "set_config", query("q"), {"key": "k", "value": 1})])
+    stamp = Stamp.parse(Stamp(found, query="q").text(), "here")
+    assert stamp.seen_by("p").user("p") == {"k": 1} and stamp.seen_by("p").user("q") == {}
+    assert stamp.seen_by("q") == stamp.seen_by("") == found

@@ -110,3 +110,11 @@ def test_a_lineage_never_counts_more_of_an_ancestor_than_its_parent_does(cuts: l
         for lineage, limit in parents.items():
             kept = mine[lineage]
             assert kept is not None and kept <= event.cut["s"] and (limit is None or kept <= limit)
+
+
+def test_the_present_name_of_what_had_another_one() -> None:
+    known = Lineages((*renamed("b", "a", 1, 1, 2), *renamed("c", "b", 1, 2, 3), *renamed("d", "a", 2, 3, 4)))
+    assert [(one.old, one.new, one.lineage) for one in known.renames] == [("a", "b", 2), ("b", "c", 3), ("a", "d", 4)]
+    assert known.present_name("a", 1) == "c"
+    assert known.present_name("a", 2) == "d", "another query, which has taken the name over"
+    assert [known.present_name(name, 4) for name in "abcd"] == ["a", "b", "c", "d"]
