@@ -23,7 +23,8 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVERYWHERE = ("udf", "pandas_udf", "arrow_udf", "mapInArrow", "mapInPandas", "read", "write", "commit", "advance")
+IN_TASKS = ("udf", "pandas_udf", "arrow_udf", "mapInArrow", "mapInPandas", "read", "write")
+EVERYWHERE = (*IN_TASKS, "commit", "advance", "committed")
 
 
 class Watched:
@@ -65,7 +66,7 @@ def watched(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
     try:
         sent: dict[str, int] = {}
         send = Sent(folder / "state")
-        until(lambda: _ended(lab), "one source has ended")
+        until(lambda: _ended(lab.checkpoint()), "one source has ended")
         sent["first"] = send("set_config", {"key": "threshold", "value": 1})
         sent["of q"] = send("set_config", {"key": "threshold", "value": 0.5}, "query:q")
         sent["list"] = send("set_config", {"key": "list", "value": [1, {"a": None}]})
@@ -78,16 +79,27 @@ def watched(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
         sent["off"] = send("log_level", {"level": "ERROR", "logger": "sights"})
         sent["last"] = send("set_config", {"key": "stage", "value": 2})
         until(lambda: seen("stage", 2), "all places see the last events")
+        until(lambda: _obeyed(lab.checkpoint()).get("live") == sent["last"], "its epoch is committed")
     finally:
         job.stop()
     yield Watched(folder, lab.log, sent)
 
 
-def _ended(lab: JobHarness) -> bool:
-    log = SparkLog(str(lab.checkpoint()))
+def _committed(checkpoint: Path) -> list[dict[str, Any]]:
+    """The offsets of the newest committed epoch."""
+    log = SparkLog(str(checkpoint))
     newest = log.newest_commit()
     offsets = None if newest is None else log.offsets(newest)
-    return offsets is not None and any(raw.get("ended") for raw in offsets.sources)
+    return [] if offsets is None else [dict(raw) for raw in offsets.sources]
+
+
+def _ended(checkpoint: Path) -> bool:
+    return any(raw.get("ended") for raw in _committed(checkpoint))
+
+
+def _obeyed(checkpoint: Path) -> dict[str, int]:
+    """The last event that each source has obeyed in a committed epoch."""
+    return {raw["uid"]: raw.get("control", 0) for raw in _committed(checkpoint)}
 
 
 def test_each_place_sees_the_configuration_of_its_epoch_in_all_tasks(watched: Watched) -> None:
@@ -138,11 +150,7 @@ def test_each_event_belongs_to_one_epoch_of_a_query(watched: Watched) -> None:
 
 
 def test_an_ended_source_does_not_keep_its_tasks_at_an_older_configuration(watched: Watched) -> None:
-    log = SparkLog(str(watched.checkpoint("q")))
-    newest = log.newest_commit()
-    assert newest is not None
-    controls = {raw["uid"]: raw.get("control", 0) for raw in log.offsets(newest).sources}  # type: ignore[union-attr]
-    assert controls == {"ends": 0, "live": watched.sent["last"]}
+    assert _obeyed(watched.checkpoint("q")) == {"ends": 0, "live": watched.sent["last"]}
 
 
 def test_sources_see_while_they_plan_what_they_will_obey(watched: Watched) -> None:

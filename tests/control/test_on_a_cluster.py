@@ -98,7 +98,8 @@ def test_e6_and_e13_on_two_workers(tmp_path: Path) -> None:
     attempts = defaultdict(set)
     for one in operators.events(tmp_path / "attempts"):
         attempts[one["key"]].add(one["attempt"])
-    assert len(attempts["3-0"]) > 1, "a task was retried"
-    assert len(attempts["4-1"]) > 1, "a task was speculated on"
+    # A first attempt that Spark kills because the second one was faster may have recorded nothing.
+    assert max(attempts["3-0"]) > 0, "a task was retried"
+    assert max(attempts["4-1"]) > 0, "a task was speculated on"
     found = [row.value["value"] for row in emitted(tmp_path / "state")]
     assert sorted(found) == [[channel, n] for channel in "01" for n in range(0, 60, 10)]

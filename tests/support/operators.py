@@ -21,17 +21,21 @@ from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committe
 
 
 def record(log: str, event: str, **fields: Any) -> None:
-    """Append one event. A single write of a short line is atomic on a local file system."""
+    """Append one event: a single write, which other processes that append do not divide."""
     if log:
         line = json.dumps({"event": event, "at": time.time(), "pid": os.getpid(), **fields}) + "\n"
-        with Path(log).open("a") as out:
-            out.write(line)
+        with Path(log).open("ab", buffering=0) as out:
+            out.write(line.encode())
 
 
 def events(log: str | Path, *names: str) -> list[dict[str, Any]]:
-    """The events of a log, in order; only those with the given names, if any are given."""
+    """The events of a log, in order; only those with the given names, if any are given.
+
+    What comes after the last line feed is being written at this moment.
+    """
     path = Path(log)
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    whole = path.read_text().rpartition("\n")[0] if path.is_file() else ""
+    lines = [json.loads(line) for line in whole.splitlines()]
     return [line for line in lines if not names or line["event"] in names]
 
 
