@@ -15,11 +15,13 @@ from spark_ext.control.event_state import EventState
 from spark_ext.control.history import LIMIT, Filter, Page
 from spark_ext.control.requests import ControlRefused, Refusal, Request
 from spark_ext.errors import NOTHING_DONE, ConfigurationError, SparkExtError, TransientError
-from spark_ext.masking import remember
+from spark_ext.masking import logger, remember
 from spark_ext.model.configuration import Configuration
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+log = logger("spark_ext.control")
 
 POLL: Final = 30
 """Longest time of one long poll, s."""
@@ -154,8 +156,11 @@ class ControlClient:
         return EpochConfiguration(found["query"], found["epoch"], Configuration.from_json(found), found["committed"])
 
     def follow(self, after: int | None = None) -> Iterator[EventState]:
-        """See `Client`. A stream that is interrupted is continued: then some states may come twice."""
-        mark = ""
+        """See `Client`. A stream that is interrupted is continued: then some states may come twice.
+
+        While the server does not answer there is a warning in the log.
+        """
+        mark, silent = "", False
         path = f"{self._job()}/control/stream"
         while True:
             headers = {"Last-Event-ID": mark} if mark else {}
@@ -166,11 +171,17 @@ class ControlClient:
                     if answer.status_code != 200:
                         answer.read()
                         raise self._problem(answer)
+                    if silent:
+                        log.warning("server %s answers again", self._url)
+                    silent = False
                     for sent, data in _sent(answer.iter_lines()):
                         mark = sent
                         yield EventState.from_json(json.loads(data))
-            except (self._httpx.TransportError, TransientError):
-                pass
+            except (self._httpx.TransportError, TransientError) as problem:
+                if not silent:
+                    what = f"{type(problem).__name__}: {problem}".partition("\n")[0]
+                    log.warning("server %s cannot be reached (%s); waiting until it can be", self._url, what)
+                silent = True
             time.sleep(1.0)
 
     def close(self) -> None:

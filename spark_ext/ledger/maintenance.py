@@ -246,9 +246,7 @@ def _old_control_events(
 
     Their transitions go after them: an event without them would be open, and obeyed once more.
     """
-    rows = table.read(
-        ["event_id", "sequence", "kind", "target", "value", "status", "at", "delivery", "expires_at"]
-    )
+    rows = table.read(["event_id", "sequence", "kind", "target", "value", "status", "at", "delivery", "expires_at"])
     if not rows.num_rows:
         return []
     over = ledger.table(ControlTransitionRow).read(

@@ -136,7 +136,9 @@ def test_follows_what_happens(state: State, client: Client) -> None:
     assert seen == [(1, "accepted"), (1, "applied"), (1, "acknowledged")]
 
 
-def test_a_stream_is_continued_when_the_server_has_been_started_again(state: State, tmp_path: Path) -> None:
+def test_a_stream_is_continued_when_the_server_has_been_started_again(
+    state: State, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from spark_ext.server.tokens import create
 
     file = tmp_path / "tokens"
@@ -158,10 +160,12 @@ def test_a_stream_is_continued_when_the_server_has_been_started_again(state: Sta
     local.send(set_key(1))
     until(lambda: seen == [1], "the first event")
     server.stop()
+    until(lambda: "waiting until it can be" in caplog.text, "a warning")
     local.send(set_key(2))
     with ControlServer(state.path, tokens=file, port=port):
         reader.join(30)
     assert seen[-1] == 2 and set(seen) == {1, 2}
+    assert [record.levelname for record in caplog.records if "reached" in record.message] == ["WARNING"]
 
 
 def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:

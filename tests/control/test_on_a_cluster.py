@@ -1,4 +1,4 @@
-"""E6 and E13 on two workers: all tasks of an epoch see one configuration, and what they emit counts once."""
+"""E6, E7 and E13 on two workers: all tasks of an epoch see one configuration, and what they emit counts once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.support.cluster import Cluster
 
 DRIVER = """
 import json
+import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -38,21 +40,32 @@ spark = sx.session("x", conf={"spark.executor.memory": "600m", "spark.executor.c
 register(spark)
 
 
+# Process id of the JVM whose daemon has forked this worker.
+def executor():
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def executors():
+    infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return {f"{one.host()}:{one.port()}" for one in infos}
+
+
 def work(batches):
     context = TaskContext.get()
     epoch, attempt = int(context.getLocalProperty("streaming.sql.batchId")), context.attemptNumber()
     key = f"{epoch}-{context.partitionId()}"
+    debug = sx.control.logger("probe").isEnabledFor(logging.DEBUG)
+    seen = {"epoch": epoch, "config": dict(sx.control.config()), "executor": executor(), "debug": debug}
     for batch in batches:
         for n, channel in zip(batch.column("n").to_pylist(), batch.column("channel").to_pylist()):
             if n % 10 == 0:
                 sx.control.emit("tenth", [channel, n])
-        operators.record(str(folder / "attempts"), "attempt", key=key, attempt=attempt, executor=os.getcwd())
+        operators.record(str(folder / "attempts"), "attempt", key=key, attempt=attempt, **seen)
         if epoch == 3 and attempt == 0 and context.partitionId() == 0:
             raise RuntimeError("the task fails after it has emitted")
         if epoch == 4 and attempt == 0 and context.partitionId() == 1:
             again = lambda: [one for one in operators.events(folder / "attempts") if one["key"] == key][1:]
             until(again, "the slow task runs a second time beside this one")
-        seen = {"epoch": epoch, "config": dict(sx.control.config()), "executor": os.getcwd()}
         yield batch.append_column("seen", pa.array([json.dumps(seen)] * batch.num_rows, pa.string()))
 
 
@@ -61,10 +74,15 @@ frame = frame.option("gate", str(folder / "gate")).load().select("channel", "n")
 job = sx.Job(spark, "lab", state=folder / "state")
 rows = frame.mapInArrow(work, "channel string, n bigint, seen string")
 job.add("q", rows.writeStream.format("folder").options(uid="out", path=str(folder / "out")))
+until(lambda: len(executors()) == 3, "the driver and two executors")
 job.start()
 until(lambda: operators.rows(folder / "out"), "rows of the first epoch")
-sequence = Sent(folder / "state")("set_config", {"key": "k", "value": 1})
-obeyed(folder / "state" / "queries" / "q" / "checkpoint", sequence)
+send = Sent(folder / "state")
+send("log_level", {"level": "DEBUG", "logger": "probe"})
+obeyed(folder / "state" / "queries" / "q" / "checkpoint", send("set_config", {"key": "k", "value": 1}))
+before = executors()
+os.kill(json.loads(operators.rows(folder / "out")[0]["seen"])["executor"], signal.SIGKILL)
+until(lambda: len(executors()) == len(before) and executors() != before, "the executor is replaced")
 (folder / "gate").touch()
 print("finished", job.await_termination().finished)
 spark.stop()
@@ -72,8 +90,8 @@ spark.stop()
 
 
 @pytest.mark.cluster
-@pytest.mark.slow(45, "starts a cluster with two Workers, and repeats tasks")
-def test_e6_and_e13_on_two_workers(tmp_path: Path) -> None:
+@pytest.mark.slow(45, "starts a cluster with two Workers, kills an executor, and repeats tasks")
+def test_e6_e7_and_e13_on_two_workers(tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(DRIVER)
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster", workers=2, apart=True) as cluster:
@@ -88,15 +106,18 @@ def test_e6_and_e13_on_two_workers(tmp_path: Path) -> None:
     rows = operators.rows(tmp_path / "out")
     assert sorted((row["channel"], row["n"]) for row in rows) == [(c, n) for c in "01" for n in range(60)]
 
+    attempted = operators.events(tmp_path / "attempts")
+    first, later = ({one["executor"] for one in attempted if bool(one["config"]) is obeys} for obeys in (False, True))
+    killed = json.loads(rows[0]["seen"])["executor"]
+    assert len(first) == len(later) == 2 and first - later == {killed}, "another executor has taken its place"
+    assert {(json.dumps(one["config"]), one["debug"]) for one in attempted} == {("{}", False), ('{"k": 1}', True)}
     seen = [json.loads(row["seen"]) for row in rows]
-    assert len({one["executor"] for one in seen}) == 2
-    assert {json.dumps(one["config"]) for one in seen} == {"{}", '{"k": 1}'}
     checkpoint = tmp_path / "state" / "queries" / "q" / "checkpoint"
     for one in seen:
         assert one["config"] == sights.expected(checkpoint, "q", one["epoch"])[0], one
 
     attempts = defaultdict(set)
-    for one in operators.events(tmp_path / "attempts"):
+    for one in attempted:
         attempts[one["key"]].add(one["attempt"])
     # A first attempt that Spark kills because the second one was faster may have recorded nothing.
     assert max(attempts["3-0"]) > 0, "a task was retried"
