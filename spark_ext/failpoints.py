@@ -128,6 +128,7 @@ class FailPoint(str, Enum):
     SAVEPOINT_SEALED = "savepoint.sealed"
     CHECKPOINT_TRIGGERED = "checkpoint.triggered"
     CHECKPOINT_CUT = "checkpoint.cut"
+    CHECKPOINT_RECORDED = "checkpoint.recorded"
     RESTORE_BEGUN = "restore.begun"
     RESTORE_CLAIMED = "restore.claimed"
     RESTORE_ROLLED_BACK = "restore.rolled_back"

@@ -38,8 +38,7 @@ MOST_BYTES: Final = 2_097_152
 NONE: Final = Configuration()
 
 WAIT: Final = "wait"
-IN_FORCE: Final = "in force"
-VOID: Final = "void"
+STAND: Final = "stand"
 
 
 class EventView(Protocol):
@@ -131,19 +130,21 @@ class OrderBook:
         if self._is_in_vain(start, later):
             self._in_vain = seen
             return Orders(before, drain=self._drain, final=self._final)
-        found, hold = self._obeyed(start, later, known)
+        found, hold = self._obeyed(start, later)
         if self._freed:
             # What the driver has added before it let the source continue belongs into the same epoch.
             self._freed = False
             self._view.look_again()
             later = self._view.events(start.control)
-            found, hold = self._obeyed(start, later, known)
-        if not found and hold is not None:
+            found, hold = self._obeyed(start, later)
+        if hold is STAND:
+            return Orders(before, drain=self._drain, final=self._final, hold=True)
+        if not found and isinstance(hold, Event):
             holds.hold(self._registration.checkpoint, self._registration.start, hold.sequence, start.uid)
             return Orders(before, drain=self._drain, final=self._final, hold=True)
         if not found:
             # Spark asks an idle source every 10 ms: events for others are looked at once.
-            waits = any(event.kind == "release" for event in later)
+            waits = any(event.kind == "align" for event in later)
             self._in_vain = None if waits else seen
             return Orders(before, drain=self._drain, final=self._final)
         last = found[-1][0].sequence
@@ -172,19 +173,24 @@ class OrderBook:
     # -- which events -------------------------------------------------------------------------------------------------
 
     def _obeyed(
-        self, start: SourceOffset, events: Sequence[Event], known: Checkpoints
-    ) -> tuple[list[tuple[Event, bool]], Event | None]:
+        self, start: SourceOffset, events: Sequence[Event]
+    ) -> tuple[list[tuple[Event, bool]], Event | str | None]:
         """The events that the next epoch obeys, up to the last one that concerns this source.
 
         Returns:
-            Each with whether it had expired; and the one before which the source stands still, if there is one.
+            Each with whether it had expired; and the one before which the source stands still for a restart, if there
+            is one. STAND: it stands still behind a barrier, until it is known what comes of that.
         """
         assert self._registration is not None
         out: list[tuple[Event, bool]] = []
         upto = count = size = 0
         for event in events:
-            if event.kind == "release" and self._release(start, event, known) == WAIT:
-                break
+            if event.kind == "align":
+                aligning = self._aligning(start, event, events)
+                if aligning == STAND:
+                    return [], STAND
+                if aligning == WAIT:
+                    break
             if self._holds(start, event, events):
                 return out[:upto], event
             out.append((event, self._expired(event)))
@@ -236,30 +242,29 @@ class OrderBook:
         question = f"expiry-{self._registration.lineage}-{event.sequence}"
         return stamps.decide(self._registration.checkpoint, question, "late" if late else "in time") == "late"
 
-    def _release(self, start: SourceOffset, event: Event, known: Checkpoints) -> str:
-        """Whether an aligned event takes effect: where its barrier has passed all sources of the query.
+    def _aligning(self, start: SourceOffset, event: Event, events: Sequence[Event]) -> str:
+        """Where a source is beside a barrier behind which an aligned event is to take effect in all queries.
+
+        The driver adds a release once the barrier has passed all of them, or has been given up. Until then no query
+        plans anything behind it, so that all obey the event behind this one barrier, or none does.
+
+        Args:
+            start: where the epoch begins.
+            event: of the kind `align`.
+            events: it, and all that have come behind it.
 
         Returns:
-            WAIT, IN_FORCE, or VOID: the barrier never came, and another one will.
+            WAIT: the barrier is ahead, and with it all later events; STAND: the query has passed it; "": it is over.
         """
         mine = self._registration
         assert mine is not None
-        if event.value.get("withdrawn"):
-            return IN_FORCE  # nothing takes effect, wherever the query stands
         barrier = int(event.value["checkpoint"])
-        question = f"release-{mine.lineage}-{event.sequence}"
-        if start.barrier >= barrier:
-            others = planned_sources(mine.checkpoint).values()
-            if all(other.ended or other.barrier >= barrier for other in others):
-                return stamps.decide(mine.checkpoint, question, IN_FORCE)
-        if event.incarnation < mine.incarnation:
-            # Its checkpoint is over, and this query has not passed its barrier. The driver knows whether the event had
-            # taken effect everywhere.
-            over = VOID if event.value["sequence"] in mine.unreleased else IN_FORCE
-            return stamps.decide(mine.checkpoint, question, over)
-        if known.any_pending(barrier - 1, barrier):
-            return WAIT
-        return stamps.decide(mine.checkpoint, question, VOID)
+        over = any(one.kind == "release" and one.value["checkpoint"] == barrier for one in events)
+        if over or event.incarnation < mine.incarnation:
+            return ""
+        others = planned_sources(mine.checkpoint).values() if start.barrier >= barrier else ()
+        passed = start.barrier >= barrier and all(other.ended or other.barrier >= barrier for other in others)
+        return STAND if passed else WAIT
 
     # -- what follows from them ---------------------------------------------------------------------------------------
 
@@ -276,7 +281,7 @@ class OrderBook:
             outcome = self._outcome(start, event, late, jumps, known)
             if outcome:
                 outcomes[event.event_id] = outcome
-            if late or outcome.get("status") == "rejected" or (event.kind == "release" and outcome):
+            if late or outcome.get("status") == "rejected":
                 # What was in force stays in force.
                 continue
             obeyed.append(event)
@@ -303,10 +308,6 @@ class OrderBook:
             jumps: takes the positions to which channels are sent.
             known: the checkpoints that the planner knows of.
         """
-        if event.kind == "release":
-            if self._release(start, event, known) == VOID:
-                return {"status": "failed", "reason": "its checkpoint was aborted before it had passed the query"}
-            return {}
         if not self._mine(start, event):
             return {}
         if late:

@@ -199,7 +199,10 @@ class AlignedCheckpoints:
             self._refuse(asked, str(plan))
             return
         settings = self._context.checkpointing
-        if feeding is not None and settings.aligned_timeout is None:
+        # What was prepared for takes effect behind this barrier: another cut is of no use.
+        strict = any(request.prepare is not None for request in asked)
+        aligned_timeout = None if strict else settings.aligned_timeout
+        if feeding is not None and aligned_timeout is None:
             self._refuse(
                 asked,
                 f"query '{feeding}' writes an exchange, and has only sources of Spark's own, which carry no barrier, "
@@ -207,11 +210,11 @@ class AlignedCheckpoints:
             )
             return
         by = now + settings.checkpoint_timeout / 1000
-        aligned_by = inf if settings.aligned_timeout is None else now + settings.aligned_timeout / 1000
+        aligned_by = inf if aligned_timeout is None else now + aligned_timeout / 1000
         at = datetime.now(timezone.utc)
         checkpoint = Aligned(self._take_id() if number is None else number, plan)
         self._pending = _Pending(checkpoint, at, aligned_by, by, asked)
-        if settings.aligned_timeout != 0:
+        if aligned_timeout != 0:
             self._write_trigger(self._pending, members)
         reach(FailPoint.CHECKPOINT_TRIGGERED)
         self._watch(self._pending, now, runs)
@@ -286,6 +289,7 @@ class AlignedCheckpoints:
         return CheckpointMetadata(self._context.job, incarnation.lineage, incarnation.number, parts).to_json()
 
     def _completed(self, pending: _Pending, runs: Sequence[QueryRun]) -> None:
+        reach(FailPoint.CHECKPOINT_RECORDED)
         self._pending, self._failed = None, 0
         for run in runs:
             run.notify_checkpoint(pending.checkpoint.number, completed=True)

@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.control.job_events import transition
-from spark_ext.control.requests import ControlRefused, Request
+from spark_ext.control.job_events import request, transition
 from spark_ext.errors import FencedError
 from spark_ext.jobs.control_looks import Ask, ControlLooks, Look
 from spark_ext.jobs.driver_orders import DriverOrders
 from spark_ext.ledger.view import event_of
 from spark_ext.masking import logger
-from spark_ext.model.control import Delivery, Event
+from spark_ext.model.control import Event
 from spark_ext.model.control_kinds import Where, kinds
 from spark_ext.model.event_progress import Progress, QueryView, Standing, Step
 from spark_ext.model.lifecycle import State
@@ -46,9 +45,14 @@ RELEASES = 3
 class _Release:
     """An aligned event on its way to the barrier behind which it takes effect."""
 
+    event: Event
     request: CheckpointRequest | None = None
+    number: int = 0
+    """Of the checkpoint, once its event may be in the log."""
     attempts: int = 0
     failure: str = ""
+    decided: bool = False
+    """Whether the barrier has passed all queries."""
 
 
 class Controller:
@@ -84,6 +88,8 @@ class Controller:
         self._rebuilds = rebuilds
         self._open: dict[str, Progress] = {}
         self._releases: dict[str, _Release] = {}
+        self._unsaid: list[tuple[_Release, dict[str, bool]]] = []
+        """What has come of barriers, and could not be written."""
         self._known: dict[str, int] = {}
         """By query, the last epoch before which no open event can have been obeyed."""
         self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
@@ -136,6 +142,9 @@ class Controller:
         self._settle(runs, waiting)
         if not self._looking and now - self._looked_at >= LOOK_EVERY:
             self._looked_at, self._looking = now, True
+            unsaid, self._unsaid = self._unsaid, []
+            for release, said in unsaid:
+                self._say(release, said)
             asks = [self._ask(run) for run in runs]
 
             def done(outcome: Outcome[Look]) -> None:
@@ -199,7 +208,7 @@ class Controller:
         if self._rebuilds is not None:
             self._rebuilds.take(event)
         kind = kinds().get(event.kind)
-        if event.kind in ("release", "renamed"):
+        if event.kind in ("align", "release", "renamed"):
             self._put(event, Step("acknowledged", reason="see the events that it puts into force"))
             return
         if kind is None:
@@ -215,54 +224,68 @@ class Controller:
             self._orders.take(event, kind, left=left, put=self._put)
         if kind.where is not Where.DRIVER:
             self._open[event.event_id] = Progress(event)
-            if event.delivery is Delivery.ALIGNED:
-                self._releases[event.event_id] = _Release()
+            if str(event.sequence) in self._configuration.aligned:
+                self._releases[event.event_id] = _Release(event)
 
     # -- aligned events -----------------------------------------------------------------------------------------------
 
     def _watch_releases(self) -> None:
-        for event_id, release in self._releases.items():
-            one = self._open.get(event_id)
-            if one is None:
-                continue
+        for event_id, release in list(self._releases.items()):
             if release.request is None:
-                if release.attempts < RELEASES:
-                    self._release(one.event, release)
-            elif release.request.done.is_set() and release.request.failure is not None:
-                # Who has passed the barrier obeys the event; for the others it needs another one.
-                release.failure, release.request = release.request.failure.what, None
+                if event_id in self._open and not release.decided and release.attempts < RELEASES:
+                    self._release(release)
+            elif release.request.done.is_set():
+                failure, release.request = release.request.failure, None
+                release.decided = failure is None
+                release.failure = "" if failure is None else failure.what
+                if event_id not in self._open:
+                    del self._releases[event_id]
+                    self._decide(release, withdrawn=True)
+                elif release.number:
+                    self._decide(release, void=failure is not None)
 
-    def _release(self, event: Event, release: _Release) -> None:
+    def _release(self, release: _Release) -> None:
         release.attempts += 1
+        release.number = 0
 
         def prepare(number: int, done: Callable[[bool], None]) -> None:
-            value = {"sequence": event.sequence, "event_id": event.event_id, "checkpoint": number}
-
-            def accept() -> Any:
-                (found,) = self._control.accept([Request("release", "job", value, origin="job")])
-                if isinstance(found, ControlRefused):
-                    raise found
-                return found.event
+            release.number = number
 
             def accepted(outcome: Outcome[Any]) -> None:
                 done(outcome.error is None)
                 if isinstance(outcome.error, FencedError):
                     raise outcome.error
 
-            self._worker.do("the release of an event", accept, accepted)
+            self._worker.do("the barrier of an event", lambda: self._accept("align", release), accepted)
 
         release.request = self._align(prepare)
 
-    def _withdraw(self, event: Event) -> None:
-        """An aligned event is given up: it is not to be waited for any longer, in no configuration."""
-        value = {"sequence": event.sequence, "event_id": event.event_id, "withdrawn": True, "checkpoint": 0}
+    def _decide(self, release: _Release, **outcome: bool) -> None:
+        """Say what has come of a barrier: until this is in the log, queries that have passed it stand still.
 
-        def done(outcome: Outcome[Any]) -> None:
-            if isinstance(outcome.error, FencedError):
-                raise outcome.error
+        Args:
+            release: what has passed it.
+            outcome: see `control_values.Release`.
+        """
+        self._say(release, {name: True for name, given in outcome.items() if given})
 
-        asked = Request("release", "job", value, origin="job")
-        self._worker.do("the end of an aligned event", lambda: self._control.accept([asked]), done)
+    def _say(self, release: _Release, outcome: dict[str, bool]) -> None:
+        number = release.number
+
+        def done(found: Outcome[Any]) -> None:
+            if isinstance(found.error, UNREADABLE) and not isinstance(found.error, FencedError):
+                self._warn(found.error)
+                self._unsaid.append((replace(release, number=number), outcome))
+            else:
+                found.result()
+
+        said = replace(release, number=number)
+        self._worker.do("the release of an event", lambda: self._accept("release", said, **outcome), done)
+
+    def _accept(self, kind: str, release: _Release, **outcome: bool) -> Event:
+        event = release.event
+        value = {"sequence": event.sequence, "event_id": event.event_id, "checkpoint": release.number, **outcome}
+        return request(self._control, "job", kind, value)
 
     # -- what has come of them ----------------------------------------------------------------------------------------
 
@@ -276,12 +299,9 @@ class Controller:
                     self._close_event(one.event, Step("failed", reason="the job was restored, or reset, since"))
                 continue  # it is over when the job has finished
             release = self._releases.get(event_id)
-            if release is not None and release.request is None and release.attempts >= RELEASES:
-                passed = f"; it is in force in {', '.join(sorted(one.applied))}" if one.applied else ""
-                last: Step | None = Step(
-                    "failed", reason=f"no barrier has passed all queries: {release.failure}{passed}"
-                )
-                self._withdraw(one.event)
+            tried = release is not None and release.request is None and release.attempts >= RELEASES
+            if release is not None and tried and not release.decided:
+                last: Step | None = Step("failed", reason=f"no barrier has passed all queries: {release.failure}")
             else:
                 last = self._last_step(event_id, one, views)
             if last is not None:
@@ -305,7 +325,11 @@ class Controller:
 
     def _close_event(self, event: Event, last: Step) -> None:
         del self._open[event.event_id]
-        self._releases.pop(event.event_id, None)
+        release = self._releases.get(event.event_id)
+        if release is not None and release.request is None:
+            del self._releases[event.event_id]
+            if not release.decided:
+                self._decide(release, withdrawn=True)  # no configuration waits for it any longer
         kind = kinds()[event.kind]
         if kind.where is Where.BOTH and last.status == "rejected":
             # The driver has obeyed it, whether or not an epoch could.

@@ -11,12 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds, stamps
 from spark_ext.control.requests import ControlRefused, Request
-from spark_ext.control.stamps import FOLDER
 from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.replacement import prepared, rebuilt
@@ -28,7 +27,6 @@ from spark_ext.model.holds import changed_key, holds_at
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.boundary import BoundaryRestart, Phase
 from spark_ext.queries.worker import Outcome, Worker
-from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
@@ -60,8 +58,6 @@ class _Change:
     """Those that hold at it."""
     able: list[QueryRun] = field(default_factory=list)
     """Those of them that can be restarted."""
-    undecided: list[QueryRun] = field(default_factory=list)
-    """Those of them in which an aligned event is not known to be in force behind this barrier."""
     restarts: dict[str, BoundaryRestart] = field(default_factory=dict)
     ready: bool = False
     """Whether it is known which queries are restarted."""
@@ -188,8 +184,6 @@ class Rebuilds:
         while self._current is None and self._left:
             self._begin(self._left.popleft(), now)
         current = self._current
-        if current is not None and current.undecided:
-            self._decide(current)
         if current is not None and current.ready and all(one.over for one in current.restarts.values()):
             self._conclude(current)
 
@@ -222,33 +216,9 @@ class Rebuilds:
         elif requested:
             self._current = change
             self._restart(change, dict.fromkeys((run.spec.uid for run in able), None), now)
-        elif change.event.kind == "release":
-            self._current = change
-            change.undecided = list(able)
         else:
             self._current = change
             self._build(change, able)
-
-    def _decide(self, change: _Change) -> None:
-        """An aligned event takes effect where its barrier has passed, as the planners of each query find."""
-        for run in list(change.undecided):
-            question = f"{FOLDER}/release-{run.lineage}-{change.event.sequence}.txt"
-            try:
-                said = SparkLog(run.checkpoint).read(question) if run.spec.sources else "in force"
-            except OSError:
-                return  # looked at again
-            if said is None and not _cannot(run):
-                continue
-            change.undecided.remove(run)
-            if said != "in force":
-                change.able.remove(run)
-        if change.undecided:
-            return
-        if not change.able:
-            # Another barrier will come.
-            change.after = replace(change.before, sequence=change.event.sequence)
-            self._configuration = change.after
-        self._build(change, change.able)
 
     def _build(self, change: _Change, runs: Sequence[QueryRun]) -> None:
         def build() -> dict[str, QuerySpec]:

@@ -148,7 +148,6 @@ def start_job(
             context,
             first_checkpoint=unused_number(ledger.uri, memory.next_checkpoint_id),
             drain=max((event.lineage for event in in_force(left, "drain")), default=0),
-            unreleased=tuple(event.sequence for event in left if event.delivery == "aligned"),
             begun=memory.begun,
             passed=configuration.sequence,
         )

@@ -52,6 +52,8 @@ class Configuration:
         kind = kinds().get(event.kind)
         moved = replace(self, sequence=event.sequence)
         if event.kind == "release":
+            if event.value.get("void"):
+                return moved
             held = self.aligned.get(str(event.value["sequence"]))
             left = {name: one for name, one in self.aligned.items() if name != str(event.value["sequence"])}
             moved = replace(moved, aligned=left)

@@ -214,8 +214,16 @@ BUILT_IN: tuple[Kind, ...] = (
         public=False,
     ),
     Kind(
+        "align",
+        "Keeps queries that have passed a checkpoint's barrier where they are, until it is known what comes of it.",
+        _JOB,
+        Where.DRIVER,
+        values.Align,
+        public=False,
+    ),
+    Kind(
         "release",
-        "Puts an aligned event into force behind the barrier of a checkpoint.",
+        "Puts an aligned event into force, once the barrier of its checkpoint has passed all queries.",
         _JOB,
         Where.EPOCH,
         values.Release,

@@ -190,11 +190,18 @@ class Renamed(Value):
     """Which the old name has since then; each rename of a job has a higher one than those before."""
 
 
-class Release(Value):
-    """The aligned event that takes effect, and the checkpoint behind whose barrier it does."""
+class Align(Value):
+    """An aligned event, and the checkpoint behind whose barrier it is to take effect."""
 
     sequence: StrictInt
     event_id: str
-    withdrawn: StrictBool = False
-    """Whether it is given up instead: it never takes effect where it has not by now."""
     checkpoint: StrictInt
+
+
+class Release(Align):
+    """What comes of that: the barrier has passed all queries, or it did not."""
+
+    void: StrictBool = False
+    """Whether the checkpoint was aborted instead: nothing changes, and the event may be given another one."""
+    withdrawn: StrictBool = False
+    """Whether the event is given up instead: it never takes effect."""

@@ -39,6 +39,8 @@ def changed_key(event: Event, aligned: Callable[[int], Json]) -> tuple[Target, s
     """
     kind, target, value = event.kind, event.target, event.value
     if kind == "release":
+        if value.get("void") or value.get("withdrawn"):
+            return None
         held = aligned(int(value["sequence"]))
         if held is None:
             return None

@@ -43,8 +43,6 @@ class JobContext:
     """The first checkpoint number of this start. No offset that was planned before it carries a barrier as great."""
     drain: int = 0
     """The newest lineage for which a drain was in force before this start; 0: none."""
-    unreleased: tuple[int, ...] = ()
-    """Aligned events of earlier starts that are open."""
     begun: Mapping[str, int] = field(default_factory=dict)
     """By query, the start in which it began, if that was an earlier one."""
     passed: int = 0

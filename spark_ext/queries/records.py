@@ -140,7 +140,6 @@ def registrations(
             hold=context.hold,
             first_checkpoint=context.first_checkpoint,
             drain=context.drain >= lineage,
-            unreleased=context.unreleased,
             begun=context.begun.get(spec.uid, context.incarnation.number),
             passed=passed,
             rebuild=spec.rebuild,

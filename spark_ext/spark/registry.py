@@ -64,8 +64,6 @@ class Registration:
     """The least number of a checkpoint of this start: nobody waits for the barrier of an earlier one."""
     drain: bool = False
     """Whether a drain that was requested before this start is in force."""
-    unreleased: Sequence[int] = ()
-    """Aligned events of earlier starts that have not taken effect everywhere: what was to release them is void."""
     begun: int = 0
     """The start in which its query began: events that are obeyed once and were accepted before it do not concern it."""
     passed: int = 0
@@ -116,7 +114,7 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
     except FileNotFoundError:
         return None
     raw = json.loads(text)
-    return Registration(**{**raw, **{name: tuple(raw.get(name, ())) for name in ("writes", "rebuild", "unreleased")}})
+    return Registration(**{**raw, **{name: tuple(raw.get(name, ())) for name in ("writes", "rebuild")}})
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:

@@ -51,6 +51,7 @@ EXCHANGE_STEPS: dict[str, str] = {
             FailPoint.LEDGER_EXCHANGES,
             FailPoint.CHECKPOINT_TRIGGERED,
             FailPoint.CHECKPOINT_CUT,
+            FailPoint.CHECKPOINT_RECORDED,
         ),
         "kill",
     ),

@@ -47,6 +47,7 @@ STEPS: dict[str, str] = {
     FailPoint.LEDGER_CONTROL_EVENTS: "kill",
     FailPoint.CHECKPOINT_TRIGGERED: "kill",
     FailPoint.CHECKPOINT_CUT: "kill",
+    FailPoint.CHECKPOINT_RECORDED: "kill",
     FailPoint.CONTROL_BEFORE_COLLECT: "kill",
     FailPoint.CONTROL_COLLECTED: "kill",
 }
@@ -149,20 +150,11 @@ def test_e2_a_replayed_epoch_has_the_configuration_that_it_had_first(crashed: Cr
 
 
 @pytest.mark.extended_but(*FEW)
-def test_e9_queries_obey_an_aligned_event_behind_a_barrier_also_after_a_kill(crashed: Crashed) -> None:
-    """One that has passed the barrier before the kill keeps it; the others, if they have not, get another one."""
-    event = crashed.over("aligned")
-    assert set(event.applied) == {"q", "r"}
-    barriers = [row.value["checkpoint"] for row in crashed.job.told.events() if row.kind == "release"]
-    for query, first in switched(crashed.job, "both", 1).items():
-        assert first == event.applied[query]
-        assert {step.epoch for step in event.steps if step.query == query} == {first}
-        passed = [
-            offset.barrier for offset in crashed.job.told.epochs(query)[first].before.values() if not offset.ended
-        ]
-        assert any(min(passed) >= barrier for barrier in barriers), f"{query} is at {passed}, behind none of {barriers}"
-        if min(passed) >= barriers[0] and (query, first - 1) in crashed.planned:
-            assert min(passed) == barriers[0], f"{query} had passed {barriers[0]} before the kill"
+def test_e9_all_queries_obey_an_aligned_event_behind_one_cut_also_after_a_kill(crashed: Crashed) -> None:
+    """Formerly: one that had passed the barrier before the kill kept the event, and the others got another barrier."""
+    assert_aligned(crashed.job, crashed.over("aligned"), "both", 1)
+    kinds = [row.kind for row in crashed.job.told.events() if row.kind in ("align", "release")]
+    assert kinds.count("align") >= kinds.count("release") >= 1
 
 
 @pytest.mark.extended_but(*FEW)

@@ -21,11 +21,12 @@ from spark_ext.jobs.driver_orders import LOST, DriverOrders
 from spark_ext.jobs.taking import SavepointRequest
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import ControlTransitionRow, DefinitionRow
+from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, DefinitionRow
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.control import Event
 from spark_ext.model.definitions import OperatorDefinition, QueryDefinition, Role
+from spark_ext.model.event_progress import Step
 from spark_ext.model.lifecycle import State
 from spark_ext.model.offsets import SourceOffset
 from tests.queries.fakes import Bench
@@ -278,32 +279,89 @@ def test_an_order_of_the_driver_past_its_time_is_expired(desks: Any) -> None:
     assert desk.actions.asked == []
 
 
-def test_an_aligned_event_is_released_before_its_checkpoint_is_triggered(desks: Any) -> None:
+def log_of(desk: Desk) -> list[tuple[str, Any]]:
+    """What the driver has added because of aligned events: kind, and checkpoint, void and withdrawn."""
+    rows = sorted(desk.ledger.table(ControlEventRow).rows(), key=lambda row: row.sequence)
+    found = [(row.kind, row.value) for row in rows if row.kind in ("align", "release")]
+    return [(kind, (one["checkpoint"], *(key for key in ("void", "withdrawn") if key in one))) for kind, one in found]
+
+
+def prepared(desk: Any, attempt: int, number: int) -> Any:
+    """The checkpoint of an aligned event, as it is triggered under a number."""
+    until(partial(_asked, desk, attempt), "the request of a checkpoint")
+    prepare, checkpoint = desk.aligned[-1]
+    wanted: list[bool] = []
+    prepare(number, wanted.append)
+    until(lambda: desk.tick() or wanted == [True], "its event")
+    checkpoint.number = number
+    return checkpoint
+
+
+def test_an_aligned_event_is_released_once_its_barrier_has_passed_all_queries(desks: Any) -> None:
     desk = desks()
     event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
-    until(lambda: desk.tick() or len(desk.aligned) == 1, "the request of a checkpoint")
-    prepare, checkpoint = desk.aligned[0]
-    wanted: list[bool] = []
-    prepare(9, wanted.append)
-    until(lambda: desk.tick() or wanted == [True], "the release")
-    release = event.sequence + 1
+    checkpoint = prepared(desk, 1, 9)
     desk.bench.query.commit(desk.offset(event.sequence, held=event))
     desk.tick()
-    assert desk.rows(event) == [], "it takes effect behind the barrier"
-    desk.bench.query.commit(desk.offset(release))
-    checkpoint.number = 9
+    assert desk.rows(event) == [] and log_of(desk) == [("align", (9,))], "it takes effect behind the barrier"
     checkpoint.done.set()
+    until(lambda: desk.tick() or log_of(desk)[1:] == [("release", (9,))], "the release")
+    desk.bench.query.commit(desk.offset(event.sequence + 2))
     desk.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
     assert len(desk.aligned) == 1
+
+
+def test_queries_behind_a_barrier_continue_when_nothing_comes_of_its_event(desks: Any) -> None:
+    """The query that it is addressed to has ended meanwhile."""
+    desk = desks()
+    event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    checkpoint = prepared(desk, 1, 9)
+    desk.controller._close_event(event, Step("rejected", reason="nobody is left"))
+    checkpoint.done.set()
+    until(lambda: desk.tick() or log_of(desk)[1:] == [("release", (9, "withdrawn"))], "the release")
+    log = ControlLog(Ledger(desk.ledger.uri)).configuration()
+    assert log.user("q") == {} and not log.aligned
+
+
+def test_a_release_is_written_once_the_ledger_can_be_written_again(desks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desks()
+    desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    checkpoint = prepared(desk, 1, 9)
+    with monkeypatch.context() as away:
+        tried = []
+
+        def fails(requests: Any) -> Any:
+            tried.append(requests)
+            raise OSError("the disk is away")
+
+        away.setattr(desk.control, "accept", fails)
+        checkpoint.done.set()
+        until(lambda: desk.tick() or len(tried) > 1, "two attempts")
+    until(lambda: desk.tick() or log_of(desk)[1:] == [("release", (9,))], "the release")
+
+
+def test_a_start_gives_an_aligned_event_another_barrier(desks: Any) -> None:
+    """The earlier start has ended before it was known what came of the first one."""
+    first = desks()
+    event = first.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    prepared(first, 1, 9)
+    second = desks()
+    prepared(second, 1, 10).done.set()
+    wanted = [("align", (9,)), ("align", (10,)), ("release", (10,))]
+    until(lambda: second.tick() or log_of(second) == wanted, "the release")
+    assert ControlLog(Ledger(second.ledger.uri)).configuration().user("q") == {"a": 1}
+    assert second.rows(event) == []
 
 
 def test_a_start_finds_where_an_aligned_event_had_taken_effect_before(desks: Any) -> None:
     """The earlier start had released it, and ended before it could say so."""
     first = desks()
     event = first.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+    prepared(first, 1, 9).done.set()
+    until(lambda: first.tick() or len(log_of(first)) == 2, "the release")
     first.bench.query.commit(first.offset(event.sequence, held=event))
-    first.bench.query.commit(first.offset(event.sequence + 1))
-    first.bench.query.commit(first.offset(event.sequence + 1))
+    first.bench.query.commit(first.offset(event.sequence + 2))
+    first.bench.query.commit(first.offset(event.sequence + 2))
     second = desks()
     second.run.restore(("fake-id", 2))
     second.comes(event, ("applied", "q", 1), ("acknowledged", "", None))
@@ -318,8 +376,7 @@ def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_
     desk = desks()
     event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
     for number in range(3):
-        until(partial(_asked, desk, number + 1), "the request of a checkpoint")
-        checkpoint = desk.aligned[number][1]
+        checkpoint = prepared(desk, number + 1, 9 + number)
         checkpoint.failure = CheckpointError("query 'q' was stopped")
         checkpoint.done.set()
     desk.comes(event, ("failed", "", None))
@@ -327,3 +384,5 @@ def test_an_aligned_event_whose_checkpoint_is_aborted_waits_for_another_one_and_
     log = ControlLog(Ledger(desk.ledger.uri))
     until(lambda: desk.tick() or not log.configuration().aligned, "it is not waited for any more", 30)
     assert log.configuration().user("q") == {}
+    outcomes = [one for kind, one in log_of(desk) if kind == "release"]
+    assert outcomes == [(9, "void"), (10, "void"), (11, "void"), (11, "withdrawn")]

@@ -288,7 +288,7 @@ class Told:
             finals = [step for step in steps[row.event_id] if step.query == "" and step.status in FINAL]
             if len(finals) > 1:
                 yield f"{_name(row)} has the final steps {[step.status for step in finals]}"
-            if row.kind == "release" or row.delivery == "aligned":
+            if row.kind in ("align", "release", "renamed") or row.delivery == "aligned":
                 continue
             for step in steps[row.event_id]:
                 if step.query and step.epoch is not None and step.lineage == self._lineage(step.query):
