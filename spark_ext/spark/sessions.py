@@ -84,6 +84,17 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
     return spark
 
 
+_SET_BY_PLANNERS: Final = dict.fromkeys(
+    ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME"), ""
+)
+"""What Spark puts into the variables of a registered source whenever a planner of it starts, and again for each worker.
+
+All queries of a session share one map for a source, a plain `HashMap` that nothing guards: two planners that start at
+one time can add a key twice, and from then on no task that has this map can be read by an executor
+(`java.io.OptionalDataException`), until the session ends. With the keys there from the beginning nothing is ever added.
+"""
+
+
 def register(
     spark: SparkSession, *sources_or_sinks: type[Connector] | type[DataSource], require_delta: bool = True
 ) -> None:
@@ -117,6 +128,7 @@ def register(
             registry.PARALLELISM: str(context.defaultParallelism),
             **errors.for_workers(),
             **failpoints.for_workers(),
+            **_SET_BY_PLANNERS,
         }
     )
     for kind, wrapped in connectors:

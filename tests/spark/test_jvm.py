@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 from spark_ext.spark import jvm
 from spark_ext.spark.environment import java_major
+from tests.support.jobs import JobHarness
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,3 +168,14 @@ def test_checkpoint_location_is_resolved(spark: SparkSession, tmp_path: Path) ->
     query.stop()
     assert place.startswith("file:")
     assert (tmp_path / "with space" / "metadata").exists()
+
+
+def test_planners_add_nothing_to_the_map_that_all_queries_share(lab: JobHarness) -> None:
+    """Formerly: two queries that were started at one time could break it, and with it each further task."""
+    sources = lab.spark._jsparkSession.sessionState().dataSourceManager()
+    shared = sources.lookupDataSource("numbers").dataSourceCls().envVars()
+    before = dict(shared)
+    writer = lab.source(counts="10").writeStream.format("noop").trigger(availableNow=True)
+    writer.option("checkpointLocation", str(lab.folder / "checkpoint")).start().awaitTermination()
+    assert shared["SPARK_BUFFER_SIZE"] != before["SPARK_BUFFER_SIZE"] == "", "Spark sets it to what it uses"
+    assert set(shared) == set(before)
