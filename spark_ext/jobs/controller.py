@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from spark_ext.control.job_events import request, transition
+from spark_ext.control.job_events import transition
 from spark_ext.errors import FencedError
+from spark_ext.jobs.aligned_events import Align, AlignedEvents
 from spark_ext.jobs.control_looks import Ask, ControlLooks, Look
 from spark_ext.jobs.driver_orders import DriverOrders
 from spark_ext.ledger.view import event_of
@@ -26,7 +27,6 @@ from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
     from spark_ext.control.log import ControlLog
-    from spark_ext.jobs.barriers import Request as CheckpointRequest
     from spark_ext.jobs.rebuild import Rebuilds
     from spark_ext.ledger import Ledger
     from spark_ext.queries.context import JobContext
@@ -36,23 +36,6 @@ log = logger("spark_ext.job")
 
 LOOK_EVERY = 0.05
 """Pause between two looks, s."""
-
-RELEASES = 3
-"""Checkpoints behind whose barrier an aligned event may try to take effect."""
-
-
-@dataclass
-class _Release:
-    """An aligned event on its way to the barrier behind which it takes effect."""
-
-    event: Event
-    request: CheckpointRequest | None = None
-    number: int = 0
-    """Of the checkpoint, once its event may be in the log."""
-    attempts: int = 0
-    failure: str = ""
-    decided: bool = False
-    """Whether the barrier has passed all queries."""
 
 
 class Controller:
@@ -75,7 +58,7 @@ class Controller:
         ledger: Ledger,
         control: ControlLog,
         orders: DriverOrders,
-        align: Callable[[Callable[[int, Callable[[bool], None]], None]], CheckpointRequest],
+        align: Align,
         drained: Callable[[], None],
         rebuilds: Rebuilds | None = None,
         present: Callable[[Event], Event] = lambda event: event,
@@ -83,16 +66,13 @@ class Controller:
         self._context = context
         self._control = control
         self._orders = orders
-        self._align = align
         self._drained = drained
         self._rebuilds = rebuilds
         self._open: dict[str, Progress] = {}
-        self._releases: dict[str, _Release] = {}
-        self._unsaid: list[tuple[_Release, dict[str, bool]]] = []
-        """What has come of barriers, and could not be written."""
         self._known: dict[str, int] = {}
         """By query, the last epoch before which no open event can have been obeyed."""
         self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
+        self._aligned = AlignedEvents(control, align, self._worker, self._warn)
         self._looked_at = 0.0
         self._looking = False
         self._warned = False
@@ -138,13 +118,11 @@ class Controller:
         if self._rebuilds is not None:
             self._rebuilds.tick(time.monotonic())
         self._orders.tick(self._put)
-        self._watch_releases()
+        self._aligned.tick()
         self._settle(runs, waiting)
         if not self._looking and now - self._looked_at >= LOOK_EVERY:
             self._looked_at, self._looking = now, True
-            unsaid, self._unsaid = self._unsaid, []
-            for release, said in unsaid:
-                self._say(release, said)
+            self._aligned.say_again()
             asks = [self._ask(run) for run in runs]
 
             def done(outcome: Outcome[Look]) -> None:
@@ -225,67 +203,7 @@ class Controller:
         if kind.where is not Where.DRIVER:
             self._open[event.event_id] = Progress(event)
             if str(event.sequence) in self._configuration.aligned:
-                self._releases[event.event_id] = _Release(event)
-
-    # -- aligned events -----------------------------------------------------------------------------------------------
-
-    def _watch_releases(self) -> None:
-        for event_id, release in list(self._releases.items()):
-            if release.request is None:
-                if event_id in self._open and not release.decided and release.attempts < RELEASES:
-                    self._release(release)
-            elif release.request.done.is_set():
-                failure, release.request = release.request.failure, None
-                release.decided = failure is None
-                release.failure = "" if failure is None else failure.what
-                if event_id not in self._open:
-                    del self._releases[event_id]
-                    self._decide(release, withdrawn=True)
-                elif release.number:
-                    self._decide(release, void=failure is not None)
-
-    def _release(self, release: _Release) -> None:
-        release.attempts += 1
-        release.number = 0
-
-        def prepare(number: int, done: Callable[[bool], None]) -> None:
-            release.number = number
-
-            def accepted(outcome: Outcome[Any]) -> None:
-                done(outcome.error is None)
-                if isinstance(outcome.error, FencedError):
-                    raise outcome.error
-
-            self._worker.do("the barrier of an event", lambda: self._accept("align", release), accepted)
-
-        release.request = self._align(prepare)
-
-    def _decide(self, release: _Release, **outcome: bool) -> None:
-        """Say what has come of a barrier: until this is in the log, queries that have passed it stand still.
-
-        Args:
-            release: what has passed it.
-            outcome: see `control_values.Release`.
-        """
-        self._say(release, {name: True for name, given in outcome.items() if given})
-
-    def _say(self, release: _Release, outcome: dict[str, bool]) -> None:
-        number = release.number
-
-        def done(found: Outcome[Any]) -> None:
-            if isinstance(found.error, UNREADABLE) and not isinstance(found.error, FencedError):
-                self._warn(found.error)
-                self._unsaid.append((replace(release, number=number), outcome))
-            else:
-                found.result()
-
-        said = replace(release, number=number)
-        self._worker.do("the release of an event", lambda: self._accept("release", said, **outcome), done)
-
-    def _accept(self, kind: str, release: _Release, **outcome: bool) -> Event:
-        event = release.event
-        value = {"sequence": event.sequence, "event_id": event.event_id, "checkpoint": release.number, **outcome}
-        return request(self._control, "job", kind, value)
+                self._aligned.take(event)
 
     # -- what has come of them ----------------------------------------------------------------------------------------
 
@@ -298,10 +216,8 @@ class Controller:
                 if runs and all(run.lineage > one.event.lineage for run in runs):
                     self._close_event(one.event, Step("failed", reason="the job was restored, or reset, since"))
                 continue  # it is over when the job has finished
-            release = self._releases.get(event_id)
-            tried = release is not None and release.request is None and release.attempts >= RELEASES
-            if release is not None and tried and not release.decided:
-                last: Step | None = Step("failed", reason=f"no barrier has passed all queries: {release.failure}")
+            if (failure := self._aligned.given_up(event_id)) is not None:
+                last: Step | None = Step("failed", reason=f"no barrier has passed all queries: {failure}")
             else:
                 last = self._last_step(event_id, one, views)
             if last is not None:
@@ -325,11 +241,7 @@ class Controller:
 
     def _close_event(self, event: Event, last: Step) -> None:
         del self._open[event.event_id]
-        release = self._releases.get(event.event_id)
-        if release is not None and release.request is None:
-            del self._releases[event.event_id]
-            if not release.decided:
-                self._decide(release, withdrawn=True)  # no configuration waits for it any longer
+        self._aligned.close(event.event_id)
         kind = kinds()[event.kind]
         if kind.where is Where.BOTH and last.status == "rejected":
             # The driver has obeyed it, whether or not an epoch could.

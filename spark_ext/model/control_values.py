@@ -191,17 +191,19 @@ class Renamed(Value):
 
 
 class Align(Value):
-    """An aligned event, and the checkpoint behind whose barrier it is to take effect."""
+    """The checkpoint behind whose barrier aligned events are to take effect, and these."""
+
+    checkpoint: StrictInt
+    sequences: list[StrictInt]
+
+
+class Release(Value):
+    """What comes of that for one of them: the barrier has passed all queries, or it did not."""
 
     sequence: StrictInt
     event_id: str
     checkpoint: StrictInt
-
-
-class Release(Align):
-    """What comes of that: the barrier has passed all queries, or it did not."""
-
     void: StrictBool = False
-    """Whether the checkpoint was aborted instead: nothing changes, and the event may be given another one."""
+    """Whether the checkpoint was aborted instead: nothing changes, and its events may be given another one."""
     withdrawn: StrictBool = False
     """Whether the event is given up instead: it never takes effect."""

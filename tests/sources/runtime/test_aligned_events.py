@@ -18,7 +18,7 @@ from tests.sources.memory import FakeLedger, Store, memory
 
 VALUE = {"sequence": 1, "event_id": "e1", "checkpoint": 9}
 SET = Event(1, "e1", "set_config", value={"key": "a", "value": 1}, delivery=Delivery.ALIGNED, incarnation=2)
-ALIGN = Event(2, "e2", "align", value=VALUE, incarnation=2)
+ALIGN = Event(2, "e2", "align", value={"checkpoint": 9, "sequences": [1]}, incarnation=2)
 LATER = Event(3, "e3", "set_config", value={"key": "b", "value": 1}, incarnation=2)
 RELEASE = Event(4, "e4", "release", value=VALUE, incarnation=2)
 VOID = replace(RELEASE, value={**VALUE, "void": True})
@@ -91,7 +91,8 @@ def test_what_has_come_of_it_is_the_same_for_all_sources(
 
 def test_after_an_aborted_barrier_another_one_follows(query: Query) -> None:
     again = {**VALUE, "checkpoint": 10}
-    query.ledger.accepted += [VOID, replace(ALIGN, sequence=5, event_id="e5", value=again)]
+    next_one = {"checkpoint": 10, "sequences": [1]}
+    query.ledger.accepted += [VOID, replace(ALIGN, sequence=5, event_id="e5", value=next_one)]
     assert user(query.plan(at("s", 9), at("t", 9))) == {"b": 1}, "the events between are obeyed meanwhile"
     assert query.plan(at("s", 10), at("t", 10)).hold
     query.ledger.accepted.append(replace(RELEASE, sequence=6, event_id="e6", value=again))

@@ -133,7 +133,7 @@ def test_an_aligned_key_holds_where_it_takes_effect(query: Query) -> None:
     query.plans()
     waits = query.ledger.accept("set_config", "job", {"key": "key", "value": 1}, delivery=Delivery.ALIGNED)
     value = {"sequence": waits.sequence, "event_id": waits.event_id, "checkpoint": 5}
-    query.ledger.accept("align", "job", value)
+    query.ledger.accept("align", "job", {"checkpoint": 5, "sequences": [waits.sequence]})
     query.ledger.known = Checkpoints(5, frozenset({5}))
     assert query.plans() and query.key is None
     query.ledger.own = 5
