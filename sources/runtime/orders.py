@@ -159,7 +159,7 @@ class OrderBook:
         if self._in_vain is None or self._in_vain[0] != start.control:
             return False
         fresh = takewhile(lambda event: event.sequence > self._in_vain[1], reversed(later))  # type: ignore[index]
-        return not any(event.kind == "restart" or self._mine(start, event) for event in fresh)
+        return not any(event.kind in ("restart", "align") or self._mine(start, event) for event in fresh)
 
     def write(self, stamp: Stamp) -> str:
         """Write a stamp down before the offset that names it is returned.

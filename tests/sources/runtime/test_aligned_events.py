@@ -110,3 +110,15 @@ def test_a_barrier_of_an_earlier_start_is_over(tmp_path: Path, barrier: int) -> 
 def test_without_events_the_configuration_is_empty(query: Query) -> None:
     query.ledger.accepted = []
     assert query.plan(at("s"), at("t")).configuration == Configuration()
+
+
+def test_a_source_that_has_looked_in_vain_stands_still_too(query: Query) -> None:
+    start, other = at("s", 9, control=1), at("t", 9, control=1)
+    query.spark.plan(start, other)
+    book = OrderBook(memory(Store({})), query.registration, query.ledger)
+    query.ledger.accepted = [SET]
+    assert not any(book.next(start, Checkpoints()).hold for _ in range(2))
+    query.ledger.accepted = [SET, ALIGN]
+    assert book.next(start, Checkpoints()).hold
+    query.ledger.accepted = [SET, ALIGN, RELEASE]
+    assert not book.next(start, Checkpoints()).hold
