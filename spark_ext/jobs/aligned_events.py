@@ -83,11 +83,15 @@ class AlignedEvents:
         if one is not None and not one.released and one.event not in pending:
             self._say([_release(one.event, 0, withdrawn=True)])
 
-    def tick(self) -> None:
-        """Ask for a checkpoint, or see what has come of it."""
+    def tick(self, *, ready: bool) -> None:
+        """Ask for a checkpoint, or see what has come of it.
+
+        Args:
+            ready: whether no query is being started, which would prevent one.
+        """
         barrier = self._barrier
         if barrier is None:
-            if self._wanting():
+            if ready and self._wanting():
                 self._barrier = barrier = _Barrier()
                 barrier.request = self._align(self._prepared(barrier))
         elif barrier.request is not None and barrier.request.done.is_set():

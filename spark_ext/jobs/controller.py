@@ -18,6 +18,7 @@ from spark_ext.jobs.control_looks import Ask, ControlLooks, Look
 from spark_ext.jobs.driver_orders import DriverOrders
 from spark_ext.ledger.view import event_of
 from spark_ext.masking import logger
+from spark_ext.model.checkpoint_plan import Phase
 from spark_ext.model.control import Event
 from spark_ext.model.control_kinds import Where, kinds
 from spark_ext.model.event_progress import Progress, QueryView, Standing, Step
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from spark_ext.queries.run import QueryRun
 
 log = logger("spark_ext.job")
+
+BEING_STARTED = (Phase.STARTING, Phase.RESTARTING)
 
 LOOK_EVERY = 0.05
 """Pause between two looks, s."""
@@ -118,7 +121,7 @@ class Controller:
         if self._rebuilds is not None:
             self._rebuilds.tick(time.monotonic())
         self._orders.tick(self._put)
-        self._aligned.tick()
+        self._aligned.tick(ready=not any(Phase.of(run.state) in BEING_STARTED for run in runs))
         self._settle(runs, waiting)
         if not self._looking and now - self._looked_at >= LOOK_EVERY:
             self._looked_at, self._looking = now, True

@@ -327,6 +327,18 @@ def test_aligned_events_that_wait_share_a_barrier(desks: Any) -> None:
     until(lambda: desk.tick() or log.configuration().user("q").keys() == {*"abcd"}, "the last one")
 
 
+def test_no_barrier_is_asked_for_while_a_query_is_being_started(desks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be refused, as often as it is asked for."""
+    desk = desks()
+    with monkeypatch.context() as failed:
+        failed.setattr(type(desk.run), "state", State.RESTARTING)
+        event = desk.send("set_config", value={"key": "a", "value": 1}, delivery="aligned")
+        until(lambda: desk.tick() or event.event_id in desk.controller._open, "a look")
+        desk.tick()
+        assert desk.aligned == []
+    prepared(desk, 1, 9)
+
+
 def test_queries_behind_a_barrier_continue_when_nothing_comes_of_its_event(desks: Any) -> None:
     """The query that it is addressed to has ended meanwhile."""
     desk = desks()
