@@ -87,7 +87,8 @@ class AlignedEvents:
         """Ask for a checkpoint, or see what has come of it.
 
         Args:
-            ready: whether no query is being started, which would prevent one.
+            ready: whether all queries can have a barrier: else those that have passed it would stand still for those
+                that cannot.
         """
         barrier = self._barrier
         if barrier is None:

@@ -19,7 +19,7 @@ from spark_ext.jobs.driver_orders import DriverOrders
 from spark_ext.ledger.view import event_of
 from spark_ext.masking import logger
 from spark_ext.model.checkpoint_plan import Phase
-from spark_ext.model.control import Event
+from spark_ext.model.control import JOB, Event, query, source
 from spark_ext.model.control_kinds import Where, kinds
 from spark_ext.model.event_progress import Progress, QueryView, Standing, Step
 from spark_ext.model.lifecycle import State
@@ -104,6 +104,13 @@ class Controller:
         """Whether a query reads nothing because of a control event; for any thread."""
         return self._configuration.pauses(run.spec.uid, [source.uid for source in run.spec.sources])
 
+    def _passes_barriers(self, run: QueryRun) -> bool:
+        """Whether a query can have a barrier now: a paused reader of an exchange does not come to those in it."""
+        if Phase.of(run.state) in BEING_STARTED:
+            return False
+        paused = [JOB, query(run.spec.uid), *(source(uid) for uid in run.spec.fed)]
+        return not run.spec.fed or not any(self._configuration.has("pause", target) for target in paused)
+
     # -- the coordinator's thread -------------------------------------------------------------------------------------
 
     def tick(self, now: float, runs: Sequence[QueryRun], waiting: Sequence[str]) -> None:
@@ -121,7 +128,7 @@ class Controller:
         if self._rebuilds is not None:
             self._rebuilds.tick(time.monotonic())
         self._orders.tick(self._put)
-        self._aligned.tick(ready=not any(Phase.of(run.state) in BEING_STARTED for run in runs))
+        self._aligned.tick(ready=all(self._passes_barriers(run) for run in runs))
         self._settle(runs, waiting)
         if not self._looking and now - self._looked_at >= LOOK_EVERY:
             self._looked_at, self._looking = now, True
