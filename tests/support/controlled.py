@@ -223,7 +223,8 @@ class Told:
 
     def problems(self) -> list[str]:
         """What is wrong with the rows, and with the transitions of events that epochs obey."""
-        return [*(problem for query in self.queries for problem in self.wrong_rows(query)), *self.wrong_events()]
+        rows = (problem for query in self.queries for problem in self.wrong_rows(query))
+        return [*rows, *self.wrong_events(), *self.wrong_cuts()]
 
     def wrong_rows(self, query: str) -> Iterator[str]:
         """Rows that an epoch must not have, or lacks; and those that saw another configuration than that of it."""
@@ -296,6 +297,22 @@ class Told:
                     if wanted is not None and step.epoch != wanted:
                         yield f"{_name(row)} is {step.status} at {step.query}/{step.epoch}, by the offsets at {wanted}"
 
+    def wrong_cuts(self) -> Iterator[str]:
+        """Aligned events that a query does not obey with the first epoch behind the barrier that all have passed."""
+        released = [row for row in self.events() if row.kind == "release" and len(row.value) == 3]
+        for query in self.queries if released else ():
+            epochs, lineage = self.epochs(query), self._lineage(query)
+            for row in released:
+                barrier = row.value["checkpoint"]
+                first = next((one for one in epochs if one.control >= row.sequence), None)
+                if first is None or not first.before or row.lineage < lineage:
+                    continue
+                if (passed := _barrier(first.before)) is not None and passed < barrier:
+                    yield f"{query}/{first.number} obeys {_name(row)} behind barrier {passed}, before {barrier}"
+                earlier = next((one.before for one in epochs if one.number == first.number - 1), {})
+                if earlier and (passed := _barrier(earlier)) is not None and passed >= barrier:
+                    yield f"{query}/{first.number} obeys {_name(row)} later than behind barrier {barrier}"
+
     def _lineage(self, query: str) -> int:
         newest = SparkLog(self.checkpoint(query)).newest_offsets()
         logged = None if newest is None else SparkLog(self.checkpoint(query)).offsets(newest)
@@ -318,6 +335,11 @@ class Told:
 
 
 FINAL = ("acknowledged", "rejected", "failed", "expired")
+
+
+def _barrier(offsets: Mapping[str, SourceOffset]) -> int | None:
+    """The barrier that all sources have passed; None if all have ended."""
+    return min((offset.barrier for offset in offsets.values() if not offset.ended), default=None)
 
 
 def _name(row: ControlEventRow) -> str:
