@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds
+from spark_ext.datafiles.location import Location
+from spark_ext.delta.failures import child
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.lifecycle import State
 from spark_ext.queries import plans
@@ -86,6 +89,10 @@ class RestartableQuery(ObservedQuery):
         if self.since < 0:
             holds.forget(self.checkpoint, self._context.incarnation.start)
         planned = self._observer.newest_planned()
+        if planned is None and self.committed < 0:
+            # Of a discarded history: Spark's maintenance of state may write after a query has ended.
+            with suppress(FileNotFoundError):
+                Location.of(child(self.checkpoint, "state"), {}).delete_all()
         # With a drain only the epoch that was planned before it is left to run, or with a restart, in the old plan.
         completing = self._boundary is not None and self._boundary.completing
         only_planned = (self._restarts.draining or completing) and self._unsettled(planned)

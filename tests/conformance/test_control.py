@@ -155,7 +155,9 @@ def test_e8_an_event_is_deleted_only_once_its_effect_is_held_elsewhere(tmp_path:
     state.step(partly, "applied", "q", 1)  # of two queries, the other one has still to obey it
     before = control.configuration()
 
-    settings = MaintenanceSettings(sweep_every=timedelta(0), keep_control_events=timedelta(0))
+    settings = MaintenanceSettings(
+        sweep_every=timedelta(0), keep_control_events=timedelta(0), budget=timedelta(minutes=1)
+    )
     later = datetime.now(timezone.utc) + timedelta(days=1)
     maintain(Ledger(state.path), later, settings, state.incarnation.fence)
 

@@ -61,6 +61,19 @@ def test_a_started_query_runs(bench: Bench) -> None:
     assert bench.states() == ["RUNNING"]
 
 
+@pytest.mark.parametrize("planned", [False, True])
+def test_state_that_no_epoch_has_written_is_removed(tmp_path: Path, planned: bool) -> None:
+    """Formerly: Spark refused to begin after a restore to before the first epoch: its maintenance had written."""
+    bench = Bench(tmp_path)
+    left = Path(bench.run.checkpoint) / "state/0/0/1.zip"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    if planned:
+        bench.query.plan(position("in"))
+    bench.started()
+    assert left.exists() is planned
+
+
 def test_committed_epochs_become_rows_and_flags_once(bench: Bench) -> None:
     bench.query.commit(position(finished=1))
     bench.query.commit(position(finished=3))
