@@ -22,9 +22,11 @@ from deltalake import Transaction
 from spark_ext.control.checks import Checked, check_request, moved, size_of
 from spark_ext.control.known import KnownJob, Structure
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
-from spark_ext.errors import StorageError
+from spark_ext.errors import StateError, StorageError
+from spark_ext.ledger.maintenance import compact
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
 from spark_ext.ledger.view import event_of
+from spark_ext.masking import logger
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.control import Delivery, Event, Target
 from spark_ext.model.control_kinds import kinds
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
 
     from spark_ext.delta.fence import Guard, Held
     from spark_ext.ledger import Ledger
+
+log = logger("spark_ext.control")
+
+LOOKS = 3
+"""Reads of one look, while other processes add events."""
+
+SMALL_FILES = 256
+"""Number of files of the table from which acceptors compact it: each commit of events is one."""
 
 ATTEMPTS = 40
 """Attempts to add events; each one lost means that another process has added some."""
@@ -109,18 +119,33 @@ class ControlLog:
             return self._configuration
 
     def _look(self) -> None:
-        """Take in what others have added."""
+        """Take in what others have added.
+
+        The first look reads all, which may take longer than it takes others to add some: what was read is kept, so that
+        the next one reads only what is new. It ends when nothing came meanwhile, or after a few looks.
+        """
         self._table.refresh()
-        while self._table.version != self._version:
+        for _ in range(LOOKS):
+            if self._table.version == self._version:
+                return
             version = self._table.version
+            # Perhaps also of a newer version: they are in their order, so none before them is missing.
             rows = self._table.rows([("sequence", ">", self._last)])
-            if self._table.version == version:  # else some were added while it was read
-                void = self._expired(rows)
-                for row in sorted(rows, key=lambda row: row.sequence):
-                    if row.status == "accepted":
-                        self._take(row, stands=row.event_id not in void)
-                    self._last = max(self._last, row.sequence)
-                self._version = version
+            void = self._expired(rows)
+            for row in sorted(rows, key=lambda row: row.sequence):
+                if row.status == "accepted":
+                    self._take(row, stands=row.event_id not in void)
+                self._last = max(self._last, row.sequence)
+            self._version = version
+
+    def compact(self) -> None:
+        """Keep the table small, where no driver does; what fails is done by a later call, or another process."""
+        with self._lock:
+            try:
+                for _ in compact(self._table, SMALL_FILES, None):
+                    log.info("%s: the files of the table of control events are one now", self.who)
+            except (StateError, StorageError) as problem:
+                log.warning("%s: the table of control events is kept small later: %s", self.who, problem)
 
     def _expired(self, rows: Sequence[ControlEventRow]) -> set[str]:
         """Those of some events whose time was over before anybody obeyed them: nothing of them stands."""

@@ -38,6 +38,9 @@ BATCH: Final = 1_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of the values of one commit; a single request may have more."""
 
+COMPACT_EVERY: Final = 128
+"""Commits after which the table is looked at: while no driver runs, nobody else keeps it small."""
+
 ATTEMPTS: Final = 4
 """Attempts to commit requests that have idempotency keys."""
 
@@ -127,6 +130,7 @@ class ControlService:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
+        commits = 0
         while True:
             with self._wake:
                 while not self._waiting and not self._closed:
@@ -137,6 +141,9 @@ class ControlService:
             begun = time.perf_counter()
             self._answer(taken)
             self._commit_s += 0.2 * (time.perf_counter() - begun - self._commit_s)
+            commits += 1
+            if commits % COMPACT_EVERY == 0:
+                self.log.compact()
 
     def _take(self) -> list[_Waiting]:
         taken: list[_Waiting] = []

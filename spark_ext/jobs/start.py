@@ -118,6 +118,7 @@ def start_job(
         halted = not stop_older(_older(spark, ledger.uri), context, stopping)
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         memory = JobMemory.read(ledger)
+        control.compact()
         composition.configuration = lambda: with_renames(
             control.configuration(), memory.lineages, composition.wishes.renamed
         )

@@ -134,8 +134,22 @@ def _file_count(table: LedgerTable[Any]) -> int:
 def _compact(
     ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings, fence: Fence | None
 ) -> Iterable[Done]:
+    yield from compact(table, settings.small_files, fence)
+
+
+def compact(table: LedgerTable[Any], small_files: int, fence: Fence | None = None) -> Iterable[Done]:
+    """Put the files of a table into one, if there are many; anybody may, as no row changes.
+
+    Args:
+        table: of the ledger.
+        small_files: number of files from which it is done.
+        fence: of the incarnation that does it; None for everybody else.
+
+    Raises:
+        FencedError, StateError, StorageError: see `LedgerTable.change`.
+    """
     count = _file_count(table)
-    if count < settings.small_files:
+    if count < small_files:
         return
 
     def act(delta: DeltaTable, properties: CommitProperties) -> None:

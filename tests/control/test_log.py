@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from spark_ext.control.log import ControlLog
+import pytest
+
+from spark_ext.control import log as log_module
+from spark_ext.control import service as service_module
+from spark_ext.control.log import LOOKS, ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Request
+from spark_ext.control.service import ControlService
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import ControlEventRow
 from tests.control.states import State, now
 from tests.support.waiting import until
 
@@ -72,3 +79,42 @@ def test_a_configuration_that_becomes_too_large_is_refused_and_replaced_values_d
     assert isinstance(room, Accepted)
     (fits,) = log.accept([Request("set_config", value={"key": "z", "value": large})])
     assert isinstance(fits, Accepted)
+
+
+def test_a_look_ends_while_others_add_events_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Formerly: a start never ended where reading the table took longer than others took to add to it."""
+    path = State(tmp_path).path
+    other, slow = ControlLog(Ledger(path)), ControlLog(Ledger(path))
+    other.accept([Request("set_config", value={"key": "first", "value": 1})])
+    reads, read = [], slow._table.rows
+
+    def rows(where: Any) -> Any:
+        reads.append(where)
+        other.accept([Request("set_config", value={"key": f"key{len(reads)}", "value": 1})])
+        slow._table.refresh()
+        return read(where)
+
+    monkeypatch.setattr(slow._table, "rows", rows)
+    found = slow.configuration()
+    assert len(reads) == LOOKS and {"first", "key1"} <= found.user().keys()
+    assert [where[0][2] for where in reads] == sorted({where[0][2] for where in reads}), "each reads what is new"
+    monkeypatch.setattr(slow._table, "rows", read)
+    (last,) = slow.accept([Request("pause")])
+    assert isinstance(last, Accepted) and last.event.sequence == LOOKS + 2
+    assert slow.configuration().user() == other.configuration().user()
+
+
+def test_acceptors_keep_the_table_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Formerly: only a driver did. Without one each commit was a file more for every reader, and for the next start."""
+    monkeypatch.setattr(service_module, "COMPACT_EVERY", 4)
+    monkeypatch.setattr(log_module, "SMALL_FILES", 4)
+    path = State(tmp_path).path
+    service = ControlService(Ledger(path))
+    for number in range(9):
+        service.submit(Request("set_config", value={"key": "a", "value": number}))
+    service.close()
+    table = Ledger(path).table(ControlEventRow)
+    assert len(table.rows()) == 9
+    with table.opened() as handle:
+        assert handle is not None and len(handle.file_uris()) < 4
+    assert ControlLog(Ledger(path)).configuration().user() == {"a": 8}
