@@ -220,7 +220,8 @@ class Trial:
         self._compare("drained", final=True)
         self.recorder.close()
         self.problems += self.recorder.problems
-        self.problems += ledger_problems(self.told.state, QUERIES, self.starts)
+        # The restore is an incarnation of its own, before that of its start.
+        self.problems += ledger_problems(self.told.state, QUERIES, self.starts + 1)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
