@@ -291,14 +291,13 @@ def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) ->
     """
     slots: dict[tuple[str, str, str], set[int]] = {}
     waiting: dict[int, tuple[tuple[str, str, str], set[int]]] = {}
-    renames: set[int] = set()
+    kept: set[int] = set()
     for row in sorted(accepted, key=lambda row: row["sequence"]):
         number, value = row["sequence"], json.loads(row["value"] or "null")
         if row["kind"] == "renamed":
-            renames.add(number)
+            kept.add(number)
             was, now = f"query:{value['old']}", f"query:{value['new']}"
-            moved = slots
-            slots = {}
+            moved, slots = slots, {}
             for (name, target, slot), numbers in moved.items():
                 slots.setdefault((name, now if target == was else target, slot), set()).update(numbers)
             waiting = {
@@ -306,10 +305,10 @@ def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) ->
                 for one, ((name, target, slot), numbers) in waiting.items()
             }
         elif row["kind"] == "release":
-            if value["sequence"] in waiting:
+            if value["sequence"] in waiting and not value.get("void"):
                 where, numbers = waiting.pop(value["sequence"])
                 if value.get("withdrawn"):
-                    renames |= {*numbers, number}  # without the one, the other would wait again
+                    kept |= {*numbers, number}  # without the one, the other would wait again
                 else:
                     slots[where] = {*numbers, number}
         elif (kind := kinds().get(row["kind"])) is None or kind.standing:
@@ -322,7 +321,7 @@ def _in_force(accepted: Sequence[Mapping[str, Any]], obeyed: Collection[str]) ->
             else:
                 slots.setdefault(where, set()).add(number)
     held = [numbers for _, numbers in waiting.values()]
-    return renames.union(*slots.values(), *held)
+    return kept.union(*slots.values(), *held)
 
 
 def _with_status(rows: pa.Table, statuses: Sequence[str]) -> pa.Table:

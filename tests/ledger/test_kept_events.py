@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from spark_ext.ledger.maintenance import _in_force
 from spark_ext.model.configuration import Configuration
-from spark_ext.model.control import JOB, Event
+from spark_ext.model.control import JOB, Delivery, Event
 from tests.model.test_configuration import events
 
 SOON = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -32,7 +32,8 @@ def histories(draw: st.DrawFn) -> list[Event]:
         for one in draw(events()):
             moved = replace(one, sequence=one.sequence + last, event_id=f"e{one.sequence + last}")
             if one.kind == "release":
-                moved = replace(moved, value={**one.value, "withdrawn": draw(st.booleans())})
+                outcome = draw(st.sampled_from(["void", "withdrawn", ""]))
+                moved = replace(moved, value={**one.value, **({outcome: True} if outcome else {})})
             found.append(moved)
     return found
 
@@ -71,3 +72,17 @@ def test_what_was_replaced_is_not_kept(times: int) -> None:
         Event(number, f"e{number}", "set_config", JOB, {"key": "k", "value": number}) for number in range(1, times)
     ]
     assert _in_force([row(one, None) for one in given], {one.event_id for one in given}) == {times - 1}
+
+
+def test_an_aborted_barrier_ends_nothing() -> None:
+    """Formerly: the event counted as in force, and the value that was in force could be deleted."""
+    value = {"sequence": 2, "event_id": "e2", "checkpoint": 9}
+    given = [
+        Event(1, "e1", "set_config", JOB, {"key": "k", "value": 1}),
+        Event(2, "e2", "set_config", JOB, {"key": "k", "value": 2}, Delivery.ALIGNED),
+        Event(3, "e3", "release", JOB, {**value, "void": True}),
+    ]
+    rows = [row(one, None) for one in given]
+    assert _in_force(rows, {"e1", "e3"}) == {1, 2}
+    rows.append(row(Event(4, "e4", "release", JOB, {**value, "checkpoint": 10}), None))
+    assert _in_force(rows, {"e1", "e2", "e3", "e4"}) == {2, 4}
