@@ -24,7 +24,6 @@ from spark_ext.sources.contract import Channel
 from spark_ext.sources.runtime.planned import planned_sources
 
 if TYPE_CHECKING:
-    from spark_ext.model.barriers import Checkpoints
     from spark_ext.model.offsets import Json, Position, SourceOffset
     from spark_ext.sources.contract import ChannelSource
     from spark_ext.spark.registry import Registration
@@ -97,10 +96,11 @@ class OrderBook:
         self._looked: tuple[SourceOffset, int, Orders] | None = None
         self._finished: tuple[int, frozenset[str]] = (0, frozenset())
         self._in_vain: tuple[int, int] | None = None
-        self._released: set[int] = set()
-        self._freed = False
-        """Whether the source has just been let go."""
         """The last event obeyed, and the last of those after it, of which none concerns this source."""
+        self._released: set[int] = set()
+        """Events at which the source was let go."""
+        self._freed = False
+        """Whether it has just been let go."""
 
     def configuration(self, start: SourceOffset) -> Configuration:
         """What was in force in the epoch that ended at an offset.
@@ -112,12 +112,11 @@ class OrderBook:
             return NONE if not start.control else Configuration(start.control)
         return stamps.read(self._registration.checkpoint, start.stamp).seen_by(self._registration.query)
 
-    def next(self, start: SourceOffset, known: Checkpoints) -> Orders:
+    def next(self, start: SourceOffset) -> Orders:
         """What the next epoch has to do.
 
         Args:
             start: where it begins.
-            known: the checkpoints that the planner knows of.
 
         Raises:
             StateError, StorageError, OSError: a file or table cannot be read.
@@ -137,7 +136,7 @@ class OrderBook:
             self._view.look_again()
             later = self._view.events(start.control)
             found, hold = self._obeyed(start, later)
-        if hold is STAND:
+        if hold == STAND:
             return Orders(before, drain=self._drain, final=self._final, hold=True)
         if not found and isinstance(hold, Event):
             holds.hold(self._registration.checkpoint, self._registration.start, hold.sequence, start.uid)
@@ -150,7 +149,7 @@ class OrderBook:
         last = found[-1][0].sequence
         if self._looked is not None and self._looked[:2] == (start, last):
             return self._looked[2]
-        orders = self._made(start, before, found, known)
+        orders = self._made(start, before, found)
         self._looked = (start, last, orders)
         return orders
 
@@ -262,15 +261,14 @@ class OrderBook:
         over = any(one.kind == "release" and one.value["checkpoint"] == barrier for one in events)
         if over or event.incarnation < mine.incarnation:
             return ""
-        others = planned_sources(mine.checkpoint).values() if start.barrier >= barrier else ()
-        passed = start.barrier >= barrier and all(other.ended or other.barrier >= barrier for other in others)
-        return STAND if passed else WAIT
+        if start.barrier < barrier:
+            return WAIT
+        others = planned_sources(mine.checkpoint).values()
+        return STAND if all(other.ended or other.barrier >= barrier for other in others) else WAIT
 
     # -- what follows from them ---------------------------------------------------------------------------------------
 
-    def _made(
-        self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]], known: Checkpoints
-    ) -> Orders:
+    def _made(self, start: SourceOffset, before: Configuration, found: Sequence[tuple[Event, bool]]) -> Orders:
         mine = self._registration
         assert mine is not None
         obeyed: list[Event] = []
@@ -278,7 +276,7 @@ class OrderBook:
         jumps: dict[str, Position] = {}
         broadcasts: list[dict[str, Json]] = []
         for event, late in found:
-            outcome = self._outcome(start, event, late, jumps, known)
+            outcome = self._outcome(start, event, late, jumps)
             if outcome:
                 outcomes[event.event_id] = outcome
             if late or outcome.get("status") == "rejected":
@@ -296,9 +294,7 @@ class OrderBook:
         assert self._registration is not None
         return concerns(event, self._registration.query, start.uid)
 
-    def _outcome(
-        self, start: SourceOffset, event: Event, late: bool, jumps: dict[str, Position], known: Checkpoints
-    ) -> dict[str, Json]:
+    def _outcome(self, start: SourceOffset, event: Event, late: bool, jumps: dict[str, Position]) -> dict[str, Json]:
         """Obey an event; what there is to say about it, empty if nothing.
 
         Args:
@@ -306,7 +302,6 @@ class OrderBook:
             event: of anybody; nothing is said of those that do not concern this source.
             late: whether it had expired.
             jumps: takes the positions to which channels are sent.
-            known: the checkpoints that the planner knows of.
         """
         if not self._mine(start, event):
             return {}

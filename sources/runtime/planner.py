@@ -107,7 +107,7 @@ class Planner:
             return start
         self._pace.asked()
         known, own = self._view.barriers()
-        orders = self._orders.next(start, known)
+        orders = self._orders.next(start)
         if self._registration is not None:
             current.planned(
                 self._registration.job, self._registration.query, lambda: orders.configuration, orders.stamp

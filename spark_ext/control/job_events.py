@@ -39,10 +39,27 @@ def request(log: Accepts, target: str, kind: str, value: Json = None, *, origin:
         FencedError: a newer incarnation owns the ledger.
         StorageError: the event is not in the ledger.
     """
-    (found,) = log.accept([Request(kind, target, value, requested_by="the job", origin=origin)])
-    if isinstance(found, ControlRefused):
-        raise found
-    return found.event
+    (event,) = request_all(log, [asked(kind, target, value, origin=origin)])
+    return event
+
+
+def asked(kind: str, target: str, value: Json, *, origin: str = "job") -> Request:
+    """A request of the job itself; see `request`."""
+    return Request(kind, target, value, requested_by="the job", origin=origin)
+
+
+def request_all(log: Accepts, requests: Sequence[Request]) -> list[Event]:
+    """Like `request`, for several in one commit: if one is refused, the others are accepted.
+
+    Raises:
+        ControlRefused, FencedError, StorageError: see `request`.
+    """
+    events = []
+    for found in log.accept(requests):
+        if isinstance(found, ControlRefused):
+            raise found
+        events.append(found.event)
+    return events
 
 
 def in_force(events: Sequence[ControlEventRow], kind: str) -> list[ControlEventRow]:

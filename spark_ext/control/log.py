@@ -142,7 +142,7 @@ class ControlLog:
         """Keep the table small, where no driver does; what fails is done by a later call, or another process."""
         with self._lock:
             try:
-                for _ in compact(self._table, SMALL_FILES, None):
+                for _ in compact(self._table, SMALL_FILES):
                     log.info("%s: the files of the table of control events are one now", self.who)
             except (StateError, StorageError) as problem:
                 log.warning("%s: the table of control events is kept small later: %s", self.who, problem)

@@ -9,16 +9,17 @@ For the coordinator's thread, which it never blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_ext.control.requests import ControlRefused, Request
+from spark_ext.control.job_events import asked, request, request_all
 from spark_ext.errors import FencedError
 from spark_ext.queries.outage import UNREADABLE
 
 if TYPE_CHECKING:
     from spark_ext.control.job_events import Accepts
+    from spark_ext.control.requests import Request
     from spark_ext.jobs.barriers import Request as CheckpointRequest
     from spark_ext.model.control import Event
     from spark_ext.queries.worker import Outcome, Worker
@@ -119,8 +120,7 @@ class AlignedEvents:
                 if isinstance(outcome.error, FencedError):
                     raise outcome.error
 
-            asked = [Request("align", "job", value, requested_by="the job", origin="job")]
-            self._worker.do("the barrier of events", lambda: self._accept(asked), accepted)
+            self._worker.do("the barrier of events", lambda: request(self._control, "job", "align", value), accepted)
 
         return prepare
 
@@ -143,21 +143,15 @@ class AlignedEvents:
 
     def _say(self, requests: list[Request]) -> None:
         def done(outcome: Outcome[Any]) -> None:
-            error = outcome.error
-            if isinstance(error, UNREADABLE) and not isinstance(error, FencedError):
-                self._warn(error)
+            if isinstance(outcome.error, UNREADABLE):
+                self._warn(outcome.error)
                 self._unsaid.append(requests)
             else:
                 outcome.result()
 
-        self._worker.do("what has come of a barrier", lambda: self._accept(requests), done)
-
-    def _accept(self, requests: Sequence[Request]) -> None:
-        for found in self._control.accept(requests):
-            if isinstance(found, ControlRefused):
-                raise found
+        self._worker.do("what has come of a barrier", lambda: request_all(self._control, requests), done)
 
 
 def _release(event: Event, number: int, **outcome: bool) -> Request:
     value = {"sequence": event.sequence, "event_id": event.event_id, "checkpoint": number, **outcome}
-    return Request("release", "job", value, requested_by="the job", origin="job")
+    return asked("release", "job", value)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds, stamps
-from spark_ext.control.requests import ControlRefused, Request
+from spark_ext.control.job_events import request
 from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.replacement import prepared, rebuilt
@@ -307,12 +307,7 @@ class Rebuilds:
         if self._control.configuration().of("set_config", target, key) != given:
             return None  # somebody has set it again since
         value = {"key": key, "unset": True} if before is None else {"key": key, "value": before.get("value")}
-        (found,) = self._control.accept(
-            [Request("set_config", str(target), value, requested_by="the job", origin="job")]
-        )
-        if isinstance(found, ControlRefused):
-            raise found
-        return found.event
+        return request(self._control, str(target), "set_config", value)
 
     def _release(self, change: _Change, runs: Sequence[QueryRun] | None = None, *, behind: Event | None = None) -> None:
         """The queries that hold and are not restarted obey the event, and continue.

@@ -360,7 +360,7 @@ def test_a_release_is_written_once_the_ledger_can_be_written_again(desks: Any, m
 
         def fails(requests: Any) -> Any:
             tried.append(requests)
-            raise OSError("the disk is away")
+            raise OSError("the disk cannot be reached")
 
         away.setattr(desk.control, "accept", fails)
         checkpoint.done.set()

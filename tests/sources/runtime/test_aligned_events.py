@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_ext.model.barriers import Checkpoints
 from spark_ext.model.configuration import Configuration
 from spark_ext.model.control import Delivery, Event
 from spark_ext.model.offsets import SourceOffset
@@ -39,7 +38,7 @@ class Query:
         """What a source does next, when these are the newest planned offsets."""
         self.spark.plan(start, *others)
         registration = replace(self.registration, uid=start.uid)
-        return OrderBook(memory(Store({})), registration, self.ledger).next(start, Checkpoints())
+        return OrderBook(memory(Store({})), registration, self.ledger).next(start)
 
 
 def user(orders: Orders) -> dict[str, object]:
@@ -117,8 +116,8 @@ def test_a_source_that_has_looked_in_vain_stands_still_too(query: Query) -> None
     query.spark.plan(start, other)
     book = OrderBook(memory(Store({})), query.registration, query.ledger)
     query.ledger.accepted = [SET]
-    assert not any(book.next(start, Checkpoints()).hold for _ in range(2))
+    assert not any(book.next(start).hold for _ in range(2))
     query.ledger.accepted = [SET, ALIGN]
-    assert book.next(start, Checkpoints()).hold
+    assert book.next(start).hold
     query.ledger.accepted = [SET, ALIGN, RELEASE]
-    assert not book.next(start, Checkpoints()).hold
+    assert not book.next(start).hold

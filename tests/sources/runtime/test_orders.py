@@ -427,9 +427,9 @@ def test_an_event_that_had_expired_is_not_obeyed_whoever_looks_and_whenever(tmp_
     ledger: Any = books[0]._view
     ledger.accept("set_config", "job", {"key": "k", "value": 1}, expires_ms=1_000)
     ledger.accept("set_config", "job", {"key": "l", "value": 1}, expires_ms=400)
-    first = books[0].next(SourceOffset("s"), Checkpoints())
+    first = books[0].next(SourceOffset("s"))
     clock[0] = 99.0
-    second = books[1].next(SourceOffset("t"), Checkpoints())
+    second = books[1].next(SourceOffset("t"))
     assert first.configuration == second.configuration
     assert first.configuration.user() == {"k": 1}
     for orders in (first, second):
