@@ -13,9 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 import spark_ext as sx
+from spark_ext.control.log import ControlLog
+from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lineages import LineageEvent, counted
 from spark_ext.spark.spark_log import SparkLog
 from tests.support.jobs import JobHarness, expected
@@ -205,11 +208,15 @@ def test_i8_a_finished_query_that_has_changed_says_so_in_one_line(
     assert lab.numbers() == expected(10)
 
 
+@pytest.mark.slow(11, "five starts of one state")
 def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness) -> None:
     """Formerly: the query that was left out had rows to read."""
     gate = lab.folder / "gate"
     half_read(lab, gate)
     gate.touch()
+    ledger = Ledger(str(lab.folder / "state"))
+    (limit,) = ControlLog(ledger).accept([Request("rate_limit", "source:in", {"rows_per_epoch": 1000})])
+    assert isinstance(limit, Accepted)
 
     def without() -> Job:
         return lab.job(lab.source("b", counts="10"), query="b", out="b")
@@ -220,6 +227,8 @@ def test_i8_a_job_whose_unfinished_query_is_gone_is_not_finished(lab: JobHarness
     with pytest.raises(ConfigurationError, match="remove names the query 'p', which this job never had"):
         without().remove("p").start()
     assert without().remove("q").run(progress=False).finished
+    (said,) = [row for row in ledger.table(IncidentRow).rows() if row.type == "control"]
+    assert said.what == "control events for source:in are in force nowhere: the job has no source:in"
     assert without().run(progress=False).finished, "it is remembered"
     frame = lab.source(**COUNTS, gate=gate)
     both = lab.job(frame)

@@ -11,10 +11,12 @@ import pytest
 from pyspark.sql import functions
 
 import spark_ext as sx
+from spark_ext import failpoints
 from spark_ext.control import stamps
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import JobFailedError
+from spark_ext.failpoints import FailPoint
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlTransitionRow, ExecutionStateRow
 from spark_ext.model.control import Event
@@ -64,22 +66,22 @@ def states(folder: Path) -> list[str]:
     return [row.state for row in sorted(rows, key=lambda row: row.since)]
 
 
-def by_epoch(folder: Path, column: str) -> dict[int, set[Any]]:
+def by_epoch(folder: Path, column: str, out: str = "out") -> dict[int, set[Any]]:
     """What the rows of each epoch have in a column."""
     found = {}
-    for file in sorted((folder / "out").glob("*.json")):
+    for file in sorted((folder / out).glob("*.json")):
         rows = json.loads(file.read_text())["rows"]
         if rows:
             found[int(file.stem.rpartition("-")[2])] = {row[column] for row in rows}
     return found
 
 
-def stamped(folder: Path, epoch: int) -> Mapping[str, Any]:
+def stamped(folder: Path, epoch: int, query: str = "q") -> Mapping[str, Any]:
     """The user's configuration of an epoch, by its offsets."""
-    checkpoint = str(folder / "state" / "queries" / "q" / "checkpoint")
+    checkpoint = str(folder / "state" / "queries" / query / "checkpoint")
     logged = SparkLog(checkpoint).offsets(epoch)
     assert logged is not None
-    return stamps.configuration(checkpoint, source_offsets(logged).values()).user("q")
+    return stamps.configuration(checkpoint, source_offsets(logged).values()).user(query)
 
 
 @pytest.mark.slow(12, "a query is started three times")
@@ -179,14 +181,17 @@ def _noting(build: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[.
 
 
 @pytest.mark.slow(20, "a driver is started, and killed")
-def test_a_driver_is_killed_between_stop_and_start(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_EXT_FAILPOINTS", "query.stopped=kill")
+@pytest.mark.parametrize(
+    "step", [FailPoint.QUERY_STOPPED, pytest.param(FailPoint.QUERY_HELD, marks=pytest.mark.extended)]
+)
+def test_a_driver_is_killed_during_a_restart(lab: JobHarness, monkeypatch: pytest.MonkeyPatch, step: FailPoint) -> None:
+    monkeypatch.setenv(failpoints.VARIABLE, f"{step}=kill")
     with running(rebuilding, lab.folder) as driver:
         until(lambda: len(lab.rows()) > 20, "rows")
         changed = set_key(lab.folder, "factor", 2)
         until(lambda: driver.poll() is not None, "the driver is killed")
         kill(driver)
-    monkeypatch.delenv("SPARK_EXT_FAILPOINTS")
+    monkeypatch.delenv(failpoints.VARIABLE)
     assert not [row for row in steps(lab.folder, changed) if row.status == "acknowledged"]
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
     job.add("q", rebuilt(lab))
@@ -199,6 +204,38 @@ def test_a_driver_is_killed_between_stop_and_start(lab: JobHarness, monkeypatch:
     assert numbers == expected(len(numbers))
     factors = by_epoch(lab.folder, "factor")
     assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
+
+
+@pytest.mark.slow(12, "two queries, restarted together")
+def test_a_key_of_the_job_that_one_of_its_queries_refuses_is_in_force_in_none(lab: JobHarness) -> None:
+    """Both hold, both are built before any is stopped, and both continue as they were."""
+
+    def build(uid: str, most: int) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
+        def built(config: Mapping[str, Any]) -> DataStreamWriter:
+            factor = config.get("factor", 1)
+            if factor > most:
+                raise ValueError(f"{factor} is too much")
+            rows = lab.source(uid, counts="1", live="true", rate=200).withColumn("factor", functions.lit(factor))
+            return rows.writeStream.format("folder").option("uid", f"{uid}-out").option("path", str(lab.folder / uid))
+
+        return built
+
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
+    job.add("q", build("a", 9)).add("r", build("b", 5)).start()
+    until(lambda: all(by_epoch(lab.folder, "factor", out) for out in "ab"), "rows of both")
+    many = send(lab.folder, "set_config", "job", {"key": "factor", "value": 7})
+    refused = last(lab.folder, many)
+    assert refused.status == "rejected" and "ValueError: 7 is too much" in refused.reason
+    few = send(lab.folder, "set_config", "job", {"key": "factor", "value": 2})
+    done = last(lab.folder, few)
+    assert (done.status, sorted(done.result["restarted"])) == ("acknowledged", ["q", "r"])
+    until(lambda: all(2 in set().union(*by_epoch(lab.folder, "factor", out).values()) for out in "ab"), "both changed")
+    job.stop()
+    for uid, out in {"q": "a", "r": "b"}.items():
+        factors = by_epoch(lab.folder, "factor", out)
+        assert {factor for one in factors.values() for factor in one} == {1, 2}
+        assert {epoch: {stamped(lab.folder, epoch, uid).get("factor", 1)} for epoch in factors} == factors
+        assert lab.numbers(out) == expected(len(lab.numbers(out)))
 
 
 def test_an_epoch_that_was_planned_before_a_start_is_completed_with_its_own_plan(lab: JobHarness) -> None:
