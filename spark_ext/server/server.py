@@ -170,7 +170,11 @@ class ControlServer:
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            return socket.create_server((self._host, self._port), family=family, backlog=256)
+            bound = socket.create_server((self._host, self._port), family=family, backlog=256)
+            # Connections inherit it. asyncio would set it for sockets that name their protocol, which this one does
+            # not: each answer would wait 40 ms until the client's kernel has acknowledged its header.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return bound
         except (OSError, OverflowError) as problem:
             raise _refused(
                 f"{self._host}:{self._port} cannot be bound: {problem}", "use another address or port; port 0: any"
