@@ -6,7 +6,7 @@ before the restore has changed anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,7 @@ from spark_ext.datafiles.copies import put_copy
 from spark_ext.datafiles.location import Location
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.jobs.restore_targets import REPLACED
+from spark_ext.spark.epoch_files import STAMPS
 from spark_ext.spark.spark_log import local_path
 from spark_ext.spark.state_operators import relocate
 from spark_ext.spark.state_partitions import repartition
@@ -84,6 +85,8 @@ class RestoredStates:
             place, draft = child(query_folder(name), "checkpoint"), child(self._folder, query)
             for file in saved.below(place):
                 put_copy(child(saved.folder, f"{place}/{file}"), child(draft, file))
+            for stamp in self._earlier_stamps({query, name}):
+                put_copy(str(stamp), child(draft, f"{STAMPS}/{stamp.name}"))
             if query in partitions:
                 repartition(spark, draft, partitions[query], f"job '{self._comparison.job}', query '{query}'")
             relocate(draft, checkpoint_of(self._state, query))
@@ -110,6 +113,18 @@ class RestoredStates:
         """Delete what is prepared and was not put, also by a restore that was interrupted."""
         with suppress(OSError):
             Location.of(f"{self._state}/{DRAFTS}", {}).delete_all()
+
+    def _earlier_stamps(self, uids: Iterable[str]) -> Iterator[Path]:
+        """The configurations of epochs before the cut, of which a savepoint has the last ones only.
+
+        The ledger keeps these epochs. An interrupted restore may have moved the stamps aside. On an object store, only
+        a new job begins with a restore.
+        """
+        state = local_path(self._state)
+        if state is not None:
+            for queries in (state / "queries", *(state / REPLACED).glob("*/queries")):
+                for uid in uids:
+                    yield from (queries / uid / "checkpoint" / STAMPS).glob("*.json")
 
     def _queries(self) -> Iterator[tuple[str, str]]:
         """The queries that continue, each with its name in the savepoint."""

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 import spark_ext as sx
 from spark_ext.control import stamps
+from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.jobs.job import Job
@@ -57,6 +58,16 @@ class Restored:
     def values(self, out: str = "out") -> set[Any]:
         return set(DeltaTable(str(self.lab.folder / out)).to_pyarrow_table(columns=["a"])["a"].to_pylist())
 
+    def configurations(self) -> list[dict[str, Any]]:
+        """What was in force in the epochs up to the newest one, repetitions left out."""
+        stamps.read.cache_clear()
+        ledger = Ledger(str(self.lab.folder / "lab"))
+        newest = SparkLog(str(self.lab.folder / "lab/queries/q/checkpoint")).newest_commit()
+        assert newest is not None
+        found = [epoch_configuration(ledger, "q", epoch) for epoch in range(newest + 1)]
+        values = [dict(one.configuration.user("q")) for one in found if one is not None]
+        return [one for one, before in zip(values, [None, *values], strict=False) if one != before]
+
     def newest(self, name: str) -> int:
         checkpoint = str(self.lab.folder / name / "queries/q/checkpoint")
         log = SparkLog(checkpoint)
@@ -75,6 +86,9 @@ def test_a_restore_in_place_and_one_as_another_job(restored: Restored) -> None:
     place: Path = restored.lab.folder / "savepoint"
     job = restored.job().start()
     until(lambda: job.snapshot().query("q").rows > 0, "it has begun")
+    for value in ({"key": "b", "value": 1}, {"key": "b", "unset": True}):
+        first = restored.send("lab", "set_config", value)
+        restored.acknowledged("lab", first)
     one = restored.send("lab", "set_config", {"key": "a", "value": 1})
     restored.acknowledged("lab", one)
     job.stop(savepoint=place)
@@ -90,6 +104,7 @@ def test_a_restore_in_place_and_one_as_another_job(restored: Restored) -> None:
 
     restored.job().restore(place)
     assert restored.rows() == begun
+    assert restored.configurations() == [{}, {"b": 1}, {}, {"a": 1}], "of epochs before the cut, too"
     restored.gate.touch()
     assert restored.job().run(progress=False).finished
     assert restored.rows() == expected(*COUNTS), "no seek, and no rows of the abandoned history"
