@@ -206,22 +206,35 @@ def test_a_driver_is_killed_during_a_restart(lab: JobHarness, monkeypatch: pytes
     assert {epoch: {stamped(lab.folder, epoch).get("factor", 1)} for epoch in factors} == factors
 
 
+@pytest.mark.extended
+def test_a_driver_is_killed_before_what_holds_at_a_refused_value_continues(
+    lab: JobHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key has its former value again by then: the next start builds the query with that."""
+    monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.QUERY_BEFORE_RELEASE}=kill")
+    with running(rebuilding, lab.folder) as driver:
+        until(lambda: len(lab.rows()) > 20, "rows")
+        many = set_key(lab.folder, "factor", "many")
+        until(lambda: driver.poll() is not None, "the driver is killed")
+        kill(driver)
+    monkeypatch.delenv(failpoints.VARIABLE)
+    before = len(lab.rows())
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
+    job.add("q", rebuilt(lab)).start()
+    until(lambda: len(lab.rows()) > before, "further rows")
+    last(lab.folder, many)
+    assert last(lab.folder, set_key(lab.folder, "factor", 2)).status == "acknowledged"
+    job.stop()
+    numbers = lab.numbers()
+    assert numbers == expected(len(numbers))
+    assert set().union(*by_epoch(lab.folder, "factor").values()) <= {1, 2}
+
+
 @pytest.mark.slow(12, "two queries, restarted together")
 def test_a_key_of_the_job_that_one_of_its_queries_refuses_is_in_force_in_none(lab: JobHarness) -> None:
     """Both hold, both are built before any is stopped, and both continue as they were."""
-
-    def build(uid: str, most: int) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
-        def built(config: Mapping[str, Any]) -> DataStreamWriter:
-            factor = config.get("factor", 1)
-            if factor > most:
-                raise ValueError(f"{factor} is too much")
-            rows = lab.source(uid, counts="1", live="true", rate=200).withColumn("factor", functions.lit(factor))
-            return rows.writeStream.format("folder").option("uid", f"{uid}-out").option("path", str(lab.folder / uid))
-
-        return built
-
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
-    job.add("q", build("a", 9)).add("r", build("b", 5)).start()
+    job.add("q", rebuilt(lab, "a-in", "a")).add("r", rebuilt(lab, "b-in", "b", most=5)).start()
     until(lambda: all(by_epoch(lab.folder, "factor", out) for out in "ab"), "rows of both")
     many = send(lab.folder, "set_config", "job", {"key": "factor", "value": 7})
     refused = last(lab.folder, many)

@@ -5,6 +5,7 @@ A job is a function of its harness, so that the test can build the same job afte
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -49,15 +50,26 @@ def recovered(lab: JobHarness, readers: int = 4) -> Job:
     return made
 
 
-def rebuilt(lab: JobHarness) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
-    """The function of a query over live rows, each of which says with which `factor` the query was built."""
+def rebuilt(
+    lab: JobHarness, source: str = "live", out: str = "out", *, most: float = math.inf
+) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
+    """The function of a query over live rows, each of which says with which `factor` the query was built.
+
+    Args:
+        lab: its job's.
+        source: uid of its source.
+        out: uid of its sink, and name of the folder with its rows.
+        most: the greatest factor with which it can be built.
+    """
 
     def build(config: Mapping[str, Any]) -> DataStreamWriter:
         factor = config.get("factor", 1)
         if not isinstance(factor, int):
             raise ValueError(f"{factor} is no number")
-        rows = lab.source("live", counts="1", live="true", rate=200).withColumn("factor", functions.lit(factor))
-        return rows.writeStream.format("folder").option("uid", "out").option("path", str(lab.folder / "out"))
+        if factor > most:
+            raise ValueError(f"{factor} is too much")
+        rows = lab.source(source, counts="1", live="true", rate=200).withColumn("factor", functions.lit(factor))
+        return rows.writeStream.format("folder").option("uid", out).option("path", str(lab.folder / out))
 
     return build
 
