@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.ledger.schema import ControlTransitionRow
+from spark_ext.masking import mask
+from spark_ext.model.event_progress import Step
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation
@@ -60,6 +63,37 @@ def request_all(log: Accepts, requests: Sequence[Request]) -> list[Event]:
             raise found
         events.append(found.event)
     return events
+
+
+def takes_back(log: Accepts, refused: str, step: Step, target: str, kind: str, value: Json) -> Event:
+    """Like `request`, for an event that takes back the value of a refused one.
+
+    Both become durable in one commit: from here on `refusals` says at any start what has come of the refused event.
+
+    Args:
+        log: the job's, with the fence of the running incarnation.
+        refused: id of the refused event.
+        step: what has finally come of that.
+        target: of the new event, as written.
+        kind: of the new event.
+        value: of the new event.
+
+    Raises:
+        ControlRefused, FencedError, StorageError: see `request`.
+    """
+    key = f"{step.status}:{refused}"
+    (event,) = request_all(log, [replace(asked(kind, target, value), idempotency_key=key, reason=mask(step.reason))])
+    return event
+
+
+def refusals(events: Sequence[ControlEventRow]) -> dict[str, Step]:
+    """What has finally come of events whose values were taken back, by event id; see `takes_back`."""
+    found = {}
+    for event in events:
+        if event.origin == "job" and event.idempotency_key:
+            status, _, refused = event.idempotency_key.partition(":")
+            found[refused] = Step(status, reason=event.reason)
+    return found
 
 
 def in_force(events: Sequence[ControlEventRow], kind: str) -> list[ControlEventRow]:

@@ -303,7 +303,7 @@ class ControlLog:
             lineage=event.lineage,
             incarnation=event.incarnation,
             at=now,
-            reason="",
+            reason=one.request.reason,
             delivery=event.delivery.value,
             idempotency_key=one.request.idempotency_key,
             fingerprint=one.fingerprint,

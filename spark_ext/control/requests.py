@@ -93,6 +93,8 @@ class Request:
     """UTC; when it is not to be obeyed any more if that has not begun."""
     requested_by: str = ""
     origin: str = ""
+    reason: str = ""
+    """Why, if the job itself asks."""
 
 
 @dataclass(frozen=True)

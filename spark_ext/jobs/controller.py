@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_ext.control.job_events import transition
+from spark_ext.control.job_events import refusals, transition
 from spark_ext.errors import FencedError
 from spark_ext.jobs.aligned_events import Align, AlignedEvents
 from spark_ext.jobs.control_looks import Ask, ControlLooks, Look
@@ -81,7 +81,10 @@ class Controller:
         self._warned = False
         self._begun = False
         self._configuration = control.configuration()
-        self._begin([present(event_of(row)) for row in ledger.open_control_events()])
+        left = ledger.open_control_events()
+        if rebuilds is not None:
+            rebuilds.resume(refusals(left))
+        self._begin([present(event_of(row)) for row in left])
         self._looks = ControlLooks(ledger, control, self._configuration.sequence)
 
     # -- start --------------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_ext.control import holds, stamps
-from spark_ext.control.job_events import request
+from spark_ext.control.job_events import takes_back
 from spark_ext.errors import ConfigurationError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.jobs.replacement import prepared, rebuilt
@@ -125,6 +125,14 @@ class Rebuilds:
         """Events by which a key got its former value again."""
 
     # -- events -------------------------------------------------------------------------------------------------------
+
+    def resume(self, refused: Mapping[str, Step]) -> None:
+        """Take up what an earlier start has refused.
+
+        Args:
+            refused: by event, what has come of it.
+        """
+        self._refused.update(refused)
 
     def take(self, event: Event) -> None:
         """An event; all of them, in their order."""
@@ -278,7 +286,7 @@ class Rebuilds:
         change.ready = False
 
         def put_back() -> Event | None:
-            return None if change.event_id in self._put_back else self._former(change)
+            return None if change.event_id in self._put_back else self._former(change, step)
 
         def done(outcome: Outcome[Event | None]) -> None:
             if isinstance(outcome.error, FencedError):
@@ -296,8 +304,8 @@ class Rebuilds:
 
         self._worker.do("a former value", put_back, done)
 
-    def _former(self, change: _Change) -> Event | None:
-        """Have the event accepted that gives a key the value that it had before."""
+    def _former(self, change: _Change, step: Step) -> Event | None:
+        """Have the event accepted that gives a key the value that it had before; it keeps what has come of this one."""
         changed = changed_key(change.event, change.aligned)
         if changed is None:
             return None
@@ -307,7 +315,7 @@ class Rebuilds:
         if self._control.configuration().of("set_config", target, key) != given:
             return None  # somebody has set it again since
         value = {"key": key, "unset": True} if before is None else {"key": key, "value": before.get("value")}
-        return request(self._control, str(target), "set_config", value)
+        return takes_back(self._control, change.event_id, step, str(target), "set_config", value)
 
     def _release(self, change: _Change, runs: Sequence[QueryRun] | None = None, *, behind: Event | None = None) -> None:
         """The queries that hold and are not restarted obey the event, and continue.

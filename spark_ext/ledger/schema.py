@@ -229,7 +229,7 @@ class ControlEventRow(Row):
     at: datetime
     """When it was accepted."""
     reason: str
-    """""; used by older releases."""
+    """Why the job has requested it: what was wrong with the event whose value it takes back. "" otherwise."""
     delivery: str | None = None
     """`immediate` or `aligned`; null in rows of older releases."""
     idempotency_key: str | None = None

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from spark_ext import masking
 from spark_ext.control import log as log_module
 from spark_ext.control import service as service_module
+from spark_ext.control.job_events import refusals, takes_back
 from spark_ext.control.log import LOOKS, ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Request
 from spark_ext.control.service import ControlService
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.model.event_progress import Step
 from tests.control.states import State, now
 from tests.support.waiting import until
 
@@ -35,6 +38,24 @@ def test_two_logs_give_one_order_and_know_each_others_keys(tmp_path: Path) -> No
     assert (again.event, again.repeated) == (first.event, True)
     (other,) = logs[1].accept([Request("resume", idempotency_key="k")])
     assert isinstance(other, ControlRefused) and other.refusal == "key_reused"
+
+
+def test_what_takes_a_value_back_says_what_has_come_of_the_event_that_gave_it(tmp_path: Path) -> None:
+    """In the same commit, so that no crash comes between; and of the job's own events alone."""
+    state = State(tmp_path)
+    log = ControlLog(Ledger(state.path))
+    first, second = log.accept([Request("set_config", value={"key": "a", "value": number}) for number in (1, 2)])
+    assert isinstance(first, Accepted) and isinstance(second, Accepted)
+    masking.remember("hunter2")
+    why = Step("rejected", reason="2 is too much, password=hunter2")
+    takes_back(log, second.event.event_id, why, "job", "set_config", {"key": "a", "value": 1})
+    forged = Request("pause", idempotency_key=f"failed:{first.event.event_id}", origin="rest 127.0.0.1", reason="no")
+    assert isinstance(log.accept([forged])[0], Accepted)
+    found = refusals(Ledger(state.path).open_control_events())
+    assert list(found) == [second.event.event_id]
+    step = found[second.event.event_id]
+    assert step.status == "rejected" and step.reason.startswith("2 is too much") and "hunter2" not in step.reason
+    assert ControlLog(Ledger(state.path)).configuration().user() == {"a": 1}
 
 
 def test_an_event_whose_time_was_over_before_anybody_obeyed_it_does_not_stand(tmp_path: Path) -> None:

@@ -222,7 +222,8 @@ def test_a_driver_is_killed_before_what_holds_at_a_refused_value_continues(
     job = sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms")
     job.add("q", rebuilt(lab)).start()
     until(lambda: len(lab.rows()) > before, "further rows")
-    last(lab.folder, many)
+    refused = last(lab.folder, many)
+    assert refused.status == "rejected" and "ValueError: many is no number" in refused.reason
     assert last(lab.folder, set_key(lab.folder, "factor", 2)).status == "acknowledged"
     job.stop()
     numbers = lab.numbers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,8 @@ from spark_ext.datafiles.location import Location
 from spark_ext.jobs import restored_states
 from spark_ext.jobs.restored_states import RestoredStates, clear_away
 from spark_ext.model.checkpoint_metadata import QueryMetadata
+from spark_ext.model.lineages import Rename
+from spark_ext.spark.epoch_files import STAMPS
 
 
 @pytest.fixture
@@ -74,3 +77,18 @@ def test_on_an_object_store_commits_are_copied_last(store: Path, monkeypatch: py
     RestoredStates(comparison, f"file://{store}", 5).put()
     assert set(copied) == names == names_in(store / place)
     assert copied[-1] == "commits/7"
+
+
+def test_stamps_under_a_name_between_two_renames_are_kept(tmp_path: Path) -> None:
+    """The savepoint has the query as `a`; it ran as `b` since, and is restored as `c`. `x` is another query."""
+    kept = {"queries/b/checkpoint", "replaced/4/queries/a/checkpoint"}
+    make(tmp_path, *(f"{place}/{STAMPS}/{place[0]}.json" for place in (*kept, "queries/x/checkpoint")))
+    saved = SimpleNamespace(
+        metadata=SimpleNamespace(queries={"a": QueryMetadata("id", 7)}),
+        below=lambda place: [],
+        folder=str(tmp_path / "savepoint"),
+    )
+    comparison: Any = SimpleNamespace(names={"c": "a"}, saved=saved, job="lab")
+    states = RestoredStates(comparison, str(tmp_path), 5, [Rename("a", "b", 2), Rename("y", "x", 3)])
+    states.prepare(Mock(), {})
+    assert names_in(tmp_path / "restoring/5/c") == {f"{STAMPS}/q.json", f"{STAMPS}/r.json"}
