@@ -140,7 +140,7 @@ class Restore:
         try:
             lineage = max(row.lineage for row in self._ledger.jobs())
             lineage = max(lineage, saved.about.lineage) + 1
-            states = RestoredStates(comparison, self._state, incarnation.number, memory.lineages.renames)
+            states = RestoredStates(comparison, self._state, incarnation.number, memory.lineages)
             try:
                 states.prepare(self._spark, self._partitions)
                 targets.fence(found, incarnation, self._accepted)

@@ -6,7 +6,7 @@ before the restore has changed anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.jobs.restore_checks import Comparison
-    from spark_ext.model.lineages import Rename
+    from spark_ext.model.lineages import Lineages
 
 DRAFTS: Final = "restoring"
 """The folder of a state directory in which a restore prepares them; nothing of it is left afterwards."""
@@ -63,11 +63,11 @@ class RestoredStates:
         comparison: the savepoint and the job.
         state: the job's state directory.
         incarnation: the number of the restore's.
-        renames: all of the job, in their order.
+        lineages: of the job's queries, which may have been renamed since the savepoint.
     """
 
-    def __init__(self, comparison: Comparison, state: str, incarnation: int, renames: Sequence[Rename] = ()) -> None:
-        self._comparison, self._state, self._renames = comparison, state, renames
+    def __init__(self, comparison: Comparison, state: str, incarnation: int, lineages: Lineages) -> None:
+        self._comparison, self._state, self._lineages = comparison, state, lineages
         self._folder = f"{state}/{DRAFTS}/{incarnation}"
 
     def prepare(self, spark: SparkSession, partitions: Mapping[str, int]) -> None:
@@ -87,7 +87,7 @@ class RestoredStates:
             place, draft = child(query_folder(name), "checkpoint"), child(self._folder, query)
             for file in saved.below(place):
                 put_copy(child(saved.folder, f"{place}/{file}"), child(draft, file))
-            for stamp in self._earlier_stamps(self._all_names(query, name)):
+            for stamp in self._earlier_stamps({query, *self._lineages.later_names(name, saved.about.lineage)}):
                 put_copy(str(stamp), child(draft, f"{STAMPS}/{stamp.name}"))
             if query in partitions:
                 repartition(spark, draft, partitions[query], f"job '{self._comparison.job}', query '{query}'")
@@ -127,19 +127,6 @@ class RestoredStates:
             for queries in (state / "queries", *(state / REPLACED).glob("*/queries")):
                 for uid in uids:
                     yield from (queries / uid / "checkpoint" / STAMPS).glob("*.json")
-
-    def _all_names(self, query: str, saved: str) -> frozenset[str]:
-        """The names under which a query's stamps may lie; one too many does no harm, as their content names them.
-
-        Args:
-            query: its name.
-            saved: its name in the savepoint, since which it may have been renamed more than once.
-        """
-        names = {query, saved}
-        for rename in self._renames:
-            if rename.old in names:
-                names.add(rename.new)
-        return frozenset(names)
 
     def _queries(self) -> Iterator[tuple[str, str]]:
         """The queries that continue, each with its name in the savepoint."""

@@ -123,10 +123,16 @@ class Lineages:
             query: a name that it had.
             lineage: the newest one of the job at that time.
         """
+        return self.later_names(query, lineage)[-1]
+
+    def later_names(self, query: str, lineage: int) -> tuple[str, ...]:
+        """A name that a query had, and those that it was given since, newest last; see `present_name`."""
+        names = [query]
         for rename in self.renames:
-            if rename.old == query and lineage < rename.lineage:
-                query, lineage = rename.new, rename.lineage
-        return query
+            if rename.old == names[-1] and lineage < rename.lineage:
+                names.append(rename.new)
+                lineage = rename.lineage
+        return tuple(names)
 
     def renamed(self, query: str, old: str) -> bool:
         """Whether a query has had a name, in its present lineage."""

@@ -14,7 +14,7 @@ from spark_ext.datafiles.location import Location
 from spark_ext.jobs import restored_states
 from spark_ext.jobs.restored_states import RestoredStates, clear_away
 from spark_ext.model.checkpoint_metadata import QueryMetadata
-from spark_ext.model.lineages import Rename
+from spark_ext.model.lineages import LineageEvent, Lineages
 from spark_ext.spark.epoch_files import STAMPS
 
 
@@ -74,7 +74,7 @@ def test_on_an_object_store_commits_are_copied_last(store: Path, monkeypatch: py
     comparison: Any = SimpleNamespace(
         names={"q": "q"}, saved=SimpleNamespace(metadata=SimpleNamespace(queries={"q": part}))
     )
-    RestoredStates(comparison, f"file://{store}", 5).put()
+    RestoredStates(comparison, f"file://{store}", 5, Lineages()).put()
     assert set(copied) == names == names_in(store / place)
     assert copied[-1] == "commits/7"
 
@@ -84,11 +84,14 @@ def test_stamps_under_a_name_between_two_renames_are_kept(tmp_path: Path) -> Non
     kept = {"queries/b/checkpoint", "replaced/4/queries/a/checkpoint"}
     make(tmp_path, *(f"{place}/{STAMPS}/{place[0]}.json" for place in (*kept, "queries/x/checkpoint")))
     saved = SimpleNamespace(
+        about=SimpleNamespace(lineage=1),
         metadata=SimpleNamespace(queries={"a": QueryMetadata("id", 7)}),
         below=lambda place: [],
         folder=str(tmp_path / "savepoint"),
     )
     comparison: Any = SimpleNamespace(names={"c": "a"}, saved=saved, job="lab")
-    states = RestoredStates(comparison, str(tmp_path), 5, [Rename("a", "b", 2), Rename("y", "x", 3)])
+    renamed = [LineageEvent("b", 1, 2, renamed_from="a"), LineageEvent("a", 2, 2)]
+    another = [LineageEvent("x", 1, 3, renamed_from="y"), LineageEvent("y", 3, 3)]
+    states = RestoredStates(comparison, str(tmp_path), 5, Lineages((*renamed, *another)))
     states.prepare(Mock(), {})
     assert names_in(tmp_path / "restoring/5/c") == {f"{STAMPS}/q.json", f"{STAMPS}/r.json"}

@@ -116,5 +116,6 @@ def test_the_present_name_of_what_had_another_one() -> None:
     known = Lineages((*renamed("b", "a", 1, 1, 2), *renamed("c", "b", 1, 2, 3), *renamed("d", "a", 2, 3, 4)))
     assert [(one.old, one.new, one.lineage) for one in known.renames] == [("a", "b", 2), ("b", "c", 3), ("a", "d", 4)]
     assert known.present_name("a", 1) == "c"
+    assert (known.later_names("a", 1), known.later_names("a", 2)) == (("a", "b", "c"), ("a", "d"))
     assert known.present_name("a", 2) == "d", "another query, which has taken the name over"
     assert [known.present_name(name, 4) for name in "abcd"] == ["a", "b", "c", "d"]
