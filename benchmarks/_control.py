@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 JOB = "bench"
 """Name of all jobs here."""
 
-WITHOUT_LIMIT = Limits(rate=1e6, burst=10**6)
+WITHOUT_LIMIT = Limits(rate=1e6, burst=10**6, change_rate=1e6, change_burst=10**6)
 """Of a server that refuses no request because of its rate."""
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -54,26 +57,32 @@ def posts(url: str, token: str, clients: int, each: int, *, warm: int = 0, in_fl
 
     def client(number: int) -> None:
         values = iter(range(-warm, each))
-        with _http(url, token) as http:
-            _threads([lambda: sends(http, number, values)] * in_flight)
+        _threads([lambda: sends(number, values)] * in_flight)
 
-    def sends(http: httpx.Client, number: int, values: Iterator[int]) -> None:
-        while (value := next(values, None)) is not None:
-            body = {"kind": "set_config", "value": {"key": f"client{number}", "value": value}}
-            if value % 2:
-                body = {"kind": "broadcast", "value": {"type": "burst", "value": [number, value]}}
-            begin = time.perf_counter()
-            answer = http.post(f"/v1/jobs/{JOB}/control", json=body)
-            took = (time.perf_counter() - begin) * 1000
-            if value < 0:
-                continue
-            with counted:
-                found.statuses[answer.status_code] += 1
-            if answer.status_code == 202:
-                found.times.append(took)
-                found.accepted[number].append((value, answer.json()["sequence"]))
+    def sends(number: int, values: Iterator[int]) -> None:
+        # They share the machine with what is measured: the standard library's client needs a tenth of httpx's time.
+        address = urlsplit(url)
+        with closing(HTTPConnection(address.hostname or "", address.port, timeout=60)) as http:
+            while (value := next(values, None)) is not None:
+                body = {"kind": "set_config", "value": {"key": f"client{number}", "value": value}}
+                if value % 2:
+                    body = {"kind": "broadcast", "value": {"type": "burst", "value": [number, value]}}
+                content = json.dumps(body).encode()
+                begin = time.perf_counter()
+                http.request("POST", f"/v1/jobs/{JOB}/control", content, headers)
+                answer = http.getresponse()
+                content = answer.read()
+                took = (time.perf_counter() - begin) * 1000
+                if value < 0:
+                    continue
+                with counted:
+                    found.statuses[answer.status] += 1
+                if answer.status == 202:
+                    found.times.append(took)
+                    found.accepted[number].append((value, json.loads(content)["sequence"]))
 
     counted = threading.Lock()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     _threads([partial(client, number) for number in range(clients)])
     return found
 

@@ -7,13 +7,14 @@ answer was lost can be repeated.
 from __future__ import annotations
 
 import getpass
+import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from spark_ext.control.changes import Changes
 from spark_ext.control.epoch_configuration import EpochConfiguration, epoch_configuration
@@ -35,12 +36,17 @@ LOOK_EVERY: Final = 0.05
 ATTEMPTS: Final = 5
 """Attempts to send a request whose answer was lost."""
 
+PATIENCE: Final = 30.0
+"""How long a request is repeated that was refused because there were too many, s."""
+
 
 class Client(Protocol):
     """What the command line, notebooks and programs use."""
 
     def send(self, request: Request) -> EventState:
         """Request an event: on return it survives any crash.
+
+        A request that is refused because there are too many is sent again for up to 30 s.
 
         Raises:
             ControlRefused: it is refused; nothing has changed.
@@ -105,13 +111,39 @@ def keyed(request: Request) -> Request:
 
 
 def retrying() -> Retrying:
-    """Repeats what has failed for reasons that may go away."""
+    """Repeats what has failed for reasons that may go away, and what was refused because there were too many requests.
+
+    The latter when the refusal says, give or take: those that were refused together shall not come back together.
+    """
+    lost = wait_random_exponential(multiplier=0.1, max=2)
+
+    def wait(state: RetryCallState) -> float:
+        again = _again(state)
+        return lost(state) if again is None else again * random.uniform(1, 1.25)
+
+    def stop(state: RetryCallState) -> bool:
+        again = _again(state)
+        if again is None:
+            return state.attempt_number >= ATTEMPTS
+        return (state.seconds_since_start or 0) + again > PATIENCE
+
     return Retrying(
-        retry=retry_if_exception_type(TransientError),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_random_exponential(multiplier=0.1, max=2),
+        retry=retry_if_exception(lambda problem: isinstance(problem, TransientError) or _seconds(problem) is not None),
+        stop=stop,
+        wait=wait,
         reraise=True,
     )
+
+
+def _again(state: RetryCallState) -> float | None:
+    return _seconds(None if state.outcome is None else state.outcome.exception())
+
+
+def _seconds(problem: BaseException | None) -> float | None:
+    """When a request may be sent again that was refused because there were too many, s; None: it was not."""
+    if isinstance(problem, ControlRefused) and problem.refusal is Refusal.BUSY:
+        return problem.retry_after or None
+    return None
 
 
 class LocalClient:

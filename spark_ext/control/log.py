@@ -25,6 +25,7 @@ from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Reques
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger.maintenance import compact
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow
+from spark_ext.ledger.tables import checkpoint_due
 from spark_ext.ledger.view import event_of
 from spark_ext.masking import logger
 from spark_ext.model.configuration import Configuration
@@ -32,7 +33,7 @@ from spark_ext.model.control import Delivery, Event, Target
 from spark_ext.model.control_kinds import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from spark_ext.delta.fence import Guard, Held
     from spark_ext.ledger import Ledger
@@ -73,10 +74,20 @@ class ControlLog:
         ledger: the job's.
         fence: of the incarnation on behalf of which events are accepted; None for everybody else.
         queries: further queries that the job has and its ledger does not know yet, for targets.
+        checkpoint: called when a checkpoint of the table's log is due, on a thread that adds events: has to have
+            `checkpoint_log` called on another one. None: the call that adds the event makes it before it returns.
     """
 
-    def __init__(self, ledger: Ledger, fence: Guard | None = None, queries: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        fence: Guard | None = None,
+        queries: Sequence[str] = (),
+        *,
+        checkpoint: Callable[[], None] | None = None,
+    ) -> None:
         self._ledger = ledger
+        self._checkpoint = checkpoint
         self._table = ledger.table(ControlEventRow)
         self._fence = fence
         self._queries = tuple(queries)
@@ -146,6 +157,13 @@ class ControlLog:
                     log.info("%s: the files of the table of control events are one now", self.who)
             except (StateError, StorageError) as problem:
                 log.warning("%s: the table of control events is kept small later: %s", self.who, problem)
+
+    def checkpoint_log(self) -> None:
+        """Checkpoint the log of the table, while other threads add events; what fails is made up for by a later one."""
+        try:
+            self._table.checkpoint_log()
+        except (StateError, StorageError) as problem:
+            log.warning("%s: the log of the table of control events is checkpointed later: %s", self.who, problem)
 
     def _expired(self, rows: Sequence[ControlEventRow]) -> set[str]:
         """Those of some events whose time was over before anybody obeyed them: nothing of them stands."""
@@ -257,8 +275,11 @@ class ControlLog:
             self._table.create()
             return False
         carried = _With(self._fence, tuple((numbers or {}).items()))
-        if not self._table.compare_and_swap(rows, expected, carried if carried.transactions else None):
+        guard = carried if carried.transactions else None
+        if not self._table.compare_and_swap(rows, expected, guard, checkpoint=self._checkpoint is None):
             return False
+        if self._checkpoint is not None and checkpoint_due(expected, expected + 1):
+            self._checkpoint()
         # Nothing came between, so what was added is all that is new.
         for row in rows:
             self._take(row)

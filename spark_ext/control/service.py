@@ -72,7 +72,7 @@ class ControlService:
         capacity: int = CAPACITY,
         batch: int = BATCH,
     ) -> None:
-        self.log = ControlLog(ledger, fence, queries)
+        self.log = ControlLog(ledger, fence, queries, checkpoint=self._checkpoint)
         """What it adds to; others of this process may use it too."""
         self._capacity, self._batch = capacity, batch
         self._waiting: deque[_Waiting] = deque()
@@ -80,6 +80,8 @@ class ControlService:
         self._closed = False
         self._commit_s = 0.02
         """How long a commit takes, s: a moving average."""
+        self._behind: threading.Thread | None = None
+        """Checkpoints the log of the table. It is waited for: who has closed this may remove the state directory."""
         self._thread = threading.Thread(target=self._collect, name="spark-ext-control", daemon=True)
         self._thread.start()
 
@@ -126,6 +128,8 @@ class ControlService:
             self._closed = True
             self._wake.notify()
         self._thread.join()
+        if self._behind is not None:
+            self._behind.join()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -144,6 +148,13 @@ class ControlService:
             commits += 1
             if commits % COMPACT_EVERY == 0:
                 self.log.compact()
+
+    def _checkpoint(self) -> None:
+        """Checkpoint the table's log on another thread: it takes as long as three commits."""
+        if self._behind is None or not self._behind.is_alive():
+            # Not a daemon: the interpreter does not end while delta-rs works.
+            self._behind = threading.Thread(target=self.log.checkpoint_log, name="spark-ext-control-checkpoint")
+            self._behind.start()
 
     def _take(self) -> list[_Waiting]:
         taken: list[_Waiting] = []

@@ -39,6 +39,11 @@ PROPERTIES: dict[str, str | None] = {
 """How long a slow reader can use an old version: log files and data files that a compaction replaced."""
 
 
+def checkpoint_due(before: int, after: int) -> bool:
+    """Whether a commit that has brought a table from one version to another one is followed by a checkpoint."""
+    return before // CHECKPOINT_EVERY != after // CHECKPOINT_EVERY
+
+
 class LedgerTable(Generic[R]):
     """A table of the ledger. Safe for several threads. Once seen it must stay: one that is gone is lost state.
 
@@ -157,13 +162,17 @@ class LedgerTable(Generic[R]):
             data = to_arrow(self.row_type, rows)
             self._commit(lambda table, commit: self._write(table, data, commit), fence, "appending")
 
-    def compare_and_swap(self, rows: Sequence[R], expected_version: int, fence: Guard | None = None) -> bool:
+    def compare_and_swap(
+        self, rows: Sequence[R], expected_version: int, fence: Guard | None = None, *, checkpoint: bool = True
+    ) -> bool:
         """Add rows if nothing was committed to the table since `expected_version`.
 
         Args:
             rows: may be empty, for a commit that only carries the guard's transactions.
             expected_version: of the table.
             fence: what the commit asserts and carries; None: nothing.
+            checkpoint: whether a checkpoint of the log that is due is made before this returns. Otherwise the caller
+                calls `checkpoint_log`.
 
         Returns:
             Whether they were added.
@@ -183,9 +192,20 @@ class LedgerTable(Generic[R]):
 
         before = self.version
         done = self._log.compare_and_swap(write, fence, expected_version, "a compare-and-swap")
-        if done and before is not None:
+        if done and before is not None and checkpoint:
             self._checkpoint_log(before)
         return done
+
+    def checkpoint_log(self) -> None:
+        """Write a checkpoint of the log, on the calling thread, while others commit.
+
+        Raises:
+            StateError, StorageError: it could not be written. Nothing is lost: commits and looks take a little longer.
+        """
+        with guarded(self.errors, "checkpointing the log"):
+            # A handle of its own: the kept one belongs to whoever holds the lock.
+            DeltaTable(self.uri, storage_options=self.storage_options).create_checkpoint()
+        self._log.reopen()
 
     def raise_fence(self, fence: Fence) -> None:
         """Shut older incarnations out: from here on their commits are refused.
@@ -250,7 +270,7 @@ class LedgerTable(Generic[R]):
     def _checkpoint_log(self, before: int) -> None:
         """Keep the log short; a failure here fails no append, and a later append makes up for it."""
         table = self._log.handle
-        if table is None or before // CHECKPOINT_EVERY == table.version() // CHECKPOINT_EVERY:
+        if table is None or not checkpoint_due(before, table.version()):
             return
         try:
             with guarded(self.errors, "checkpointing the log"):

@@ -111,6 +111,7 @@ class Guard:
         self._app, self._tokens, self._hosts, self._limits = app, tokens, hosts, limits
         self._audit = audit
         self._rate = Buckets(limits.rate, limits.burst)
+        self._change_rate = Buckets(limits.change_rate, limits.change_burst)
         self._refused_rate = Buckets(limits.refused_rate, limits.refused_burst)
         self._reported = Buckets(1.0, 5)
         """Refusals for too many requests are audited now and then only: they are the flood that is refused."""
@@ -179,6 +180,8 @@ class Guard:
                     f"use a token with the scope {needed}",
                     headers={"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{needed}"'},
                 )
+            if caller.control:
+                self._take(self._change_rate, f"token:{caller.token.name}")
 
     def _check_host(self, hosts: list[str], origins: list[str]) -> None:
         if len(hosts) != 1 or not self._hosts.allow(hosts[0]):

@@ -20,6 +20,10 @@ class Limits:
     """Requests per second of one token, on average."""
     burst: int = 1_000
     """Requests of one token that may come at once after a quiet time."""
+    change_rate: float = 50.0
+    """Of these, control events per second of one token, on average: each may make an epoch, and is kept."""
+    change_burst: int = 200
+    """Control events of one token that may come at once after a quiet time."""
     refused_rate: float = 5.0
     """Requests per second of one address without a valid token, on average."""
     refused_burst: int = 50

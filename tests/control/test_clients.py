@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from spark_ext.control.client import Client, LocalClient
@@ -181,6 +182,21 @@ def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:
             url = server.url
     with ControlClient(url, "x", "orders") as client, pytest.raises(TransientError, match="cannot be reached"):
         client.events()
+
+
+def test_a_request_that_is_one_too_many_is_sent_again_when_the_server_says(state: State) -> None:
+    limits = Limits(change_rate=1, change_burst=1)
+    with (
+        ControlServer(state.path, limits=limits) as server,
+        ControlClient(server.url, server.token or "") as client,
+        httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {server.token}"}) as other,
+    ):
+        assert client.send(set_key(1)).sequence == 1
+        refused = other.post("/v1/jobs/orders/control", json={"kind": "pause", "target": "job"})
+        assert refused.status_code == 429 and refused.json()["reason"] == "rate"
+        assert refused.headers["retry-after"] == "1"
+        assert other.get("/v1/jobs/orders/control").status_code == 200, "what changes nothing has a limit of its own"
+        assert client.send(set_key(2)).sequence == 2
 
 
 def test_a_request_whose_answer_was_lost_is_accepted_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

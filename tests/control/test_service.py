@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import ControlRefused, Refusal, Request
 from spark_ext.control.service import ControlService
 from spark_ext.errors import StorageError
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.ledger.tables import CHECKPOINT_EVERY, LedgerTable
 from tests.control.states import State
 from tests.support.waiting import until
 
@@ -145,6 +147,48 @@ def test_closing_answers_those_that_wait_and_refuses_later_ones(state: State) ->
         service.submit(set_key(6))
     assert refused.value.refusal is Refusal.BUSY
     service.close()
+
+
+def test_nobody_waits_for_a_checkpoint_of_the_log_but_closing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go = threading.Event(), threading.Event()
+    checkpoint = ControlLog.checkpoint_log
+
+    def held(log: ControlLog) -> None:
+        began.set()
+        assert go.wait(60)
+        checkpoint(log)
+
+    monkeypatch.setattr(ControlLog, "checkpoint_log", held)
+    service = ControlService(Ledger(state.path))
+    number = 0
+    while not began.is_set():
+        number += 1
+        assert service.submit(set_key(number)).event.sequence == number
+    assert number < 2 * CHECKPOINT_EVERY
+    for more in range(3):
+        assert service.submit(set_key(more)).event.sequence == number + more + 1
+    closing = threading.Thread(target=service.close)
+    closing.start()
+    service._thread.join()
+    assert closing.is_alive()
+    go.set()
+    closing.join()
+    assert list((Path(Ledger(state.path).table(ControlEventRow).uri) / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [row.sequence for row in stored(state)] == list(range(1, number + 4))
+
+
+def test_a_checkpoint_of_the_log_that_fails_fails_no_request(
+    state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(table: LedgerTable[ControlEventRow]) -> None:
+        raise StorageError("the disk is full", operator="it", kept="all", do="wait")
+
+    monkeypatch.setattr(LedgerTable, "checkpoint_log", fails)
+    service = ControlService(Ledger(state.path))
+    for number in range(1, CHECKPOINT_EVERY + 2):
+        assert service.submit(set_key(number)).event.sequence == number
+    service.close()
+    assert "is checkpointed later" in caplog.text
 
 
 def test_two_services_and_many_threads_give_one_order(state: State) -> None:

@@ -39,7 +39,7 @@ EXAMPLES = {"get": 5, "post": 30}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    limits = Limits(rate=1e6, burst=10**6, refused_rate=1e6, refused_burst=10**6)
+    limits = Limits(rate=1e6, burst=10**6, change_rate=1e6, change_burst=10**6, refused_rate=1e6, refused_burst=10**6)
     state = State(tmp_path_factory.mktemp("description") / "state")
     state.epoch("q", 0, None)
     state.committed("q", 0, [])
