@@ -19,8 +19,8 @@ from spark_ext.control.requests import Accepted, Request
 ROUNDS = 3
 REQUESTS = 400
 """Of each side and round, over all clients."""
-WARM = 20
-"""Requests of each client that do not count."""
+WARM = 80
+"""Requests of each client that do not count: a server's first second, in which it creates the table of requests."""
 SIDES = {"without a server": 0, "one client": 1, "eight clients": 8}
 """Number of clients."""
 AIMS = {50: 25.0, 99: 60.0}

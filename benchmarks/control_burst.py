@@ -42,7 +42,7 @@ REQUESTS = 10_000
 CLIENTS = 8
 IN_FLIGHT = 25
 """Requests of a client for whose answers it waits at once."""
-QUIET_S = 10.0
+QUIET_S = 40.0
 WARM = 30
 """Number of first epochs that do not count."""
 SETTLING_S = 3.0

@@ -38,6 +38,9 @@ BATCH: Final = 1_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of the values of one commit; a single request may have more."""
 
+LINGER_S: Final = 0.01
+"""How long a commit waits for the next requests of those that were answered last, s."""
+
 COMPACT_EVERY: Final = 128
 """Commits after which the table is looked at: while no driver runs, nobody else keeps it small."""
 
@@ -78,6 +81,8 @@ class ControlService:
         self._waiting: deque[_Waiting] = deque()
         self._wake = threading.Condition()
         self._closed = False
+        self._together = 0
+        """Requests of the last commit, and those that were waiting at its end."""
         self._commit_s = 0.02
         """How long a commit takes, s: a moving average."""
         self._behind: threading.Thread | None = None
@@ -134,20 +139,37 @@ class ControlService:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        commits = 0
+        commits, answered = 0, 0.0
         while True:
             with self._wake:
                 while not self._waiting and not self._closed:
                     self._wake.wait()
                 if not self._waiting:
                     return
+                self._gather(answered)
                 taken = self._take()
             begun = time.perf_counter()
             self._answer(taken)
-            self._commit_s += 0.2 * (time.perf_counter() - begun - self._commit_s)
+            answered = time.perf_counter()
+            self._commit_s += 0.2 * (answered - begun - self._commit_s)
             commits += 1
             if commits % COMPACT_EVERY == 0:
                 self.log.compact()
+
+    def _gather(self, answered: float) -> None:
+        """Wait a little for the next requests of those that were answered last.
+
+        Else they and those that come meanwhile take turns, and each waits for two commits. The idea is that of
+        PostgreSQL's `commit_delay`.
+
+        Args:
+            answered: when they were, s of `time.perf_counter`.
+        """
+        while len(self._waiting) < self._together and not self._closed:
+            left = answered + LINGER_S - time.perf_counter()
+            if left <= 0:
+                return
+            self._wake.wait(left)
 
     def _checkpoint(self) -> None:
         """Checkpoint the table's log on another thread: it takes as long as three commits."""
@@ -199,7 +221,11 @@ class ControlService:
                 one.answer.set_exception(_own(problem))
 
     def _accept(self, taken: Sequence[_Waiting]) -> list[Accepted | ControlRefused]:
-        return self.log.accept([one.request for one in taken])
+        try:
+            return self.log.accept([one.request for one in taken])
+        finally:
+            # Before they are answered: what they send then counts once.
+            self._together = len(taken) + len(self._waiting)
 
     # -- refusals -----------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,20 @@ class Look:
     """In the order of each query."""
 
 
+def look_pace(took: float) -> float:
+    """The least time between the begins of two looks, so that they take a tenth of the time.
+
+    Each one that finds events reads a table, while these may come all the time.
+
+    Args:
+        took: how long the last one took, s.
+
+    Returns:
+        s, at most 1.
+    """
+    return min(10 * took, 1.0)
+
+
 class ControlLooks:
     """Reads. Safe for several threads, one at a time.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spark_ext.control.job_events import refusals, transition
 from spark_ext.errors import FencedError
 from spark_ext.jobs.aligned_events import Align, AlignedEvents
-from spark_ext.jobs.control_looks import Ask, ControlLooks, Look
+from spark_ext.jobs.control_looks import Ask, ControlLooks, Look, look_pace
 from spark_ext.jobs.driver_orders import DriverOrders
 from spark_ext.ledger.view import event_of
 from spark_ext.masking import logger
@@ -38,7 +38,7 @@ log = logger("spark_ext.job")
 BEING_STARTED = (Phase.STARTING, Phase.RESTARTING)
 
 LOOK_EVERY = 0.05
-"""Pause between two looks, s."""
+"""Least time between the begins of two looks, s."""
 
 
 class Controller:
@@ -76,7 +76,7 @@ class Controller:
         """By query, the last epoch before which no open event can have been obeyed."""
         self._worker = Worker(f"spark-ext-control-{context.job}", context.wake.set)
         self._aligned = AlignedEvents(control, align, self._worker, self._warn)
-        self._looked_at = 0.0
+        self._looked_at, self._look_pace = 0.0, 0.0
         self._looking = False
         self._warned = False
         self._begun = False
@@ -133,10 +133,17 @@ class Controller:
         self._orders.tick(self._put)
         self._aligned.tick(ready=all(self._passes_barriers(run) for run in runs))
         self._settle(runs, waiting)
-        if not self._looking and now - self._looked_at >= LOOK_EVERY:
+        if not self._looking and now - self._looked_at >= max(LOOK_EVERY, self._look_pace):
             self._looked_at, self._looking = now, True
             self._aligned.say_again()
             asks = [self._ask(run) for run in runs]
+
+            def look() -> Look:
+                begun = time.perf_counter()
+                try:
+                    return self._looks.look(asks)
+                finally:
+                    self._look_pace = look_pace(time.perf_counter() - begun)
 
             def done(outcome: Outcome[Look]) -> None:
                 self._looking = False
@@ -150,7 +157,7 @@ class Controller:
                 else:
                     outcome.result()
 
-            self._worker.do("a look at control events", lambda: self._looks.look(asks), done)
+            self._worker.do("a look at control events", look, done)
 
     def _warn(self, problem: Exception) -> None:
         # The look at the ledger that decides about the job's end is the one at the fence.

@@ -27,7 +27,10 @@ from spark_ext.masking import logger
 log = logger("spark_ext.ledger")
 
 CHECKPOINT_EVERY = 64
-"""Commits between two checkpoints of a table's log, and the most that a reader's handle takes one by one."""
+"""Commits between two checkpoints of a table's log."""
+
+MOST_ONE_BY_ONE = CHECKPOINT_EVERY + 16
+"""Commits that a handle takes one by one: some more, so that a checkpoint which is being written is there by then."""
 
 REOPEN_AFTER = 60.0
 """Age at which a handle is thrown away, s: far below the time for which log files are kept."""
@@ -63,7 +66,7 @@ class LedgerTable(Generic[R]):
         )
         """What failures are raised as."""
         self._log = FencedLog(
-            uri, self.errors, storage_options, required=True, max_age=REOPEN_AFTER, max_advance=CHECKPOINT_EVERY
+            uri, self.errors, storage_options, required=True, max_age=REOPEN_AFTER, max_advance=MOST_ONE_BY_ONE
         )
         self.log = self._log.folder
         """Folder of the log when it is a local one."""

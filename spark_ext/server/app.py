@@ -46,7 +46,7 @@ def create_app(jobs: ServedJobs, limits: Limits, version: str) -> FastAPI:
     )
 
     @app.get("/health", response_model=answers.Health, responses=_only(403, 429), tags=["server"], summary="It runs")
-    def health() -> dict[str, str]:
+    async def health() -> dict[str, str]:
         return {"status": "ok"}
 
     @app.get(
@@ -66,7 +66,7 @@ def create_app(jobs: ServedJobs, limits: Limits, version: str) -> FastAPI:
     return app
 
 
-def _known_parameters(request: Request) -> None:
+async def _known_parameters(request: Request) -> None:  # else it would need another thread, at each request
     """Refuse parameters that a route does not have: a filter with a typing mistake would have no effect.
 
     Raises:

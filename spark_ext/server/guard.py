@@ -6,6 +6,7 @@ foreign Origin is refused whatever else is right: pages of others have no busine
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from spark_ext.ledger.schema import ControlRequestRow
-from spark_ext.server.limits import Buckets, Limits, retry_after
+from spark_ext.server.limits import Buckets, Limits, Slots, retry_after
 from spark_ext.server.problems import Problem
 from spark_ext.server.tokens import Token, Tokens
 
@@ -113,6 +114,7 @@ class Guard:
         self._rate = Buckets(limits.rate, limits.burst)
         self._change_rate = Buckets(limits.change_rate, limits.change_burst)
         self._refused_rate = Buckets(limits.refused_rate, limits.refused_burst)
+        self._held = Slots(limits.refusals_held, limits.refusals_held)
         self._reported = Buckets(1.0, 5)
         """Refusals for too many requests are audited now and then only: they are the flood that is refused."""
 
@@ -142,6 +144,10 @@ class Guard:
                 self._admit(scope, caller)
             except Problem as problem:
                 caller.reason = problem.what
+                if problem.status == 429:
+                    with self._held.taken("") as taken:
+                        if taken:
+                            await asyncio.sleep(self._limits.refusal_seconds)
                 await problem.response()(scope, receive, answer)
             else:
                 await self._app(scope, receive, answer)

@@ -20,7 +20,7 @@ class Limits:
     """Requests per second of one token, on average."""
     burst: int = 1_000
     """Requests of one token that may come at once after a quiet time."""
-    change_rate: float = 50.0
+    change_rate: float = 10.0
     """Of these, control events per second of one token, on average: each may make an epoch, and is kept."""
     change_burst: int = 200
     """Control events of one token that may come at once after a quiet time."""
@@ -28,6 +28,10 @@ class Limits:
     """Requests per second of one address without a valid token, on average."""
     refused_burst: int = 50
     """The same, at once."""
+    refusal_seconds: float = 1.0
+    """How long the answer 429 is held back, s: who sends again at once takes no time from the job."""
+    refusals_held: int = 256
+    """Such answers that are held back at once."""
     waiting: int = 64
     """Long polls and streams at once."""
     waiting_each: int = 16

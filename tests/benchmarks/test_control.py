@@ -104,7 +104,7 @@ def test_files_have_the_rows_in_two_channels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("in_flight", [1, 3])
 def test_clients_of_a_burst_know_what_was_accepted_and_what_refused(tmp_path: Path, in_flight: int) -> None:
     ledger = made(tmp_path / "state")
-    with ControlServer(ledger.uri, limits=Limits(rate=0.001, burst=30)) as server:
+    with ControlServer(ledger.uri, limits=Limits(rate=0.001, burst=30, refusal_seconds=0)) as server:
         found = posts(server.url, server.token or "", clients=4, each=12, in_flight=in_flight)
     rows = ledger.table(ControlEventRow).rows()
     assert found.statuses == {202: 30, 429: 18}

@@ -170,7 +170,7 @@ def test_a_stream_is_continued_when_the_server_has_been_started_again(
 
 
 def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:
-    limits = Limits(rate=0.01, burst=1)
+    limits = Limits(rate=0.01, burst=1, refusal_seconds=0)
     with ControlServer(state.path, limits=limits) as server:
         with ControlClient(server.url, "wrong", "orders") as client, pytest.raises(ConfigurationError, match="token"):
             client.events()
@@ -185,7 +185,7 @@ def test_errors_of_the_server_are_errors_of_this_package(state: State) -> None:
 
 
 def test_a_request_that_is_one_too_many_is_sent_again_when_the_server_says(state: State) -> None:
-    limits = Limits(change_rate=1, change_burst=1)
+    limits = Limits(change_rate=1, change_burst=1, refusal_seconds=0)
     with (
         ControlServer(state.path, limits=limits) as server,
         ControlClient(server.url, server.token or "") as client,

@@ -149,6 +149,27 @@ def test_closing_answers_those_that_wait_and_refuses_later_ones(state: State) ->
     service.close()
 
 
+def test_a_commit_waits_for_those_that_were_answered_together(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_ext.control.service.LINGER_S", 3600.0)
+    service = ControlService(Ledger(state.path))
+    assert service.submit(set_key(0)).event.sequence == 1  # it was alone, and so is the next one
+    assert service.submit(set_key(1)).event.sequence == 2
+    with service._wake:
+        both = [service.offer(set_key(number)) for number in (2, 3)]
+    for one in both:
+        one.result()
+    version = service.log._version
+    assert version is not None
+    first = service.offer(set_key(4))
+    second = service.offer(set_key(5))
+    assert (first.result().event.sequence, second.result().event.sequence) == (5, 6)
+    assert service.log._version == version + 1
+    last = service.offer(set_key(6))
+    assert not last.done()
+    service.close()  # does not wait for the other one
+    assert last.result().event.sequence == 7
+
+
 def test_nobody_waits_for_a_checkpoint_of_the_log_but_closing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     began, go = threading.Event(), threading.Event()
     checkpoint = ControlLog.checkpoint_log

@@ -100,8 +100,12 @@ def test_limits_are_those_of_the_code() -> None:
     shown = dict(table(PAGE.split("| limit | value |")[1]))
     assert shown == {
         "requests of a token": f"{limits.rate:.0f} per second on average, {limits.burst:,} at once",
+        "control events of a token": f"{limits.change_rate:.0f} per second on average, {limits.change_burst} at once",
         "requests of an address without a valid token": (
             f"{limits.refused_rate:.0f} per second on average, {limits.refused_burst} at once"
+        ),
+        "the answer 429 to what is beyond these": (
+            f"after {limits.refusal_seconds:.0f} s, for up to {limits.refusals_held} requests at once"
         ),
         "long polls and streams": f"{limits.waiting}, of which {limits.waiting_each} for each token",
         "events that wait to be committed": f"{service.CAPACITY:,}",

@@ -378,7 +378,7 @@ class TestServer:
 
     def test_a_burst_of_eight_clients_is_refused_beyond_the_limit_and_in_order_below(self, tmp_path: Path) -> None:
         state = State(tmp_path / "state")
-        with serving(state, limits=Limits(rate=2, burst=100)) as own:
+        with serving(state, limits=Limits(rate=2, burst=100, refusal_seconds=0)) as own:
 
             def client(number: int) -> list[tuple[int, int]]:
                 answers = []
