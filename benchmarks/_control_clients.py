@@ -60,7 +60,7 @@ def posts(url: str, token: str, clients: int, each: int, *, warm: int = 0, in_fl
         _threads([lambda: sends(number, values)] * in_flight)
 
     def sends(number: int, values: Iterator[int]) -> None:
-        # They share the machine with what is measured: the standard library's client needs a tenth of httpx's time.
+        # They share the machine with what is measured, so they use the plainest client that there is.
         address = urlsplit(url)
         with closing(HTTPConnection(address.hostname or "", address.port, timeout=60)) as http:
             while (value := next(values, None)) is not None:

@@ -278,13 +278,13 @@ class ControlLog:
         guard = carried if carried.transactions else None
         if not self._table.compare_and_swap(rows, expected, guard, checkpoint=self._checkpoint is None):
             return False
-        if self._checkpoint is not None and checkpoint_due(expected, expected + 1):
-            self._checkpoint()
         # Nothing came between, so what was added is all that is new.
         for row in rows:
             self._take(row)
         if self._table.version == expected + 1:
             self._version = self._table.version
+        if self._checkpoint is not None and checkpoint_due(expected, expected + 1):
+            self._checkpoint()
         return True
 
     def _repeated(self, one: Checked, mark: str, event: Event) -> Accepted | ControlRefused:

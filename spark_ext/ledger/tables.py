@@ -196,7 +196,7 @@ class LedgerTable(Generic[R]):
         before = self.version
         done = self._log.compare_and_swap(write, fence, expected_version, "a compare-and-swap")
         if done and before is not None and checkpoint:
-            self._checkpoint_log(before)
+            self._checkpoint_if_due(before)
         return done
 
     def checkpoint_log(self) -> None:
@@ -253,7 +253,7 @@ class LedgerTable(Generic[R]):
                 write(table, commit)
 
             self._log.commit(counted, fence, doing)
-            self._checkpoint_log(before)
+            self._checkpoint_if_due(before)
 
     def _write(self, table: DeltaTable, data: pa.Table, commit: CommitProperties) -> None:
         reach(f"ledger.{self.name}.before")
@@ -270,7 +270,7 @@ class LedgerTable(Generic[R]):
         )
         reach(f"ledger.{self.name}.after")
 
-    def _checkpoint_log(self, before: int) -> None:
+    def _checkpoint_if_due(self, before: int) -> None:
         """Keep the log short; a failure here fails no append, and a later append makes up for it."""
         table = self._log.handle
         if table is None or not checkpoint_due(before, table.version()):

@@ -145,9 +145,7 @@ class Guard:
             except Problem as problem:
                 caller.reason = problem.what
                 if problem.status == 429:
-                    with self._held.taken("") as taken:
-                        if taken:
-                            await asyncio.sleep(self._limits.refusal_seconds)
+                    await self._hold_back()
                 await problem.response()(scope, receive, answer)
             else:
                 await self._app(scope, receive, answer)
@@ -205,6 +203,12 @@ class Guard:
             return None
         scheme, _, token = presented[0].strip().partition(" ")
         return self._tokens.find(token.strip()) if scheme.lower() == "bearer" and token.strip() else None
+
+    async def _hold_back(self) -> None:
+        """Let a client wait for its refusal, while there is room for another one that waits."""
+        with self._held.taken("") as taken:
+            if taken:
+                await asyncio.sleep(self._limits.refusal_seconds)
 
     def _take(self, buckets: Buckets, key: str) -> None:
         seconds = buckets.take(key)
