@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from spark_ext import control as control
     from spark_ext import errors as errors
+    from spark_ext import failures as failures
     from spark_ext.asynchronous import async_map as async_map
     from spark_ext.control.with_control import with_control as with_control
     from spark_ext.jobs.job import Job as Job
     from spark_ext.jobs.result import JobResult as JobResult
+    from spark_ext.spark.classified import classify as classify
     from spark_ext.spark.sessions import register as register
     from spark_ext.spark.sessions import session as session
     from spark_ext.steering.control import Control as Control
@@ -34,8 +36,10 @@ _PLACES = {
     "Job": "spark_ext.jobs.job:Job",
     "JobResult": "spark_ext.jobs.result:JobResult",
     "async_map": "spark_ext.asynchronous:async_map",
+    "classify": "spark_ext.spark.classified:classify",
     "control": "spark_ext.control",
     "errors": "spark_ext.errors",
+    "failures": "spark_ext.failures",
     "register": "spark_ext.spark.sessions:register",
     "session": "spark_ext.spark.sessions:session",
     "with_control": "spark_ext.control.with_control:with_control",
@@ -47,8 +51,10 @@ __all__ = [
     "Job",
     "JobResult",
     "async_map",
+    "classify",
     "control",
     "errors",
+    "failures",
     "register",
     "session",
     "with_control",

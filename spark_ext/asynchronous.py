@@ -19,6 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import DataError, SparkExtError, TransientError, refused
+from spark_ext.failures import in_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +63,9 @@ def async_map(
 
     Raises:
         ConfigurationError: `fn` is not async, or a number is out of range. While the query runs, a call that fails or
-            times out cancels the others and fails the epoch with a `TransientError` that names the row.
+            times out cancels the others and fails the epoch with an error that names the row. What follows depends on
+            what the function raised, as for any function (see the table of decisions); a call that timed out is a
+            `TransientError`, and the epoch is retried.
     """
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
     who = f"async_map of {name}"
@@ -89,6 +92,7 @@ class _AsyncMap:
     who: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        in_worker.install()
         loop: _Loop | None = None
         work: list[Future[list[Any]]] = []
         try:
@@ -166,12 +170,12 @@ class _AsyncMap:
         except asyncio.TimeoutError as late:
             if self.timeout is None:
                 raise self._failed(row, f"{type(late).__name__}: {late}") from late
-            raise self._failed(row, f"it took longer than {self.timeout:g} s") from late
+            raise self._failed(row, f"it took longer than {self.timeout:g} s", TransientError) from late
         except Exception as failure:
             raise self._failed(row, f"{type(failure).__name__}: {failure}") from failure
 
-    def _failed(self, row: Row, why: str) -> TransientError:
-        return TransientError(
+    def _failed(self, row: Row, why: str, kind: type[SparkExtError] = SparkExtError) -> SparkExtError:
+        return kind(
             f"the call failed: {why}",
             operator=f"{self.who}, {_shown(row)}",
             kept="no row of this epoch was committed; the other calls of its task were cancelled",

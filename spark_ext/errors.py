@@ -36,6 +36,16 @@ def for_workers() -> dict[str, str]:
     return {_MARK_VARIABLE: _MARK}
 
 
+def known_mark() -> str:
+    """The mark of this session's workers: in a worker the one that it was given, in a driver its own."""
+    return os.environ.get(_MARK_VARIABLE) or _MARK
+
+
+def workers_mark() -> str:
+    """The mark that this worker was given; "" in a process that is not one."""
+    return os.environ.get(_MARK_VARIABLE, "")
+
+
 class SparkExtError(Exception):
     """Base of every error that spark-ext raises on purpose.
 
@@ -247,10 +257,26 @@ def from_text(text: str, *, marked: bool = False) -> SparkExtError | None:
     kinds = {kind.code: kind for kind in reversed(_all_kinds(SparkExtError))}
     for match in reversed(list(_RENDERED.finditer(text))):
         kind = kinds.get(match["code"])
-        if kind is not None and (match["mark"] == _known_mark() or not marked):
+        if kind is not None and (match["mark"] == known_mark() or not marked):
             details = (match[name] or "" for name in ("operator", "kept", "do"))
             return _rebuild(kind, match["what"], *details)
     return None
+
+
+_CODE = re.compile(r"\[(?P<code>[A-Z_]+)(?: (?P<mark>[0-9a-f]{8}))?\] ")
+
+
+def code_in(message: str, *, marked: bool = True) -> str:
+    """The code of the error of this package whose message this is; "" if it is not one.
+
+    Args:
+        message: of an exception of a worker.
+        marked: only an error that this session's workers have raised counts. Without it any text in that form does.
+    """
+    match = _CODE.match(message)
+    if match is None or (marked and match["mark"] != known_mark()):
+        return ""
+    return match["code"]
 
 
 def placed(problem: Exception, who: str, what: str, *, kept: str, do: str) -> SparkExtError:
@@ -268,12 +294,8 @@ def placed(problem: Exception, who: str, what: str, *, kept: str, do: str) -> Sp
     return TransientError(f"{what}: {type(problem).__name__}: {problem}", operator=who, kept=kept, do=do)
 
 
-def _known_mark() -> str:
-    return os.environ.get(_MARK_VARIABLE) or _MARK
-
-
 def _without_mark(text: str) -> str:
-    return text.replace(f" {_known_mark()}]", "]")
+    return text.replace(f" {known_mark()}]", "]")
 
 
 def _all_kinds(kind: type[SparkExtError]) -> list[type[SparkExtError]]:

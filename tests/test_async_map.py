@@ -14,9 +14,10 @@ from pyspark.errors import PythonException
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructField, StructType
 
+import spark_ext as sx
 from spark_ext import async_map
 from spark_ext.asynchronous import _AsyncMap
-from spark_ext.errors import ConfigurationError, DataError, StateError, TransientError, from_text
+from spark_ext.errors import ConfigurationError, DataError, SparkExtError, StateError, TransientError, from_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,8 +146,10 @@ def test_a_failure_names_the_row_and_cancels_the_rest() -> None:
             raise
         return (row.n,)
 
-    with pytest.raises(TransientError, match="ValueError: no such flight") as failure:
+    with pytest.raises(SparkExtError, match="ValueError: no such flight") as failure:
         numbers(task(fails)(batches(20)))
+    # What is done about it is decided by what the function raised, not by the class of this error.
+    assert type(failure.value) is SparkExtError and isinstance(failure.value.__cause__, ValueError)
     assert "Row(n=3)" in failure.value.operator
     assert sorted(cancelled) == [0, 1, 2, *range(4, 8)]
     assert not [thread for thread in threading.enumerate() if thread.name == "spark-ext-async-map"]
@@ -169,7 +172,7 @@ def test_a_call_cancelled_from_within_is_a_failure_and_no_lost_row() -> None:
         return (row.n,)
 
     for ordered in (True, False):
-        with pytest.raises(TransientError, match="it was cancelled"):
+        with pytest.raises(SparkExtError, match="it was cancelled"):
             numbers(task(cancels, ordered=ordered)(batches(3)))
 
 
@@ -247,6 +250,9 @@ def test_a_failure_in_a_worker_reaches_the_driver_with_its_row(spark: SparkSessi
     with pytest.raises(PythonException) as failure:
         async_map(spark.range(7, 8).toDF("n"), fails, "n bigint").collect()
     ours = from_text(str(failure.value))
-    assert isinstance(ours, TransientError)
+    assert type(ours) is SparkExtError
     assert "ConnectionError: refused" in ours.what
     assert "Row(n=7)" in ours.operator
+    found = sx.classify(failure.value)
+    assert (found.verdict.type, found.verdict.origin, found.decision) == ("NETWORK", "user", "restart")
+    assert found.verdict.place.endswith("in fails")

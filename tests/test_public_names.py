@@ -9,8 +9,18 @@ from types import ModuleType
 
 import spark_ext as sx
 
-MODULES = ("control", "errors")
-OBJECTS = ("Control", "Job", "JobResult", "async_map", "register", "session", "with_control", "with_watermark")
+MODULES = ("control", "errors", "failures")
+OBJECTS = (
+    "Control",
+    "Job",
+    "JobResult",
+    "async_map",
+    "classify",
+    "register",
+    "session",
+    "with_control",
+    "with_watermark",
+)
 
 
 def test_exported_names() -> None:

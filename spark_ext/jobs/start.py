@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.control.job_events import in_force
 from spark_ext.control.log import ControlLog
-from spark_ext.errors import SparkExtError, StateError, from_text
+from spark_ext.errors import ConfigurationError, SparkExtError, StateError, TransientError
+from spark_ext.failures.classifier import load
+from spark_ext.failures.labels import FailureType
 from spark_ext.jobs.actions import controlled
 from spark_ext.jobs.begin import begin, in_all, stop_older
 from spark_ext.jobs.coordinator import Coordinator
@@ -32,8 +35,8 @@ from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.context import JobContext
+from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
-from spark_ext.queries.stack_traces import telling_line
 from spark_ext.spark import jvm, registry
 from spark_ext.spark.spark_log import local_path
 
@@ -107,6 +110,7 @@ def start_job(
         wake=threading.Event(),
         control=control,
         hold=hold,
+        classifier=load(settings.failures),
     )
     runs: list[QueryRun] = []
     finals: dict[str, FinalCheckpoint] = {}
@@ -202,13 +206,14 @@ def start_job(
         coordinator.start()
         started = True
         return Started(context, coordinator, listener)
-    except SparkExtError:
-        raise
     except Exception as failure:
-        raise _refused(name, failure) from failure
+        found = _refused(name, failure, context)
+        if found is failure:
+            raise
+        raise found from failure
     finally:
         if not started:
-            _undo(spark, name, listener, writer, coordinator)
+            _undo(spark, context, listener, writer, coordinator)
 
 
 def _has_finished(query: str, memory: JobMemory, coordinator: Coordinator | None) -> bool:
@@ -274,21 +279,39 @@ def _needs_spark(run: QueryRun, *, drained: bool) -> bool:
     return True
 
 
-def _refused(job: str, failure: Exception) -> SparkExtError:
-    ours = from_text(str(failure), marked=True)
-    if ours is not None:
-        return ours.within(f"job '{job}'")
-    return StateError(
-        f"the job could not be started: {type(failure).__name__}: {telling_line(str(failure))}",
-        operator=f"job '{job}'",
-        kept="all committed epochs",
-        do="fix the cause and start the job again",
-    )
+_KINDS: Final = {
+    FailureType.CONFIGURATION: ConfigurationError,
+    FailureType.NETWORK: TransientError,
+    FailureType.STATE: StateError,
+    FailureType.CHECKPOINT: StateError,
+}
+"""Which of our errors says that a start has failed; for any other type, the base of all."""
+
+
+def _refused(job: str, failure: Exception, context: JobContext) -> SparkExtError:
+    """The failure of a start as one of our errors; it is an incident like any other."""
+    found = diagnosed(failure, f"job '{job}'", -1, context.classifier)
+    error = found.error.within(f"job '{job}'")
+    if isinstance(failure, SparkExtError):
+        error = failure
+    elif not any(raised.code for raised in found.evidence.chain):
+        error = _KINDS.get(found.verdict.type, SparkExtError)(
+            f"the job could not be started: {found.verdict.summary}",
+            operator=f"job '{job}'",
+            kept="all committed epochs",
+            do=found.error.do,
+        )
+        error.stack = found.error.stack
+    with suppress(Exception):  # the failure matters more
+        context.write_behind.incident(
+            f"job '{job}'", "failure", str(error), "the start was refused", found.stored, found.verdict.labels
+        )
+    return error
 
 
 def _undo(
     spark: SparkSession,
-    job: str,
+    context: JobContext,
     listener: JobListener | None,
     writer: LedgerWriter,
     coordinator: Coordinator | None,
@@ -299,9 +322,10 @@ def _undo(
         steps.append(coordinator.refuse)
     if listener is not None:
         steps.append(partial(spark.streams.removeListener, listener))
+    steps.append(context.write_behind.flush)
     steps.append(partial(writer.end, "the start was refused"))
     for step in steps:
         try:
             step()
         except Exception as problem:
-            log.warning("the start of job '%s' was refused, and then: %s", job, problem)
+            log.warning("the start of job '%s' was refused, and then: %s", context.job, problem)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -193,8 +193,25 @@ class WriteBehind:
             )
         )
 
-    def incident(self, operator: str, kind: str, what: str, action: str, evidence: Any = None) -> None:
-        """Record one incident, and log it."""
+    def incident(
+        self,
+        operator: str,
+        kind: str,
+        what: str,
+        action: str,
+        evidence: Any = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record one incident, and log it.
+
+        Args:
+            operator: where it happened.
+            kind: of incident.
+            what: what happened.
+            action: what is done about it.
+            evidence: further facts, for JSON.
+            labels: of a failure; see `failures.labels`.
+        """
         # Its first line: the rest, and the stack, are in the table.
         log.warning("%s: %s (%s)", operator, what.partition("\n")[0], action)
         self.put(
@@ -205,7 +222,7 @@ class WriteBehind:
                 incarnation=self._writer.incarnation.number,
                 operator=operator,
                 type=kind,
-                labels={},
+                labels=dict(labels or {}),
                 what=what,
                 evidence=evidence,
                 action=action,

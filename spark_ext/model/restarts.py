@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from spark_ext.errors import CommitError, PreparedLostError, SparkExtError, StorageError, TerminalError
+from spark_ext.errors import (
+    CommitError,
+    PreparedLostError,
+    SparkExtError,
+    StorageError,
+    TerminalError,
+    TransientError,
+)
+from spark_ext.failures.labels import Response
 
 RUN_AGAIN_MS = 1000
 """Wait before a query with the trigger `availableNow` that has committed nothing is started again, ms."""
@@ -46,14 +54,32 @@ class RestartPolicy:
         return min(self.max_ms, round(self.initial_ms * self.factor ** min(failures - 1, 30)))
 
 
-def is_terminal(error: SparkExtError | None) -> bool:
-    """Whether a failure would recur with each attempt. Failures of an unknown kind may pass, and are retried."""
-    return isinstance(error, TerminalError)
-
-
 def is_outage(error: SparkExtError | None) -> bool:
     """Whether something external is unavailable or full, or was until now: such failures are retried for longer."""
     return isinstance(error, (StorageError, CommitError, PreparedLostError))
+
+
+@dataclass(frozen=True)
+class Handling:
+    """What is to be done about a failure, by its class or by the table of decisions."""
+
+    response: Response = Response.RESTART
+    attempts: int | None = None
+    """Consecutive restarts; None: as the policy has it."""
+    outage: bool = False
+    """Whether restarts continue for as long as an outage may last."""
+    most: int | None = None
+    """Restarts within `window_ms`, committed epochs or not; None: any number."""
+    window_ms: int = 3_600_000
+
+    @classmethod
+    def of(cls, error: SparkExtError | None) -> Handling | None:
+        """What the class of one of our errors says; None if it says nothing."""
+        if isinstance(error, TerminalError):
+            return cls(Response.STOP)
+        if is_outage(error):
+            return cls(outage=True)
+        return cls() if isinstance(error, TransientError) else None
 
 
 class Cause(Enum):
@@ -90,10 +116,21 @@ class Failures:
     count: int = 0
     since: float = 0.0
     """When the first of them came, s on the clock of `decide`."""
+    sign: str = ""
+    """What the last of them looked like, epoch included."""
+    alike: int = 0
+    """How many of the last ones looked like it."""
+    restarts: tuple[float, ...] = ()
+    """When the query was restarted, committed epochs or not; only as far back as `Handling.most` looks."""
 
-    def and_one_at(self, now: float) -> Failures:
+    def and_one_at(self, now: float, sign: str = "") -> Failures:
         """With one more."""
-        return Failures(self.count + 1, self.since if self.count else now)
+        alike = self.alike + 1 if sign and sign == self.sign else 1
+        return replace(self, count=self.count + 1, since=self.since if self.count else now, sign=sign, alike=alike)
+
+    def progressed(self) -> Failures:
+        """An epoch was committed: the next failure is the first."""
+        return Failures(restarts=self.restarts)
 
 
 @dataclass(frozen=True)
@@ -149,6 +186,8 @@ def decide(
     stopping: bool = False,
     draining: bool = False,
     run: AvailableNowRun = ANY_RUN,
+    handling: Handling | None = None,
+    sign: str = "",
 ) -> Decision:
     """What follows the end of a Spark query.
 
@@ -162,13 +201,16 @@ def decide(
         draining: whether the query ends by a drain. What was planned when it came is part of the job: a sink may have
             decided on it, and shown a part of it.
         run: of a query with the trigger `availableNow`, or of one that is drained.
+        handling: what the table of decisions says, for an error whose class says nothing.
+        sign: what the failure looks like, epoch included: the same epoch that fails in the same way is a poison epoch.
     """
     if cause in (Cause.FAILURE, Cause.STEP):
         if stopping:
             return Decision(Action.CANCEL, "stopped; the query failed while it was being stopped", failures=failures)
         if draining and cause is Cause.FAILURE and run.committed:
             return Decision(Action.FINISH, "drained; the query failed while it was being stopped", failures=failures)
-        return _after_failure(error, failures.and_one_at(now), policy, now)
+        handling = Handling.of(error) or handling or Handling()
+        return _after_failure(error, failures.and_one_at(now, sign), policy, now, handling)
     if cause is Cause.DRAINED:
         if run.committed:
             return Decision(Action.FINISH, "drained", failures=failures)
@@ -184,9 +226,27 @@ def decide(
     return Decision(Action.CANCEL, "the query was stopped from outside the job", failures=failures)
 
 
-def _after_failure(error: SparkExtError | None, failures: Failures, policy: RestartPolicy, now: float) -> Decision:
-    outage = (now - failures.since) * 1000 if is_outage(error) else None
-    delay = None if is_terminal(error) else policy.delay_ms(failures.count, outage)
+def _after_failure(
+    error: SparkExtError | None, failures: Failures, policy: RestartPolicy, now: float, handling: Handling
+) -> Decision:
+    outage = (now - failures.since) * 1000 if handling.outage else None
+    delay = None
+    if handling.response is Response.RESTART_ONCE:
+        delay = replace(policy, attempts=min(1, policy.attempts)).delay_ms(failures.count)
+    elif handling.response is Response.RESTART:
+        given = handling.attempts
+        policy = policy if given is None else replace(policy, attempts=given)
+        delay = policy.delay_ms(failures.count, outage)
     if delay is None:
-        return Decision(Action.FAIL, str(error), failures=failures)
+        return Decision(Action.FAIL, f"{error}{_poison(failures)}", failures=failures)
+    if handling.most is not None:
+        recent = tuple(at for at in failures.restarts if (now - at) * 1000 < handling.window_ms)
+        if len(recent) >= handling.most:
+            reason = f"{error}\nrestarted {len(recent)} times within {handling.window_ms / 1000:g} s, the limit"
+            return Decision(Action.FAIL, reason, failures=failures)
+        failures = replace(failures, restarts=(*recent, now))
     return Decision(Action.RESTART, str(error), delay, failures)
+
+
+def _poison(failures: Failures) -> str:
+    return f"\na poison epoch: it has failed {failures.alike} times in the same way" if failures.alike > 1 else ""

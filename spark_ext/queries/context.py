@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_ext.failures.classifier import Classifier
 from spark_ext.model.identity import Identity
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class JobContext:
     consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
     """By exchange, the sources for which its producer waits."""
 
+    classifier: Classifier = field(default_factory=Classifier)
+    """Judges failures."""
     changed: dict[str, Any] = field(default_factory=dict)
     """Settings of checkpoints that a control event has changed; for the coordinator's thread, which may change it."""
 

@@ -1,152 +1,186 @@
-"""A failure that came through Spark as one of our errors.
+"""A failure that came through Spark, as one of our errors, with its verdict and what is to be done about it.
 
-It is the error that a worker raised, what Spark itself says, or the most telling line of the stacks.
-
-Only what carries the mark of this session's workers counts as an error of ours, and only what Java wrote as Spark's
-word: the message of a user's exception decides nothing. Pure.
+What Spark and its workers say decides, each exception by its own class; the message of a user's exception decides
+nothing.
 """
 
 from __future__ import annotations
 
-import errno
-import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError, from_text
-from spark_ext.queries.stack_traces import outside_python, telling_line
+from spark_ext.failures.classifier import Classifier
+from spark_ext.failures.evidence import Evidence
+from spark_ext.failures.labels import FailureType, Response
+from spark_ext.failures.python_error import exceptions
+from spark_ext.failures.verdict import Verdict
+from spark_ext.masking import mask
+from spark_ext.model.restarts import Handling
+from spark_ext.spark.failure_chain import evidence_of
 
-_IO: Final = (
-    r"(?:java\.(?:io|nio\.file)\.\w+(?:Exception|Error)|org\.apache\.hadoop\.fs\.\w+(?:Exception|Error)"
-    r"|org\.rocksdb\.RocksDBException)"
-)
-_SYSTEM: Final = re.compile(
-    rf"(?:^|Caused by: |Suppressed: |\(TID \d+\) \([^)]*\): ){_IO}: .*"
-    r"(?P<sign>No space left on device|Disk quota exceeded|Read-only file system)"
-)
-"""An error of the file system, as a class of Java's that stands where the exception's class stands."""
+CHANGED: Final = "definition changed"
+"""The label `cause` of a state or checkpoint that does not fit the query."""
 
-_READ_ONLY: Final = "Read-only file system"
-_NUMBERS: Final = {
-    errno.ENOSPC: "No space left on device",
-    errno.EDQUOT: "Disk quota exceeded",
-    errno.EROFS: _READ_ONLY,
-}
-
-_CONDITION: Final = re.compile(
-    r"(?:^|: )\[(?P<condition>STATE_STORE_\w+|STREAMING_STATEFUL_OPERATOR_\w+)(?:\.\w+)?\] (?P<words>.*)"
-)
-_OTHER_STATE: Final = re.compile(
-    r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_\w+|STATE_STORE_(?:INVALID_|)(?:VARIABLE|COLUMN|CONFIG|TIME_MODE)\w*"
-    r"|STATE_STORE_VALUE_SCHEMA_EVOLUTION\w*|STREAMING_STATEFUL_OPERATOR_\w+"
-)
-_SOURCE_COUNT: Final = re.compile(r"There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\]")
+LONGEST_STACK: Final = 20_000
+"""Characters of a stack that an incident keeps."""
 
 
 class SparkFailure(Exception):
-    """A failure with the stack of Spark's JVM, which pyspark leaves out of the text of its exceptions."""
+    """A failure with what is known of it, read while Spark was still there; its text has the stack of the JVM."""
+
+    def __init__(self, text: str, evidence: Evidence, verdict: Verdict | None = None) -> None:
+        super().__init__(text)
+        self.evidence = evidence
+        self.verdict = verdict
 
     @classmethod
-    def of(cls, failure: BaseException) -> BaseException:
-        """The failure with its stack in its text, if it has one; else the failure itself."""
-        text, stack = str(failure), getattr(failure, "_stackTrace", None)
-        if not isinstance(stack, str) or not stack or stack in text:
+    def of(
+        cls, failure: BaseException, classify: Callable[[Evidence], Verdict | None] = lambda evidence: None
+    ) -> BaseException:
+        """The failure with its evidence; the failure itself if it is one of our errors, or has its evidence already.
+
+        Args:
+            failure: as Spark raised it.
+            classify: gives the verdict; may take its time.
+        """
+        if isinstance(failure, (SparkExtError, cls)):
             return failure
-        return cls(f"{text}\n\n{stack}")
+        try:
+            evidence = evidence_of(failure)
+        except Exception:  # the JVM is going away: what Python has is left
+            evidence = Evidence(tuple(exceptions(failure)), text=str(failure))
+        return cls(evidence.text, evidence, classify(evidence))
 
 
 @dataclass(frozen=True)
-class _Where:
-    operator: str
-    kept: str
+class Diagnosis:
+    """What is said of a failure, and what is to be done about it."""
+
+    error: SparkExtError
+    verdict: Verdict
+    handling: Handling
+    evidence: Evidence
+    epoch: int
+
+    @property
+    def sign(self) -> str:
+        """What it looks like: two failures with one sign are the same failure of the same epoch."""
+        verdict = self.verdict
+        return f"{self.epoch} {verdict.type.value} {verdict.raised.kind} {verdict.raised.condition} {verdict.place}"
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """For the ledger's incident: the stack, the verdict and the exceptions, cut to a size, secrets masked."""
+        return {
+            "stack": mask(self.evidence.text)[:LONGEST_STACK],
+            "verdict": self.verdict.to_json(),
+            **self.evidence.to_json(),
+        }
 
 
-def describe(failure: BaseException, who: str, committed: int) -> SparkExtError:
-    """The failure of an epoch as one of our errors; its `stack` is the failure's text.
+def diagnosed(failure: BaseException, who: str, committed: int, classifier: Classifier, query: str = "") -> Diagnosis:
+    """The failure of an epoch.
 
     Args:
-        failure: as Spark raised it.
+        failure: as Spark raised it, or with its evidence.
         who: job and query, for the message.
         committed: the newest committed epoch; -1 when there is none.
+        classifier: the job's; without plugins here, which may block.
+        query: for advice.
     """
-    if isinstance(failure, SparkExtError):
-        return failure
-    text = str(failure)
+    verdict = None
+    if isinstance(failure, SparkFailure):
+        evidence, verdict = failure.evidence, failure.verdict
+    else:
+        evidence = Evidence(tuple(exceptions(failure, classifier.user_packages)), text=str(failure))
+    verdict = verdict or classifier.judge(evidence)
+    row = classifier.decision(verdict.labels)
+    handling = Handling(row.do, row.attempts, row.outage, row.most, row.window)
+    error = failure if isinstance(failure, SparkExtError) else _error(verdict, evidence, who, committed, query, row.do)
+    return Diagnosis(error, verdict, handling, evidence, committed + 1)
+
+
+def _error(
+    verdict: Verdict, evidence: Evidence, who: str, committed: int, query: str, response: Response
+) -> SparkExtError:
     kept = f"all epochs up to {committed} are committed" if committed >= 0 else "no epoch was committed before"
-    where = _Where(f"{who}, epoch {committed + 1}", f"{kept}; this one left nothing visible")
-    spoken = outside_python(text)
-    found = (
-        from_text(text, marked=True)
-        or _of_the_file_system(failure, spoken, where)
-        or _of_the_state(spoken, where)
-        or SparkExtError(
-            telling_line(text),
-            operator=where.operator,
-            kept=where.kept,
-            do="see the stack in the job's incidents, fix the cause, and run the job again",
-        )
-    )
-    found.stack = text
+    where = {"operator": f"{who}, epoch {committed + 1}", "kept": f"{kept}; this one left nothing visible"}
+    found = _ours(evidence) or _special(verdict, where, query)
+    if found is None:
+        # A disk comes and goes with its server: restarts ride it out as they do an outage of any target.
+        kind = StorageError if verdict.labels.get("resource") == "disk" else SparkExtError
+        found = kind(verdict.summary, **where, do=_advice(verdict, response))
+    found.stack = evidence.text
     return found
 
 
-def _of_the_file_system(failure: BaseException, spoken: Iterable[str], where: _Where) -> SparkExtError | None:
-    sign = _NUMBERS.get(failure.errno or 0) if isinstance(failure, OSError) else None
-    for line in spoken:
-        match = _SYSTEM.search(line)
-        sign = sign or (match["sign"] if match else None)
-    if sign is None:
-        return None
-    if sign == _READ_ONLY:
+def _ours(evidence: Evidence) -> SparkExtError | None:
+    """The error of this package that a worker has raised."""
+    for raised in evidence.chain:
+        if raised.code:
+            return from_text(f"{raised.kind}: {raised.message}", marked=True)
+    return None
+
+
+def _special(verdict: Verdict, where: dict[str, str], query: str) -> SparkExtError | None:
+    if verdict.labels.get("cause") == "read-only disk":
         return StateError(
-            f"Spark could not write: {_READ_ONLY}",
-            operator=where.operator,
-            kept=where.kept,
+            "Spark could not write: Read-only file system",
+            **where,
             do="mount the disk of the state directory writable, and run the job again",
         )
-    return StorageError(
-        f"Spark could not write: {sign}",
-        operator=where.operator,
-        kept=where.kept,
-        do="free space where the state directory is and where Spark keeps temporary files (spark.local.dir), and "
-        "run the job again",
-    )
-
-
-def _of_the_state(spoken: Iterable[str], where: _Where) -> SparkExtError | None:
-    query = re.search(r"query '([^']+)'", where.operator)
-    again = (
-        "restore the earlier definition; or discard the query's history with "
-        f"job.reset({query[1] if query else 'uid'!r}): the next start reads all of its input again, and its earlier "
-        "output stays where it is, so write to a new target or empty the present one first"
-    )
-    for line in spoken:
-        if _SOURCE_COUNT.search(line):
-            return StateError(
-                "the query has another number of sources than its checkpoint",
-                operator=where.operator,
-                kept=where.kept,
-                do=again,
-            )
-        match = _CONDITION.search(line)
-        if match is None:
-            continue
-        if match["condition"] == "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED":
-            return ConfigurationError(
-                "the state store of spark.sql.streaming.stateStore.providerClass does not support "
-                "spark.sql.streaming.stateStore.checkpointFormatVersion 2",
-                operator=where.operator,
-                kept=where.kept,
-                do="leave the provider at RocksDBStateStoreProvider, as spark_ext.session() sets it; or set "
-                "checkpointFormatVersion to 1, and start with a new state directory",
-            )
-        if _OTHER_STATE.fullmatch(match["condition"]):
-            return StateError(
-                "an aggregation, join or other stateful operator of the query differs from the one whose state is in "
-                f"the checkpoint ({match['condition']})",
-                operator=where.operator,
-                kept=where.kept,
-                do=again,
-            )
+    if verdict.raised.condition == "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED":
+        return ConfigurationError(
+            "the state store of spark.sql.streaming.stateStore.providerClass does not support "
+            "spark.sql.streaming.stateStore.checkpointFormatVersion 2",
+            **where,
+            do="leave the provider at RocksDBStateStoreProvider, as spark_ext.session() sets it; or set "
+            "checkpointFormatVersion to 1, and start with a new state directory",
+        )
+    if verdict.labels.get("cause") == CHANGED:
+        what = (
+            "the query has another number of sources than its checkpoint"
+            if verdict.type is FailureType.CHECKPOINT
+            else "an aggregation, join or other stateful operator of the query differs from the one whose state is in "
+            f"the checkpoint ({verdict.raised.condition})"
+        )
+        return StateError(
+            what,
+            **where,
+            do="restore the earlier definition; or discard the query's history with "
+            f"job.reset({query or 'uid'!r}): the next start reads all of its input again, and its earlier output "
+            "stays where it is, so write to a new target or empty the present one first",
+        )
     return None
+
+
+_ADVICE: Final[dict[FailureType, str]] = {
+    FailureType.USER_CODE: "correct the function, and start the job again",
+    FailureType.USER_DATA: "correct the row or the way it is read, and start the job again",
+    FailureType.SERIALIZATION: "keep what cannot be serialized out of the function, such as by creating it inside, "
+    "and start the job again",
+    FailureType.CONFIGURATION: "correct the setting, and start the job again",
+    FailureType.SOURCE: "restore what the source reads, and start the job again",
+    FailureType.SINK: "restore the target, and start the job again",
+    FailureType.NETWORK: "make the server reachable, and start the job again",
+    FailureType.RESOURCE: "provide what was exhausted, or let epochs be smaller, and start the job again",
+    FailureType.STATE: "restore the job from a checkpoint or savepoint with Job.restore(); without one, discard the "
+    "query's history with job.reset()",
+    FailureType.CHECKPOINT: "restore the job from a checkpoint or savepoint with Job.restore(); without one, discard "
+    "the query's history with job.reset()",
+    FailureType.FENCED: "make sure that only one start of the job runs",
+    FailureType.CANCELED: "start the job again if this was not intended",
+    FailureType.SYSTEM: "look at Spark's log, and start the job again",
+}
+
+
+def _advice(verdict: Verdict, response: Response) -> str:
+    if verdict.labels.get("resource") == "disk":
+        return (
+            "free space where the state directory is and where Spark keeps temporary files (spark.local.dir), and run "
+            "the job again"
+        )
+    serial = f": {verdict.subject}" if verdict.subject else ""
+    return f"{_ADVICE[verdict.type]}{serial}; the stack is in the job's incidents"

@@ -78,6 +78,9 @@ class RestartableQuery(ObservedQuery):
             self.checkpoint,
             context.wake.set,
             context.identity(spec.uid, self.checkpoint, self.lineage),
+            lambda evidence: context.classifier.classify(
+                evidence, job=context.job, query=spec.uid, epoch=self.committed + 1
+            ),
         )
 
     def _entries(self) -> list[Registration]:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from spark_ext.errors import SparkExtError, TransientError
-from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision, Failures, RestartPolicy, decide
+from spark_ext.model.restarts import (
+    ANY_RUN,
+    Action,
+    AvailableNowRun,
+    Cause,
+    Decision,
+    Failures,
+    Handling,
+    RestartPolicy,
+    decide,
+)
 
 
 class Restarts:
@@ -34,7 +44,7 @@ class Restarts:
 
     def progressed(self) -> None:
         """An epoch has been committed, or a step of the final checkpoint taken: the next failure is the first."""
-        self._failures = Failures()
+        self._failures = self._failures.progressed()
 
     def cause(self, *, failed: bool) -> Cause:
         """Why the Spark query has ended.
@@ -46,7 +56,15 @@ class Restarts:
             failed=failed, draining=self._draining, stopping=self._stopping, available_now=self._available_now
         )
 
-    def after(self, cause: Cause, error: SparkExtError | None, now: float, run: AvailableNowRun = ANY_RUN) -> Decision:
+    def after(
+        self,
+        cause: Cause,
+        error: SparkExtError | None,
+        now: float,
+        run: AvailableNowRun = ANY_RUN,
+        handling: Handling | None = None,
+        sign: str = "",
+    ) -> Decision:
         """What follows the end of the Spark query, or a start or step that failed; sets when the next try is due.
 
         Args:
@@ -54,6 +72,8 @@ class Restarts:
             error: the failure, if that is the cause.
             now: s, on a clock that never goes back.
             run: see `decide`.
+            handling: likewise.
+            sign: likewise.
         """
         decision = decide(
             cause,
@@ -64,6 +84,8 @@ class Restarts:
             stopping=self._stopping,
             draining=self._draining,
             run=run,
+            handling=handling,
+            sign=sign,
         )
         self._failures = decision.failures
         if decision.action in (Action.RESTART, Action.RUN_AGAIN):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
 from spark_ext.queries.boundary import Phase
-from spark_ext.queries.describe_failure import describe
+from spark_ext.queries.describe_failure import Diagnosis, diagnosed
 from spark_ext.queries.outage import UNREADABLE
 from spark_ext.queries.restartable import RestartableQuery
 from spark_ext.queries.restarts import as_error
@@ -220,28 +222,39 @@ class QueryRun(RestartableQuery):
 
     def _on_end(self, end: End, now: float, run: AvailableNowRun = ANY_RUN) -> None:
         """The Spark query has ended, or could not be started."""
-        failure = end.failure
-        error = None if failure is None else describe(failure, self.who, self.committed)
-        if self._ended_for_restart(failed=failure is not None):
+        found = None if end.failure is None else self._diagnosed(end.failure)
+        if self._ended_for_restart(failed=found is not None):
             return
         if self._state is State.FINISHING and not self._needs_epoch:
             # All its input is committed: the final checkpoint needs no further epoch of it, as far as is known.
-            if error is not None:
-                action = "ignored: all input is committed"
-                self._context.write_behind.incident(self.who, "failure", str(error), action, {"stack": str(failure)})
+            if found is not None:
+                self._failure_incident(str(found.error), "ignored: all input is committed", found)
             return
-        cause = self._restarts.cause(failed=error is not None)
-        decision = self._restarts.after(cause, error, now, run)
-        self._act(decision, error, {"stack": str(failure)})
+        self._decide(self._restarts.cause(failed=found is not None), found, now, run)
 
-    def _act(self, decision: Decision, error: SparkExtError | None, evidence: Any = None) -> None:
+    def _diagnosed(self, failure: BaseException) -> Diagnosis:
+        return diagnosed(failure, self.who, self.committed, self._context.classifier, self.spec.uid)
+
+    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> None:
+        labels = found.verdict.labels
+        self._context.write_behind.incident(self.who, "failure", what, action, found.stored, labels)
+
+    def _decide(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> None:
+        if found is None:
+            self._act(self._restarts.after(cause, None, now, run), None)
+        else:
+            decision = self._restarts.after(cause, found.error, now, run, found.handling, found.sign)
+            self._act(decision, found)
+
+    def _act(self, decision: Decision, found: Diagnosis | None) -> None:
         """Carry out what was decided after an end or a failure: every failure takes this way."""
         if decision.action is Action.FAIL:
-            assert error is not None
-            self.fail(error, evidence)
+            assert found is not None
+            self.fail(found.error, found, decision.reason)
         elif decision.action is Action.RESTART:
             action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
-            self._context.write_behind.incident(self.who, "failure", decision.reason, action, evidence)
+            assert found is not None
+            self._failure_incident(decision.reason, action, found)
             if self._state in (State.RUNNING, State.RESTARTING):
                 # One that was built late, and could not be started yet, has not run.
                 self._become(State.RESTARTING, decision.reason)
@@ -256,6 +269,9 @@ class QueryRun(RestartableQuery):
 
     def _restart(self, *, claim: bool = False) -> None:
         def launch() -> Launch:
+            # What led to the restart is in the ledger before it, whatever happens next.
+            with suppress(SparkExtError):
+                self._context.write_behind.flush()
             if claim:
                 self.operators.claim()
             if self._before_first is not None:
@@ -302,9 +318,9 @@ class QueryRun(RestartableQuery):
             if outcome.error is None:
                 then(outcome.result())
             elif not self._state.ended:
-                error = as_error(outcome.error, self.who)
-                decision = self._restarts.after(Cause.STEP, error, self._clock())
-                self._act(decision, error, {"stack": repr(outcome.error)})
+                found = self._diagnosed(outcome.error)
+                step = replace(found, error=as_error(outcome.error, self.who))
+                self._decide(Cause.STEP, step, self._clock())
 
         self._worker.do(what, action, taken)
 
@@ -422,18 +438,21 @@ class QueryRun(RestartableQuery):
 
     def _drain_stopped(self, outcome: Outcome[None]) -> None:
         if outcome.error is not None and not self._state.ended:
-            self.fail(describe(outcome.error, self.who, self.committed))
+            found = self._diagnosed(outcome.error)
+            self.fail(found.error, found)
 
-    def fail(self, error: SparkExtError, evidence: Any = None) -> None:
+    def fail(self, error: SparkExtError, found: Diagnosis | None = None, reason: str = "") -> None:
         """The query has failed for good; Spark's query is stopped if it runs.
 
         Args:
             error: why.
-            evidence: for the ledger's incident, such as the stack.
+            found: the diagnosis, for the ledger's incident.
+            reason: why it is given up; "": as the error says.
         """
         self._error = error
-        self._context.write_behind.incident(self.who, "failure", str(error), "stopped: FAILED", evidence)
-        self._become(State.FAILED, str(error))
+        found = found or self._diagnosed(error)
+        self._failure_incident(reason or str(error), "stopped: FAILED", found)
+        self._become(State.FAILED, reason or str(error))
         if self._live:
             self._worker.do("stop", self._query.stop, self._stop_returned)
 

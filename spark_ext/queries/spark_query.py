@@ -21,6 +21,8 @@ from spark_ext.spark.session_settings import with_settings
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_ext.failures.evidence import Evidence
+    from spark_ext.failures.verdict import Verdict
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.spec import QuerySpec
 
@@ -108,16 +110,24 @@ class SparkQuery:
         checkpoint: path or URI of its checkpoint directory.
         on_end: called on a thread of its own when the query has ended.
         identity: of its job, which the sink finds in the writer's options.
+        classify: gives the verdict on a failure; may take its time.
     """
 
     def __init__(
-        self, spec: QuerySpec, name: str, checkpoint: str, on_end: Callable[[], None], identity: Identity
+        self,
+        spec: QuerySpec,
+        name: str,
+        checkpoint: str,
+        on_end: Callable[[], None],
+        identity: Identity,
+        classify: Callable[[Evidence], Verdict],
     ) -> None:
         self._spec = spec
         self._name = name
         self._checkpoint = checkpoint
         self._on_end = on_end
         self._identity = identity
+        self._classify = classify
         self._query: StreamingQuery | None = None
         self._end: End | None = None
         self._session = jvm.writer_frame(spec.writer).sparkSession
@@ -183,19 +193,18 @@ class SparkQuery:
             current.START: start,
         }
 
-    def _named(self, failure: Exception) -> Exception:
+    def _named(self, failure: BaseException) -> BaseException:
+        """The failure with what is known of it, read while Spark is there; or that Spark is not there any more."""
         who = f"job '{self._identity.job}', query '{self._spec.uid}'"
-        return lost_spark(failure, who, self._jvm, lambda: jvm.is_stopped(self._session)) or failure
+        lost = lost_spark(failure, who, self._jvm, lambda: jvm.is_stopped(self._session))
+        return lost or SparkFailure.of(failure, self._classify)
 
     def _await(self, query: StreamingQuery) -> None:
         try:
             query.awaitTermination()
             self._end = End()
-        except Exception as failure:
-            named = self._named(failure)
-            self._end = End(named if named is not failure else SparkFailure.of(failure))
         except BaseException as failure:
-            self._end = End(SparkFailure.of(failure))
+            self._end = End(self._named(failure))
         self._on_end()
 
     def stop(self) -> None:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from spark_ext.failures import in_worker
+
 _REUSED: Final = "SPARK_REUSE_WORKER"
 """Environment variable that Spark sets for workers that it reuses."""
 
@@ -25,8 +27,9 @@ def begin_task() -> None:
     acknowledged the task, which the kernel delays by up to 40 ms so as to combine the acknowledgement with an answer.
     Linux can switch that delay off.
 
-    Does nothing in a process that is not one of Spark's workers.
+    Does nothing in a process that is not one of Spark's workers. Failures of this one then carry a record.
     """
+    in_worker.install()
     if _REUSED in os.environ and hasattr(socket, "TCP_QUICKACK"):
         _set(socket.TCP_QUICKACK)  # the kernel does not keep it: it has to be set for each task
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 
 from spark_ext.errors import CommitError, DataError, PreparedLostError, SparkExtError, StorageError, TransientError
+from spark_ext.failures.labels import Response
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.lifecycle import LEGAL, FinalStep, State, can_follow, job_state, steps_left
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, SourceOffset
 from spark_ext.model.query_offsets import flushed, input_ended, new_finishes, source_offsets
-from spark_ext.model.restarts import RestartPolicy, is_outage, is_terminal
+from spark_ext.model.restarts import Handling, RestartPolicy, is_outage
 
 states = st.sampled_from(State)
 
@@ -205,11 +206,18 @@ def test_what_is_away_is_waited_for(error: SparkExtError, outage: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "terminal"),
-    [(DataError("x"), True), (StorageError("x"), False), (SparkExtError("x"), False), (None, False)],
+    ("error", "handling"),
+    [
+        (DataError("x"), Handling(Response.STOP)),
+        (StorageError("x"), Handling(outage=True)),
+        (TransientError("x"), Handling()),
+        (SparkExtError("x"), None),
+        (None, None),
+    ],
 )
-def test_only_what_comes_back_each_time_is_terminal(error: SparkExtError | None, terminal: bool) -> None:
-    assert is_terminal(error) is terminal
+def test_the_class_of_our_errors_says_what_is_done(error: SparkExtError | None, handling: Handling | None) -> None:
+    """What is not ours is for the table of decisions."""
+    assert Handling.of(error) == handling
 
 
 # -- the final checkpoint ---------------------------------------------------------------------------------------------

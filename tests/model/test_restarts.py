@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from spark_ext.errors import CommitError, DataError, FencedError, SparkExtError, StorageError
+from spark_ext.failures.labels import Response
 from spark_ext.model.restarts import (
     RUN_AGAIN_MS,
     Action,
@@ -16,6 +17,7 @@ from spark_ext.model.restarts import (
     Cause,
     Decision,
     Failures,
+    Handling,
     RestartPolicy,
     decide,
 )
@@ -131,7 +133,65 @@ def test_failures_in_a_row_are_counted_from_the_first(times: list[float]) -> Non
     now = NONE
     for time in sorted(times):
         now = decide(Cause.FAILURE, SparkExtError("x"), now, POLICY, time).failures
-    assert now == Failures(len(times), min(times))
+    assert now == Failures(len(times), min(times), alike=1)
+
+
+@pytest.mark.parametrize(
+    ("handling", "restarts"),
+    [
+        (Handling(Response.STOP), 0),
+        (Handling(Response.ASK), 0),
+        (Handling(Response.RESTORE), 0),
+        (Handling(Response.RESTART_ONCE), 1),
+        (Handling(Response.RESTART), 3),
+        (Handling(Response.RESTART, attempts=5), 5),
+        (Handling(Response.RESTART, attempts=5, most=2), 2),
+    ],
+)
+def test_the_table_of_decisions_says_how_often(handling: Handling, restarts: int) -> None:
+    def after(count: int) -> Action:
+        failures, action = NONE, Action.RESTART
+        for time in range(count):
+            decision = decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, float(time), handling=handling)
+            failures, action = decision.failures, decision.action
+        return action
+
+    assert [after(count) for count in range(1, restarts + 1)] == [Action.RESTART] * restarts
+    assert after(restarts + 1) is Action.FAIL
+
+
+def test_a_job_that_never_restarts_does_not_restart_once_either() -> None:
+    once = Handling(Response.RESTART_ONCE)
+    assert decide(Cause.FAILURE, SparkExtError("x"), NONE, RestartPolicy(0), 0.0, handling=once).action is Action.FAIL
+
+
+def test_the_class_of_our_own_errors_precedes_the_table() -> None:
+    stop = Handling(Response.STOP)
+    assert decide(Cause.FAILURE, StorageError("x"), NONE, POLICY, 0.0, handling=stop).action is Action.RESTART
+
+
+@given(st.lists(st.floats(0, 10_000), max_size=20), st.integers(1, 4))
+def test_a_limit_within_a_window_counts_epochs_that_were_committed_between(times: list[float], most: int) -> None:
+    handling = Handling(Response.RESTART, most=most, window_ms=1_000_000)
+    failures, restarted = NONE, list[float]()
+    for time in sorted(times):
+        decision = decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, time, handling=handling)
+        recent = [at for at in restarted if time - at < 1000]
+        assert decision.action is (Action.RESTART if len(recent) < most else Action.FAIL)
+        if decision.action is Action.FAIL:
+            break
+        restarted.append(time)
+        failures = decision.failures.progressed()
+
+
+def test_an_epoch_that_fails_in_the_same_way_is_called_a_poison_epoch() -> None:
+    failures, reason = NONE, ""
+    for _ in range(4):
+        decision = decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, 0.0, sign="4 SINK")
+        failures, reason = decision.failures, decision.reason
+    assert reason.endswith("a poison epoch: it has failed 4 times in the same way")
+    other = decide(Cause.FAILURE, SparkExtError("x"), failures, POLICY, 0.0, sign="4 SOURCE")
+    assert "poison" not in other.reason
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 import pytest
 
 from spark_ext.control.requests import Accepted, ControlRefused, Request
+from spark_ext.failures.evidence import Evidence, Raised
 from spark_ext.ledger import Incarnation
 from spark_ext.ledger.schema import ControlEventRow, ControlTransitionRow, ExecutionStateRow, Row
 from spark_ext.ledger.view import event_of
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.model.offsets import Finished, SourceOffset
 from spark_ext.queries.context import JobContext
+from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.run import QueryRun
 from spark_ext.queries.spark_query import End
 from spark_ext.queries.spec import OperatorSpec, QuerySpec
@@ -32,6 +34,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 QUERY_ID = "fake-id"
+
+
+def java_failure(kind: str, message: str) -> SparkFailure:
+    """A failure as Spark raises it: an exception of the JVM."""
+    return SparkFailure(f"{kind}: {message}", Evidence((Raised(kind, message),)))
+
+
+TASK_LOST = java_failure("org.apache.spark.SparkException", "ExecutorLostFailure (executor 1 exited): a task was lost")
+"""A failure that may pass."""
 
 
 class Clock:

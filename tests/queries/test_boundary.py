@@ -12,7 +12,7 @@ from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, Phase
 from spark_ext.spark import registry
-from tests.queries.fakes import Bench, position
+from tests.queries.fakes import TASK_LOST, Bench, java_failure, position
 
 
 def wanted(bench: Bench, sequence: int = 5, within: float = 60.0) -> BoundaryRestart:
@@ -117,7 +117,7 @@ def test_a_failure_of_the_epoch_that_is_completed_is_a_failure(tmp_path: Path) -
     asked = wanted(bench, within=0)
     bench.tick()
     bench.tick()
-    bench.query.end(RuntimeError("a task was lost"))
+    bench.query.end(TASK_LOST)
     bench.tick()
     assert (asked.phase, len(bench.rows(IncidentRow))) == (Phase.COMPLETING, 1)
     bench.tick(60)
@@ -134,7 +134,7 @@ def test_a_start_that_fails_is_tried_again(tmp_path: Path) -> None:
     asked = wanted(bench)
     hold(bench, "in")
     bench.tick()
-    bench.query.refusals.append(RuntimeError("no port is free"))
+    bench.query.refusals.append(java_failure("java.net.BindException", "no port is free"))
     bench.tick()
     assert (asked.phase, bench.run.state) == (Phase.STARTING, State.RESTARTING)
     bench.tick(60)

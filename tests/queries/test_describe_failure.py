@@ -10,8 +10,13 @@ import pytest
 
 from spark_ext import errors
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError
-from spark_ext.queries.describe_failure import SparkFailure, describe
-from spark_ext.queries.stack_traces import outside_python, python_error, telling_line
+from spark_ext.failures.classifier import Classifier
+from spark_ext.failures.labels import FailureType
+from spark_ext.failures.text import evidence_of_text
+from spark_ext.model.restarts import Handling, Response
+from spark_ext.queries.describe_failure import Diagnosis, SparkFailure, diagnosed
+
+CLASSIFIER = Classifier()
 
 WORDS = {
     "our error": "spark_ext.errors.StateError: [STATE] the checkpoint is gone",
@@ -44,6 +49,13 @@ def in_spark(raised: str) -> str:
     return f"{shown}\n\n{stack}"
 
 
+def told(text: str, query: str = "q") -> Diagnosis:
+    """The diagnosis of a failure of which only the text is left."""
+    evidence = evidence_of_text(text)
+    assert evidence is not None
+    return diagnosed(SparkFailure(text, evidence), f"job 'j', query '{query}'", 3, CLASSIFIER, query)
+
+
 def traced(raise_it: Callable[[], None]) -> str:
     try:
         raise_it()
@@ -60,9 +72,11 @@ def test_a_users_words_decide_nothing(words: str, kind: type[Exception]) -> None
     def users() -> None:
         raise kind(WORDS[words])
 
-    found = describe(RuntimeError(in_spark(traced(users))), "job 'j', query 'q'", 3)
-    assert type(found) is SparkExtError
-    assert found.operator == "job 'j', query 'q', epoch 4"
+    found = told(in_spark(traced(users)))
+    assert type(found.error) is SparkExtError
+    assert found.error.operator == "job 'j', query 'q', epoch 4"
+    assert found.verdict.type is FailureType.USER_CODE
+    assert found.handling == Handling(Response.STOP)
 
 
 def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +92,13 @@ def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch
         for name, value in errors.for_workers().items():
             worker.setenv(name, value)
         text = traced(ours)
-    found = describe(RuntimeError(in_spark(text)), "job 'j', query 'q'", 3)
+    found = told(in_spark(text)).error
     assert type(found) is StateError
     assert str(found) == (
         "[STATE] it is gone: [STORAGE] it was full do: free it\n  at:   sink 'x'\n  kept: all\n  do:   look"
     )
     (mark,) = errors.for_workers().values()
-    other = describe(RuntimeError(in_spark(text.replace(mark, "0" * len(mark)))), "job 'j', query 'q'", 3)
-    assert type(other) is SparkExtError
+    assert type(told(in_spark(text.replace(mark, "0" * len(mark)))).error) is SparkExtError
 
 
 @pytest.mark.parametrize(
@@ -105,13 +118,16 @@ def test_a_disk_counts_where_java_says_so(line: str, kind: type[SparkExtError]) 
     text = (
         f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: it failed\n\n{line}\n\tat x.Y(Z.java:1)"
     )
-    assert type(describe(RuntimeError(text), "job 'j', query 'q'", 3)) is kind
+    assert type(told(text).error) is kind
 
 
 def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
-    assert type(describe(OSError(errno.ENOSPC, "no room"), "q", 0)) is StorageError
-    assert type(describe(OSError(errno.EROFS, "no"), "q", 0)) is StateError
-    assert type(describe(OSError(errno.ENOENT, "No space left on device"), "q", 0)) is SparkExtError
+    def kind(problem: OSError) -> type[SparkExtError]:
+        return type(diagnosed(problem, "q", 0, CLASSIFIER).error)
+
+    assert kind(OSError(errno.ENOSPC, "no room")) is StorageError
+    assert kind(OSError(errno.EROFS, "no")) is StateError
+    assert kind(OSError(errno.ENOENT, "No space left on device")) is SparkExtError
 
 
 @pytest.mark.parametrize(
@@ -126,7 +142,7 @@ def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
 def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -> None:
     """Formerly: a changed aggregate came with "fix the cause"."""
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words} SQLSTATE: XXKST"
-    found = describe(RuntimeError(text), "job 'j', query 'daily'", 3)
+    found = told(text, "daily").error
     assert type(found) is StateError
     assert "job.reset('daily')" in found.do and "earlier output stays" in found.do and "restore" in found.do
 
@@ -135,7 +151,7 @@ def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None
     """Formerly: it ended in a raw STREAM_FAILED."""
     words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}"
-    found = describe(RuntimeError(text), "job 'j', query 'q'", -1)
+    found = told(text).error
     assert type(found) is ConfigurationError
     assert "stateStore.providerClass" in found.what and "checkpointFormatVersion" in found.do
 
@@ -149,17 +165,9 @@ def test_the_users_line_comes_first() -> None:
         '  File "/opt/lib/python3.11/site-packages/pandas/core/frame.py", line 3, in apply\n    f()\n'
         "ZeroDivisionError: division by zero\n"
     )
-    found = describe(RuntimeError(text), "job 'j', query 'q'", 3)
+    found = told(text).error
     assert found.what == "/home/me/flights.py, line 12, in half: ZeroDivisionError: division by zero"
     assert found.stack == text
-
-
-def test_a_failure_of_java_alone_is_told_without_its_frame() -> None:
-    text = in_spark("").replace("org.apache.spark.api.python.PythonException: ", "java.lang.OutOfMemoryError: heap")
-    assert telling_line(text).startswith("Job aborted due to stage failure")
-    assert telling_line(": java.lang.X\n") == "java.lang.X"
-    assert telling_line("") == "the query failed without a message"
-    assert python_error("java.lang.X: y") is None
 
 
 def test_the_stack_of_the_jvm_is_part_of_a_failures_text() -> None:
@@ -169,10 +177,5 @@ def test_the_stack_of_the_jvm_is_part_of_a_failures_text() -> None:
         _stackTrace = "java.lang.X: it failed\n\tat a.B(C.java:1)"
 
     assert str(SparkFailure.of(Captured("it failed"))) == f"it failed\n\n{Captured._stackTrace}"
-    plain = ValueError("it failed")
-    assert SparkFailure.of(plain) is plain
-
-
-def test_lines_of_python_end_with_a_frame_of_java() -> None:
-    text = "a: Traceback (most recent call last):\n  File x\nE: b\n\tat x.Y(Z.java:1)\nCaused by: c\n\tat x.Y(Z.java:1)"
-    assert outside_python(text) == ["a:", "Caused by: c"]
+    own = StateError("it failed")
+    assert SparkFailure.of(own) is own

@@ -17,9 +17,9 @@ from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.sources.runtime.ledger_view import PlannerView
 from spark_ext.spark import registry
 from spark_ext.spark.query_events import Hint
-from tests.queries.fakes import QUERY_ID, Bench, position
+from tests.queries.fakes import QUERY_ID, TASK_LOST, Bench, java_failure, position
 
-PASSING = RuntimeError("py4j: a task was lost")
+PASSING = TASK_LOST
 POISON = DataError("the file is truncated")
 OUTAGE = StorageError("the database is down")
 
@@ -202,6 +202,41 @@ def test_a_committed_epoch_starts_the_count_of_failures_again(bench: Bench) -> N
 def test_a_terminal_error_is_not_retried(bench: Bench) -> None:
     assert failures_until_the_end(bench, POISON) == 1
     assert (bench.run.state, bench.run.error, bench.query.starts) == (State.FAILED, POISON, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "failures", "type", "decision"),
+    [
+        ("org.apache.spark.SparkException", "Task not serializable", 1, "SERIALIZATION", "stop"),
+        ("java.net.ConnectException", "refused", 11, "NETWORK", "restart"),
+        ("java.lang.OutOfMemoryError", "Java heap space", 4, "RESOURCE", "restart"),
+        ("org.rocksdb.RocksDBException", "Corruption: bad block", 1, "STATE", "restore"),
+    ],
+)
+def test_what_is_not_ours_is_handled_by_its_type(
+    tmp_path: Path, kind: str, message: str, failures: int, type: str, decision: str
+) -> None:
+    """Formerly each was run four times: damaged state too, and a server that was away for a minute no longer."""
+    bench = Bench(tmp_path, outage_patience=300_000).started()
+    assert failures_until_the_end(bench, java_failure(kind, message)) == failures
+    last = bench.rows(IncidentRow)[-1]
+    assert last.labels == {"type": type, "origin": "spark"}
+    assert last.evidence["verdict"]["summary"] == f"{kind}: {message}"
+    assert last.evidence["chain"] == [{"kind": kind, "message": message, "link": "outermost"}]
+    assert bench.context.classifier.decision(last.labels).do.value == decision
+
+
+def test_a_failure_is_in_the_ledger_before_the_restart(bench: Bench) -> None:
+    bench.query.end(PASSING)
+    bench.tick()
+    bench.tick(0.1)
+    assert bench.query.starts == 2
+    assert [row.action for row in bench.ledger.of(IncidentRow)] == ["restart 1 in 100 ms"]
+
+
+def test_an_epoch_that_fails_in_the_same_way_each_time_is_named(bench: Bench) -> None:
+    failures_until_the_end(bench, PASSING)
+    assert "a poison epoch: it has failed 4 times in the same way" in bench.rows(IncidentRow)[-1].what
 
 
 def test_an_outage_is_retried_for_its_time(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from spark_ext.errors import DataError
 from spark_ext.model.lifecycle import State, can_follow
-from tests.queries.fakes import Bench, position
+from tests.queries.fakes import TASK_LOST, Bench, position
 
-PASSING = RuntimeError("py4j: a task was lost")
+PASSING = TASK_LOST
 POISON = DataError("the file is truncated")
 
 

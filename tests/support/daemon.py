@@ -12,6 +12,8 @@ from pyspark.daemon import manager
 import spark_ext.sinks.runtime.adapter
 import spark_ext.sources.runtime.adapter
 import spark_ext.sources.runtime.reader  # noqa: F401
+from spark_ext.failures.in_worker import install
 
 if __name__ == "__main__":
+    install()
     manager()

@@ -1,0 +1,186 @@
+"""Java's stack traces as text, read into exceptions. Pure.
+
+For logs and for what an executor reports of an exception that the driver cannot read. Text can be imitated: a message
+with a line break may look like a further exception. Where the JVM can be asked, `spark.failure_chain` is used instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Final
+
+from spark_ext.failures import python_text, record
+from spark_ext.failures.evidence import Frame, Link, Raised
+from spark_ext.failures.owners import owner_of_class
+
+_FRAME: Final = re.compile(r"\s*at (?:[\w.@-]+/+)*(?P<function>[\w.$<>\u00a0-\uffff-]+)\((?P<where>[^()]*)\)\s*$")
+_MORE: Final = re.compile(r"\s*\.\.\. \d+ (?:more|common frames omitted)")
+_HEAD: Final = re.compile(
+    r"^(?P<indent>\s*)(?P<link>Caused by: |Suppressed: |Exception in thread \"[^\"]*\" |: )?"
+    r"(?P<kind>(?:[a-z_][\w]*\.)+[A-Z]\w*(?:\$\w+)*)(?:: (?P<message>.*))?$"
+)
+_LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
+_CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
+_SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
+_ENDS_WITH_STATE: Final = re.compile(r"(?:\s*SQLSTATE: [0-9A-Z]{5})+\s*$")
+
+
+def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> tuple[Raised, ...]:
+    """The chain of exceptions in a stack trace, outermost first; empty if there is none.
+
+    Args:
+        text: a stack trace, perhaps with other lines before it.
+        user_packages: see `owners.owner_of_file`.
+        marked: see `errors.code_in`.
+    """
+    found: list[Raised] = []
+    head: re.Match[str] | None = None
+    message: list[str] = []
+    frames: list[Frame] = []
+
+    def take() -> None:
+        if head is not None:
+            found.extend(
+                _raised(head, "\n".join(message), tuple(frames), first=not found, packages=user_packages, marked=marked)
+            )
+
+    for line in text.splitlines():
+        if (read := frame(line) if line.lstrip().startswith("at ") else None) is not None:
+            frames.append(read)
+        elif _MORE.match(line):
+            continue
+        elif (begin := _HEAD.match(line)) and (head is None or (frames and begin["link"])):
+            # Until its frames begin, every line belongs to the message.
+            take()
+            head, message, frames = begin, [begin["message"] or ""], []
+        elif head is not None and not frames:
+            message.append(line)
+    take()
+    return tuple(found)
+
+
+def frame(text: str, is_users: Callable[[str], bool] = lambda name: True) -> Frame | None:
+    """A frame from its text, `package.Class.method(File.java:12)`; None if it is not one.
+
+    Args:
+        text: with or without `at` before it.
+        is_users: see `owners.owner_of_class`.
+    """
+    match = _FRAME.match(text if text.lstrip().startswith("at ") else f"at {text}")
+    if match is None:
+        return None
+    file, _, line = match["where"].partition(":")
+    name = match["function"]
+    owner = owner_of_class(name.rpartition(".")[0], is_users)
+    return Frame(owner, file, int(line) if line.isdigit() else 0, name)
+
+
+def _raised(
+    head: re.Match[str],
+    message: str,
+    frames: tuple[Frame, ...],
+    *,
+    first: bool,
+    packages: Collection[str],
+    marked: bool,
+) -> list[Raised]:
+    link = Link.OUTERMOST if first else Link.SUPPRESSED if head["link"] == "Suppressed: " else Link.CAUSE
+    own = Raised(
+        head["kind"],
+        message.strip(),
+        link,
+        frames,
+        condition=condition_of(message),
+        sqlstate=state_in(message),
+    )
+    return [own, *reported(own, packages, marked=marked)]
+
+
+def condition_of(message: str) -> str:
+    """Spark's error condition at the beginning of a message; "" if there is none."""
+    match = _CONDITION.match(message)
+    return match["condition"] if match is not None else ""
+
+
+def state_in(message: str) -> str:
+    """The SQLSTATE that Spark names first in a message that begins with a condition; "" if there is none."""
+    match = _SQLSTATE.search(message) if condition_of(message) else None
+    return match["state"] if match is not None else ""
+
+
+def without_state(message: str) -> str:
+    """A message without the SQLSTATEs that Spark appends."""
+    return _ENDS_WITH_STATE.sub("", message)
+
+
+_PYTHON_EXCEPTION: Final = "org.apache.spark.api.python.PythonException"
+
+
+def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:
+    """What an exception says another process has raised: a Python worker's traceback, an executor's stack trace."""
+    if not raised.kind.startswith(("org.apache.spark.", "py4j.")):
+        return []
+    recorded = record.read(raised.message, packages)
+    lost = _LOST_TASK.search(raised.message)
+    python_at = raised.message.find(python_text.TRACEBACK)
+    if recorded is not None:
+        inner = recorded
+    elif lost is not None and (python_at < 0 or lost.start() < python_at):
+        rest = raised.message[lost.end() :].partition("\n\nDriver stacktrace:")[0]
+        inner = exceptions(rest, packages, marked=marked)
+    elif (crash := python_text.crash(raised.message, packages)) is not None:
+        inner = (crash,)
+    elif python_at >= 0:
+        inner = python_text.exceptions(without_state(raised.message), packages, marked=marked)
+    elif raised.kind == _PYTHON_EXCEPTION:
+        # Spark has hidden the traceback.
+        alone = python_text.headed(_after_condition(without_state(raised.message)))
+        inner = (alone,) if alone is not None else ()
+    else:
+        inner = ()
+    found: list[Raised] = []
+    for one in inner:
+        found.append(replace(one, link=Link.REPORTED) if one.link is Link.OUTERMOST else one)
+        found += said_of_java(one, packages, marked=marked)
+    return found
+
+
+def _after_condition(message: str) -> str:
+    return message.partition("from the Python worker: ")[2] or message
+
+
+_JVM: Final = "JVM stacktrace:\n"
+_STREAM_FAILED: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_AFTER_PLAN: Final = "\n=== Streaming Query ==="
+
+
+def said_of_java(raised: Raised, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:
+    """What a Python exception that stands for one of the JVM says of it; empty for any other exception."""
+    if not raised.kind.startswith(("pyspark.errors.exceptions.captured.", "py4j.protocol.Py4JJavaError")):
+        return []
+    _, jvm, below = raised.message.partition(_JVM)
+    found = exceptions(below if jvm else raised.message.partition("\n")[2], packages, marked=marked)
+    if found:
+        return [replace(one, link=Link.CAUSE) if one.link is Link.OUTERMOST else one for one in found]
+    return said(_STREAM_FAILED.split(raised.message, maxsplit=1)[-1], packages, marked=marked)
+
+
+def said(message: str, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:
+    """What a message of Spark's, without a stack trace, says of the exception that it stands for."""
+    plain = message.partition(_AFTER_PLAN)[0]
+    one = Raised(
+        "org.apache.spark.SparkException",
+        without_state(plain),
+        Link.CAUSE,
+        condition=condition_of(plain),
+        sqlstate=state_in(plain),
+    )
+    return [one, *reported(one, packages, marked=marked)]
+
+
+def streamed(text: str, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:
+    """What a line of Spark's on a query that has failed says; empty if there is none."""
+    match = _STREAM_FAILED.search(text)
+    return said(text[match.end() :], packages, marked=marked) if match is not None else []

@@ -1,0 +1,63 @@
+"""The evidence of an exception of this process. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from spark_ext.errors import SparkExtError
+from spark_ext.failures.evidence import MOST_EXCEPTIONS, MOST_FRAMES, Frame, Link, Raised
+from spark_ext.failures.owners import owner_of_file
+from spark_ext.failures.python_text import names_of_bases
+
+
+def exceptions(
+    failure: BaseException,
+    user_packages: Collection[str] = (),
+    below: Callable[[BaseException], list[Raised]] = lambda error: [],
+) -> list[Raised]:
+    """The chain of an exception, outermost first.
+
+    Args:
+        failure: as it was raised.
+        user_packages: see `owners.owner_of_file`.
+        below: what an exception stands for that Python knows nothing of; its own causes are then left out.
+    """
+    chain: list[Raised] = []
+    seen: set[int] = set()
+    error: BaseException | None = failure
+    link = Link.OUTERMOST
+    while error is not None and id(error) not in seen and len(chain) < MOST_EXCEPTIONS:
+        seen.add(id(error))
+        chain.append(_raised(error, link, user_packages))
+        further = below(error)
+        if further:
+            return [*chain, *further][:MOST_EXCEPTIONS]
+        error, link = following(error)
+    return chain
+
+
+def following(error: BaseException) -> tuple[BaseException | None, Link]:
+    """The cause or context of an exception, and how it is related to it."""
+    if error.__cause__ is not None:
+        return error.__cause__, Link.CAUSE
+    return (None if error.__suppress_context__ else error.__context__), Link.CONTEXT
+
+
+def _raised(error: BaseException, link: Link, packages: Collection[str]) -> Raised:
+    kind = type(error)
+    frames: list[Frame] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append(Frame(owner_of_file(code.co_filename, packages), code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    number = error.errno if isinstance(error, OSError) else None
+    return Raised(
+        f"{kind.__module__}.{kind.__qualname__}",
+        str(error),
+        link,
+        tuple(reversed(frames[-MOST_FRAMES:])),
+        names_of_bases(kind),
+        errno=number or 0,
+        code=error.code if isinstance(error, SparkExtError) else "",
+    )

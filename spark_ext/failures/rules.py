@@ -1,0 +1,258 @@
+"""The rules and decisions of `conf/failures.yaml`: read, checked, and refused with the line that is wrong. Pure.
+
+A rule names what it expects of one exception of the failure and of the failure as a whole; the first rule that matches
+decides the type. A pattern for messages is bound to the classes or conditions that say them: text alone decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.failures.evidence import UNRELATED, Evidence, Frame, Owner, Raised
+from spark_ext.failures.labels import FailureType, Origin, Response
+from spark_ext.options import Milliseconds
+
+
+def _several(value: object) -> object:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+Several = Annotated[tuple[str, ...], BeforeValidator(_several)]
+"""One text or a list of them."""
+
+Numbers = Annotated[tuple[int, ...], BeforeValidator(_several)]
+
+
+class Rule(BaseModel):
+    """What a failure has to look like, and its labels."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Shown in verdicts."""
+    type: FailureType
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Further labels."""
+
+    exception: Several = ()
+    """Classes with package, or patterns such as `*.OperationalError`; what derives from one matches as well."""
+    condition: Several = ()
+    """Conditions of Spark's or patterns: `STATE_STORE_*`."""
+    sqlstate: Several = ()
+    """How the SQLSTATE begins: `22`."""
+    code: Several = ()
+    """Codes of errors of this package."""
+    errno: Numbers = ()
+    """The operating system's numbers."""
+    message: str = ""
+    """Regular expression, searched in the message; needs `exception`, `condition` or `code`."""
+    at: Several = ()
+    """Patterns for the innermost frame of the exception that is not of a standard library."""
+    beside: Several = ()
+    """Patterns for one of the frames of the same exception."""
+    within: Several = ()
+    """Patterns for one of the frames of the failure."""
+    origin: tuple[Origin, ...] = ()
+    """Whose the failure is."""
+    exits: str = ""
+    """Regular expression, searched in what is known of processes that have ended."""
+
+    @model_validator(mode="after")
+    def _bound(self) -> Rule:
+        if self.message and not (self.exception or self.condition or self.code):
+            raise ValueError("'message' needs 'exception', 'condition' or 'code': text alone decides nothing")
+        if not (self.of_one or self.within or self.origin or self.exits):
+            raise ValueError(
+                "it matches every failure: name at least one of exception, condition, sqlstate, code, "
+                "errno, at, beside, within, origin, exits"
+            )
+        for pattern in filter(None, (self.message, self.exits)):
+            try:
+                re.compile(pattern)
+            except re.error as problem:
+                raise ValueError(f"'{pattern}' is not a regular expression: {problem}") from None
+        return self
+
+    @property
+    def of_one(self) -> bool:
+        """Whether it expects something of one exception."""
+        return bool(
+            self.exception or self.condition or self.sqlstate or self.code or self.errno or self.at or self.beside
+        )
+
+    def matches(self, evidence: Evidence, origin: Origin) -> Raised | None:
+        """The innermost exception that matches, or the root one if the rule expects nothing of one; None if none does.
+
+        Args:
+            evidence: of the failure.
+            origin: of the failure.
+        """
+        if self.origin and origin not in self.origin:
+            return None
+        if self.exits and not any(re.search(self.exits, one) for one in evidence.exits):
+            return None
+        if self.within and not any(_frame_is(frame, self.within) for frame in evidence.frames()):
+            return None
+        if not self.of_one:
+            return evidence.root
+        return next((one for one in reversed(evidence.chain) if one.link not in UNRELATED and self._matches(one)), None)
+
+    def _matches(self, raised: Raised) -> bool:
+        return (
+            (not self.exception or any(_is(kind, self.exception) for kind in (raised.kind, *raised.bases)))
+            and (not self.condition or _is(raised.condition, self.condition))
+            and (not self.sqlstate or (bool(raised.sqlstate) and raised.sqlstate.startswith(self.sqlstate)))
+            and (not self.code or raised.code in self.code)
+            and (not self.errno or raised.errno in self.errno)
+            and (not self.message or re.search(self.message, raised.message) is not None)
+            and (not self.at or _frame_is(_innermost(raised), self.at))
+            and (not self.beside or any(_frame_is(frame, self.beside) for frame in raised.frames))
+        )
+
+
+class DecisionRow(BaseModel):
+    """What is done about failures with certain labels."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    when: Mapping[str, Several]
+    """Labels and their possible values; all must be there. An empty mapping matches every failure."""
+    do: Response
+    attempts: int | None = Field(default=None, ge=0)
+    """Consecutive restarts without a committed epoch; none: the job's setting `restart_attempts`."""
+    outage: bool = False
+    """Whether restarts continue beyond `attempts` for the time of the job's setting `outage_patience`."""
+    most: int | None = Field(default=None, ge=1)
+    """Restarts within `window`, committed epochs or not; none: any number."""
+    window: Milliseconds = 3_600_000
+
+
+class PluginEntry(BaseModel):
+    """A classifier of the user's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    use: str
+    """`module:function`."""
+    timeout: Milliseconds = 1_000
+
+
+class FailureRules(BaseModel):
+    """A whole file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rules: tuple[Rule, ...] = ()
+    decisions: tuple[DecisionRow, ...] = ()
+    user_packages: Several = ()
+    """Installed packages that are the user's own."""
+    plugins: tuple[PluginEntry, ...] = ()
+
+    def before(self, other: FailureRules) -> FailureRules:
+        """Both together, this one's rules and decisions first."""
+        return FailureRules(
+            rules=(*self.rules, *other.rules),
+            decisions=(*self.decisions, *other.decisions),
+            user_packages=(*self.user_packages, *other.user_packages),
+            plugins=(*self.plugins, *other.plugins),
+        )
+
+
+def read_rules(text: str, name: str) -> FailureRules:
+    """The rules of a file.
+
+    Args:
+        text: its content.
+        name: for messages.
+
+    Raises:
+        ConfigurationError: it is not YAML, or a field is unknown or invalid; the message names the line.
+    """
+    try:
+        node, given = _parsed(text)
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark
+        raise _refused(name, mark.line + 1 if mark is not None else 1, str(problem.problem)) from None
+    except yaml.YAMLError as problem:
+        raise _refused(name, 1, str(problem)) from None
+    try:
+        found = FailureRules.model_validate(given)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _refused(name, _line(node, first["loc"]), f"{where}: {first['msg']}" if where else first["msg"]) from None
+    names = [rule.name for rule in found.rules]
+    twice = next((at for at, rule in enumerate(names) if rule in names[:at]), None)
+    if twice is not None:
+        raise _refused(name, _line(node, ("rules", twice)), f"there are two rules '{names[twice]}'")
+    return found
+
+
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C, where there is one, is ten times as fast."""
+
+
+def _parsed(text: str) -> tuple[Any, Any]:
+    """The nodes of a document, which know their lines, and its values."""
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        return node, loader.construct_document(node) if node is not None else {}
+    finally:
+        loader.dispose()
+
+
+def _refused(name: str, line: int, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name}, line {line}: {what}",
+        operator="failure rules",
+        kept="nothing was started",
+        do=f"correct line {line} of {name}",
+    )
+
+
+def _line(node: Any, loc: tuple[Any, ...]) -> int:
+    """The line, from 1, of what pydantic names, or of the nearest that contains it."""
+    line: int = node.start_mark.line if node is not None else 0
+    for part in loc:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line
+        elif isinstance(node, yaml.MappingNode):
+            pair = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line, pair[1]
+        else:
+            break
+    return line + 1
+
+
+def _is(name: str, patterns: tuple[str, ...]) -> bool:
+    return bool(name) and any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _frame_is(frame: Frame | None, patterns: tuple[str, ...]) -> bool:
+    return frame is not None and any(fnmatchcase(name, pattern) for name in _names(frame) for pattern in patterns)
+
+
+@lru_cache(maxsize=4096)
+def _names(frame: Frame) -> tuple[str, ...]:
+    """How patterns may name a frame: `pyspark/worker.py`, `pyspark/worker.py:main`, `org.apache.X.method`."""
+    if not frame.file.endswith(".py"):
+        return (frame.function,)
+    path = frame.file.replace("\\", "/")
+    return path, f"{path}:{frame.function}"
+
+
+def _innermost(raised: Raised) -> Frame | None:
+    return next((frame for frame in raised.frames if frame.owner is not Owner.STANDARD), None)

@@ -1,0 +1,160 @@
+"""The exceptions of a failure, read from the driver's JVM and from this process: class, condition and frames of each.
+
+The JVM keeps each exception of a chain apart, so that a message, which a user's code may have written, is never taken
+for an exception or a frame. A chain of five exceptions takes a few milliseconds to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, Final
+
+from spark_ext.failures import java_text, python_error, record
+from spark_ext.failures.evidence import MOST_EXCEPTIONS, Evidence, Frame, Link, Raised
+from spark_ext.failures.owners import owner_of_class
+
+_MOST_FRAMES_OF_JAVA: Final = 40
+
+
+def evidence_of(failure: BaseException, user_packages: Collection[str] = ()) -> Evidence:
+    """What an exception of this process tells, with the exceptions of the JVM that it stands for.
+
+    Args:
+        failure: as pyspark, py4j or Python raised it.
+        user_packages: see `owners.owner_of_file`.
+    """
+    throwable = _throwable(failure)
+    if throwable is not None:
+        chain = _java_chain(throwable, user_packages)
+    else:
+        chain = python_error.exceptions(failure, user_packages, lambda error: _below(error, user_packages))
+    return Evidence(tuple(chain[:MOST_EXCEPTIONS]), text=_text(failure))
+
+
+def _below(error: BaseException, packages: Collection[str]) -> list[Raised]:
+    throwable = _throwable(error)
+    if throwable is None:
+        return []
+    first, *rest = _java_chain(throwable, packages)
+    return [replace(first, link=Link.CAUSE), *rest]
+
+
+def _text(failure: BaseException) -> str:
+    text, stack = str(failure), getattr(failure, "_stackTrace", None)
+    whole = f"{text}\n\n{stack}" if isinstance(stack, str) and stack and stack not in text else text
+    return record.without(whole)
+
+
+def _throwable(error: BaseException) -> Any:
+    """The JVM's exception that pyspark's stands for; None if it is not one."""
+    found = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    return found if hasattr(found, "getStackTrace") else None
+
+
+def _java_chain(throwable: Any, packages: Collection[str]) -> list[Raised]:
+    found: list[Raised] = []
+    link = Link.OUTERMOST
+    reader = _Reader()
+    while throwable is not None and len(found) < MOST_EXCEPTIONS:
+        found.append(reader.raised(throwable, link))
+        for other in list(throwable.getSuppressed())[:2]:
+            found.append(reader.raised(other, Link.SUPPRESSED))
+        throwable, link = throwable.getCause(), Link.CAUSE
+    return _with_reports(found, packages)
+
+
+def _with_reports(chain: list[Raised], packages: Collection[str]) -> list[Raised]:
+    """The chain with what its exceptions report of other processes, each once: by the innermost that reports it."""
+    found: list[Raised] = []
+    for number, raised in enumerate(chain):
+        found.append(raised)
+        last = all(later.link is Link.SUPPRESSED for later in chain[number + 1 :])
+        if last or raised.kind in ("org.apache.spark.api.python.PythonException", "py4j.Py4JException"):
+            found += java_text.reported(raised, packages)
+    return [replace(one, message=record.without(one.message)) for one in found]
+
+
+class _Reader:
+    """Reads exceptions of the JVM."""
+
+    def __init__(self) -> None:
+        from pyspark import SparkContext
+
+        self._gateway: Any = SparkContext._gateway
+        self._jvm: Any = SparkContext._jvm
+        self._owners: dict[str, bool] = {}
+        self._jars = self._users_jars(SparkContext._active_spark_context)
+
+    def raised(self, throwable: Any, link: Link) -> Raised:
+        """One exception, without its causes."""
+        message = str(throwable.getMessage() or "")
+        condition, state, context = self._of_spark(throwable)
+        trace = throwable.getStackTrace()
+        frames = [self._frame(trace[at]) for at in range(min(len(trace), _MOST_FRAMES_OF_JAVA))]
+        bases: tuple[str, ...] = ()
+        with contextlib.suppress(Exception):
+            bases = self._bases(throwable.getClass())
+        return Raised(
+            str(throwable.getClass().getName()),
+            java_text.without_state(message),
+            link,
+            tuple(frames),
+            bases,
+            condition,
+            state,
+            context=context,
+        )
+
+    def _bases(self, kind: Any) -> tuple[str, ...]:
+        found = []
+        kind = kind.getSuperclass()
+        while kind is not None and str(kind.getName()) not in ("java.lang.Throwable", "java.lang.Object"):
+            found.append(str(kind.getName()))
+            kind = kind.getSuperclass()
+        return tuple(name for name in found if name not in ("java.lang.Exception", "java.lang.RuntimeException"))
+
+    def _of_spark(self, throwable: Any) -> tuple[str, str, str]:
+        from py4j.java_gateway import is_instance_of
+
+        if not is_instance_of(self._gateway, throwable, "org.apache.spark.SparkThrowable"):
+            return "", "", ""
+        utils = self._jvm.PythonErrorUtils
+        condition, state = utils.getCondition(throwable), utils.getSqlState(throwable)
+        context = ""
+        with contextlib.suppress(Exception):
+            contexts = list(throwable.getQueryContext())
+            context = "; ".join(str(one.summary()).strip() for one in contexts[:2])
+        return str(condition or ""), str(state or ""), context
+
+    def _frame(self, element: Any) -> Frame:
+        # One call brings class, method, file and line; a call for each would take four times as long.
+        text = str(element.toString())
+        read = java_text.frame(text, self._is_users)
+        return read if read is not None else Frame(owner_of_class(text, self._is_users), "", 0, text)
+
+    def _is_users(self, name: str) -> bool:
+        """Whether a class comes from a jar that was added to the session."""
+        known = self._owners.get(name)
+        if known is None:
+            jar = self._jar_of(name)
+            # What this thread's loader does not find was added to a session of its own.
+            known = self._owners[name] = jar in self._jars if jar else bool(self._jars)
+        return known
+
+    def _jar_of(self, name: str) -> str:
+        try:
+            loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+            found = self._jvm.java.lang.Class.forName(name, False, loader)
+            return str(found.getProtectionDomain().getCodeSource().getLocation().getPath()).rpartition("/")[2]
+        except Exception:  # a class that this thread's loader does not find
+            return ""
+
+    def _users_jars(self, context: Any) -> frozenset[str]:
+        if context is None:
+            return frozenset()
+        with contextlib.suppress(Exception):
+            jars = context._jsc.sc().listJars()
+            return frozenset(str(jars.apply(at)).rpartition("/")[2] for at in range(jars.size()))
+        return frozenset()

@@ -1,0 +1,14 @@
+"""Spark's daemon that forks Python workers, which also say what they know of their failures.
+
+Spark runs it instead of `pyspark.daemon` where `spark.python.daemon.module` names it, as `spark_ext.session` does.
+"""
+
+from __future__ import annotations
+
+from spark_ext.failures.in_worker import install
+
+if __name__ == "__main__":
+    from pyspark.daemon import manager
+
+    install()
+    manager()

@@ -1,0 +1,122 @@
+"""Run cases, and record the evidence of each: `python -m tests.failures.record [--name GLOB] [--where local]`.
+
+Local cases share one session. Each of the others gets a driver of its own, on a standalone cluster if it asks for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+import spark_ext as sx
+from spark_ext.failures.evidence import Evidence
+from spark_ext.spark.failure_chain import evidence_of
+from tests.failures.corpus import Case, all_cases
+from tests.support.cluster import Cluster
+
+RECORDED: Final = Path(__file__).parent / "recorded"
+ROOT: Final = Path(__file__).parents[2]
+_ALONE: Final = "--alone"
+_TIMEOUT: Final = 300
+"""How long a driver of its own may take, s."""
+
+
+def portable(evidence: Evidence, folder: str) -> str:
+    """A record as JSON, without paths of this machine."""
+    text = json.dumps(evidence.to_json(), indent=1).replace(folder, "FOLDER")
+    python = str(Path(sys.base_prefix) / "lib")
+    return text.replace(f"{ROOT}/.venv/lib", "venv/lib").replace(f"{ROOT}/", "").replace(python, "python/lib") + "\n"
+
+
+def made(spark: SparkSession, case: Case) -> str:
+    """The record of a case that is made to happen; raises AssertionError if it does not fail."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            case.cause(spark, Path(folder))
+        except BaseException as failure:
+            return portable(evidence_of(failure), folder)
+    raise AssertionError(f"{case.name} did not fail")
+
+
+def made_apart(case: Case) -> str:
+    """The record of a case in a driver of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        if case.where == "process":
+            return _driver(case, {})
+        with Cluster(Path(folder), workers=2) as cluster:
+            return _driver(case, cluster.environment)
+
+
+def _driver(case: Case, environment: dict[str, str]) -> str:
+    import os
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "record.json"
+        subprocess.run(
+            [sys.executable, "-m", "tests.failures.record", _ALONE, str(out), "--name", case.name],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            timeout=_TIMEOUT,
+            check=False,
+            stdout=sys.stderr,
+        )
+        assert out.exists(), f"the driver of {case.name} has left no record"
+        return out.read_text()
+
+
+def _session(conf: dict[str, str], *, master: str | None) -> SparkSession:
+    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", **conf}
+    return sx.session("failures", master=master, conf=settings)
+
+
+def main() -> None:
+    """Record what the arguments select."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--name", default="*")
+    parser.add_argument("--where", default="local", choices=("local", "process", "cluster"))
+    parser.add_argument("--held-out", action="store_true", help="held-out cases instead of the others")
+    parser.add_argument("--show", action="store_true", help="print the evidence, and record nothing")
+    parser.add_argument(_ALONE, type=Path, help="write the record of one case to this file")
+    given = parser.parse_args()
+    chosen = [one for one in all_cases() if fnmatch.fnmatch(one.name, given.name)]
+    if given.alone is not None:
+        (case,) = chosen
+        spark = _session(dict(case.conf), master="local[2]" if case.where == "process" else None)
+        given.alone.write_text(made(spark, case))
+        return
+    chosen = [one for one in chosen if one.where == given.where and one.held_out == given.held_out]
+    RECORDED.mkdir(exist_ok=True)
+    spark = _session({}, master="local[2]") if given.where == "local" else None
+    for case in chosen:
+        try:
+            text = made(spark, case) if spark is not None else made_apart(case)
+        except (AssertionError, subprocess.TimeoutExpired) as problem:
+            print(f"{case.name}: {problem}", flush=True)
+            continue
+        _keep(case, text, show=given.show)
+    if spark is not None:
+        spark.stop()
+
+
+def _keep(case: Case, text: str, *, show: bool) -> None:
+    chain = Evidence.from_json(json.loads(text)).chain
+    if show:
+        for raised in chain:
+            print("  ", raised.link.value, raised.kind, raised.condition, raised.sqlstate, raised.message[:300])
+            for frame in raised.frames[:8]:
+                print("        ", frame.owner.value, frame.file, frame.line, frame.function)
+    else:
+        (RECORDED / f"{case.name}.json").write_text(text)
+    print(case.name, "->", " > ".join(raised.name for raised in chain), flush=True)
+
+
+if __name__ == "__main__":
+    main()

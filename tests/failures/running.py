@@ -1,0 +1,38 @@
+"""How cases run a query until it fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+TIMEOUT: int = 60
+"""How long a case may take to fail, s."""
+
+
+def numbers(spark: SparkSession, *, rows: int = 4, partitions: int = 1) -> DataFrame:
+    """A streaming DataFrame with a column `value` of numbers from 0, and `timestamp`."""
+    return (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", rows)
+        .option("numPartitions", partitions)
+        .load()
+    )
+
+
+def fails(writer: DataStreamWriter) -> None:
+    """Start a query and wait until it fails; what it raises passes out."""
+    query = writer.start()
+    try:
+        if not query.awaitTermination(TIMEOUT):
+            raise AssertionError(f"the query did not fail within {TIMEOUT} s")
+    finally:
+        query.stop()
+    raise AssertionError("the query ended without a failure")
+
+
+def into_noop(frame: DataFrame) -> None:
+    """Run a streaming DataFrame into the sink `noop` until it fails; what it raises passes out."""
+    fails(frame.writeStream.format("noop"))

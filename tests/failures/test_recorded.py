@@ -1,0 +1,60 @@
+"""The verdicts on all failures that were recorded; `test_real.py` makes some of them happen again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ext.failures.labels import FailureType
+from tests.failures.corpus import all_cases
+from tests.failures.results import RECORDED, Result, recorded
+from tests.failures.table import written
+
+RESULTS = list(recorded())
+OPEN = [one for one in RESULTS if not one.case.held_out]
+HELD_OUT = [one for one in RESULTS if one.case.held_out]
+PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
+
+
+def wrong(results: list[Result], what: str) -> list[str]:
+    return [
+        f"{one.case.name}: {one.verdict.type.value}, {one.verdict.origin.value}, {one.decision.value}, by "
+        f"{one.verdict.rule or 'no rule'}, at {one.verdict.places}"
+        for one in results
+        if not getattr(one, what)
+    ]
+
+
+def test_every_local_case_is_recorded_and_nothing_else() -> None:
+    assert {one.case.name for one in RESULTS} == {path.stem for path in RECORDED.glob("*.json")}
+    assert {case.name for case in all_cases() if case.where == "local"} <= {one.case.name for one in RESULTS}
+
+
+def test_there_are_failures_of_each_type() -> None:
+    assert len(RESULTS) >= 120
+    for results in (OPEN, HELD_OUT):
+        assert {one.case.type for one in results} == {kind.value for kind in FailureType}
+
+
+@pytest.mark.parametrize(
+    ("what", "least"), [("type_is_right", 0.97), ("origin_is_right", 0.95), ("decision_is_right", 0.97)]
+)
+@pytest.mark.parametrize("results", [OPEN, HELD_OUT], ids=["open", "held out"])
+def test_how_many_verdicts_are_right(results: list[Result], what: str, least: float) -> None:
+    missed = wrong(results, what)
+    assert len(missed) <= (1 - least) * len(results), "\n".join(missed)
+
+
+def test_the_users_line_is_named_in_every_fault_of_a_function() -> None:
+    faults = [one for one in RESULTS if one.case.type == "USER_CODE" and one.case.line]
+    assert len(faults) >= 20
+    assert not wrong(faults, "line_is_right")
+
+
+def test_what_could_not_be_serialized_is_named() -> None:
+    assert not wrong([one for one in OPEN if one.case.subject], "subject_is_right")
+
+
+def test_the_page_has_these_results() -> None:
+    assert PAGE.read_text() == written(PAGE.read_text()), "python -m tests.failures.table docs/failures.md"

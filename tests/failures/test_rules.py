@@ -1,0 +1,109 @@
+"""Rules and decisions: what a file may say, and that a broken one is refused with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ext.errors import ConfigurationError
+from spark_ext.failures.classifier import Classifier, load, shipped
+from spark_ext.failures.evidence import Evidence, Link, Raised
+from spark_ext.failures.labels import FailureType, Origin, Response
+from spark_ext.failures.rules import read_rules
+from spark_ext.failures.verdict import judged
+
+TEXT = """\
+rules:
+  - name: theirs.quota
+    type: RESOURCE
+    labels: {team: billing}
+    exception: shop.QuotaError
+decisions:
+  - when: {type: RESOURCE, team: billing}
+    do: ask
+"""
+
+
+def of(kind: str, message: str = "", **given: str) -> Evidence:
+    return Evidence((Raised("org.apache.spark.SparkException"), Raised(kind, message, Link.CAUSE, **given)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "line", "says"),
+    [
+        ("name: theirs.quota", "name: theirs.quota: x", 2, "mapping values are not allowed"),
+        ("type: RESOURCE\n", "type: RESOURCES\n", 3, "rules.0.type"),
+        ("exception: shop", "exeption: shop", 5, "rules.0.exeption"),
+        ("    exception: shop.QuotaError\n", "", 2, "it matches every failure"),
+        ("    exception: shop.QuotaError\n", "    errno: 2\n    message: full\n", 2, "text alone decides nothing"),
+        ("    exception: shop.QuotaError\n", '    exception: a\n    message: "("\n', 2, "unterminated subpattern"),
+        ("do: ask", "do: pray", 8, "decisions.0.do"),
+        ("decisions:", "decision:", 6, "decision"),
+        ("decisions:", "  - {name: theirs.quota, type: SINK, code: DATA}\ndecisions:", 6, "two rules 'theirs.quota'"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_line(was: str, now: str, line: int, says: str) -> None:
+    assert was in TEXT
+    with pytest.raises(ConfigurationError, match=f"mine.yaml, line {line}: .*{says}"):
+        read_rules(TEXT.replace(was, now, 1), "mine.yaml")
+
+
+def test_a_users_rules_and_decisions_come_first(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(TEXT)
+    classifier = load(str(file))
+    verdict = classifier.judge(of("shop.QuotaError"))
+    assert (verdict.type, verdict.rule) == (FailureType.RESOURCE, "theirs.quota")
+    assert verdict.labels == {"type": "RESOURCE", "origin": "spark", "team": "billing"}
+    assert classifier.decision(verdict.labels).do is Response.ASK
+    assert classifier.judge(of("java.net.ConnectException")).type is FailureType.NETWORK
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load(str(tmp_path / "none.yaml"))
+
+
+def test_the_shipped_file_decides_on_each_type() -> None:
+    classifier = Classifier()
+    found = {kind: classifier.decision({"type": kind.value, "origin": "spark"}).do for kind in FailureType}
+    stop, restart, restore = Response.STOP, Response.RESTART, Response.RESTORE
+    assert found == {
+        FailureType.USER_CODE: stop,
+        FailureType.USER_DATA: stop,
+        FailureType.SERIALIZATION: stop,
+        FailureType.CONFIGURATION: stop,
+        FailureType.SOURCE: restart,
+        FailureType.SINK: restart,
+        FailureType.NETWORK: restart,
+        FailureType.RESOURCE: restart,
+        FailureType.STATE: restore,
+        FailureType.CHECKPOINT: restore,
+        FailureType.FENCED: stop,
+        FailureType.CANCELED: stop,
+        FailureType.SYSTEM: restart,
+    }
+    assert classifier.decision({"type": "SOURCE", "origin": "user"}).do is Response.RESTART_ONCE
+    assert classifier.decision({"type": "STATE", "cause": "definition changed"}).do is Response.ASK
+
+
+def test_a_rule_expects_everything_of_one_exception() -> None:
+    """A message of one exception and the class of another make no match."""
+    text = "rules: [{name: full, type: RESOURCE, exception: java.io.IOException, message: No space}]"
+    rules = read_rules(text, "mine.yaml")
+    said = Raised("java.lang.IllegalStateException", "No space left")
+    assert judged(Evidence((said, Raised("java.io.IOException", "", Link.CAUSE))), rules).rule == ""
+    assert judged(Evidence((said, Raised("java.io.IOException", "No space left", Link.CAUSE))), rules).rule == "full"
+
+
+@pytest.mark.parametrize("link", [Link.CONTEXT, Link.SUPPRESSED])
+def test_what_was_only_being_handled_decides_nothing(link: Link) -> None:
+    evidence = Evidence((Raised("builtins.KeyError"), Raised("builtins.ConnectionRefusedError", "", link)))
+    assert judged(evidence, shipped()).type is FailureType.SYSTEM
+
+
+def test_an_unknown_class_is_known_by_what_it_derives_from() -> None:
+    evidence = Evidence((Raised("shop.Refused", bases=("builtins.ConnectionError", "builtins.OSError")),))
+    found = judged(evidence, shipped())
+    assert (found.type, found.origin) == (FailureType.NETWORK, Origin.SPARK)

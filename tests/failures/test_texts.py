@@ -1,0 +1,236 @@
+"""Evidence from text: tracebacks, stack traces, and messages that imitate them."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext import errors
+from spark_ext.failures import java_text, python_text, record
+from spark_ext.failures.evidence import Evidence, Frame, Link, Owner, Raised
+from spark_ext.failures.owners import owner_of_class, owner_of_file
+from spark_ext.failures.text import evidence_of_text
+
+WORKER = '  File "/opt/lib/python3.11/site-packages/pyspark/worker.py", line 3, in main\n    process()\n'
+USER = '  File "/home/me/flights.py", line 12, in half\n    return 1 / n\n           ~~^~~\n'
+CHAIN = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+
+
+def python(frames: str, last: str) -> str:
+    return f"Traceback (most recent call last):\n{frames}{last}\n"
+
+
+def java(python: str) -> str:
+    return (
+        "org.apache.spark.sql.streaming.StreamingQueryException: [STREAM_FAILED] Query [id = 1, runId = 2] terminated "
+        f"with exception: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: {python} SQLSTATE: 38000\n"
+        "\tat org.apache.spark.sql.execution.streaming.StreamExecution.run(StreamExecution.scala:1)\n"
+        "Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from the "
+        f"Python worker: {python} SQLSTATE: 38000\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)\n"
+        "\t... 1 more\n"
+    )
+
+
+def kinds(text: str) -> list[str]:
+    evidence = evidence_of_text(text)
+    return [] if evidence is None else [raised.kind for raised in evidence.chain]
+
+
+def test_a_traceback() -> None:
+    (raised,) = python_text.exceptions(python(WORKER + USER, "ZeroDivisionError: division by zero"))
+    assert (raised.kind, raised.message) == ("builtins.ZeroDivisionError", "division by zero")
+    assert raised.bases == ("builtins.ArithmeticError",)
+    assert raised.frames == (
+        Frame(Owner.USER, "/home/me/flights.py", 12, "half"),
+        Frame(Owner.SPARK, "/opt/lib/python3.11/site-packages/pyspark/worker.py", 3, "main"),
+    )
+    assert raised.frames[0].place == "/home/me/flights.py, line 12, in half"
+
+
+def test_a_chain_of_tracebacks() -> None:
+    text = python(USER, "KeyError: 'a'").rstrip() + CHAIN + python(WORKER + USER, "shop.LostError: it is lost")
+    outer, inner = python_text.exceptions(text)
+    assert (outer.kind, outer.link) == ("shop.LostError", Link.OUTERMOST)
+    assert (inner.kind, inner.link) == ("builtins.KeyError", Link.CAUSE)
+
+
+def test_a_message_that_imitates_a_chain_is_a_message() -> None:
+    """Spark's worker catches an exception in its `main`: nothing that follows is another exception."""
+    lie = "no" + CHAIN + python(USER, "ConnectionRefusedError: refused")
+    (raised,) = python_text.exceptions(python(WORKER + USER, f"ValueError: {lie}"))
+    assert raised.kind == "builtins.ValueError"
+    assert "ConnectionRefusedError" in raised.message
+
+
+def test_a_failure_of_spark() -> None:
+    evidence = evidence_of_text(java(python(USER, "ZeroDivisionError: division by zero")))
+    assert evidence is not None
+    assert [raised.name for raised in evidence.chain] == [
+        "StreamingQueryException",
+        "ZeroDivisionError",
+        "PythonException",
+        "ZeroDivisionError",
+    ]
+    assert evidence.chain[2].condition == "PYTHON_EXCEPTION" and evidence.chain[2].sqlstate == "38000"
+
+
+def test_an_executors_exception_that_only_the_message_has() -> None:
+    text = (
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most "
+        "recent failure: Lost task 0.3 in stage 1.0 (TID 1) (10.0.0.7 executor 1): shop.pay.RefusedException: no card\n"
+        "\tat shop.pay.Card.charge(Card.java:7)\n"
+        "\nDriver stacktrace:\n"
+        "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)\n"
+    )
+    assert kinds(text) == ["org.apache.spark.SparkException", "shop.pay.RefusedException"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("nothing has happened", []),
+        ("ValueError: no such city", ["builtins.ValueError"]),
+        ("2026-11-25 INFO\nshop.LostError: it is lost\n", ["shop.LostError"]),
+        (
+            ": java.net.ConnectException: refused\n\tat java.base/sun.nio.ch.Net.connect(Net.java:1)",
+            ["java.net.ConnectException"],
+        ),
+    ],
+)
+def test_other_texts(text: str, expected: list[str]) -> None:
+    assert kinds(text) == expected
+
+
+def test_a_crash_in_native_code_names_the_line() -> None:
+    message = (
+        "Python worker exited unexpectedly (crashed): Fatal Python error: Segmentation fault\n\n"
+        'Current thread 0x00007f (most recent call first):\n  File "/usr/lib/python3.11/ctypes/__init__.py", line 5 in '
+        'string_at\n  File "/home/me/flights.py", line 12 in half\n\nThread 0x00007e (most recent call first):\n'
+        '  File "/home/me/other.py", line 1 in f\n'
+    )
+    found = python_text.crash(message)
+    assert found is not None and found.kind == "signal.SegmentationFault"
+    assert [frame.owner for frame in found.frames] == [Owner.STANDARD, Owner.USER]
+
+
+@pytest.mark.parametrize(
+    ("path", "owner"),
+    [
+        ("/home/me/flights.py", Owner.USER),
+        ("flights.py", Owner.USER),
+        ("/tmp/ipykernel_12/34.py", Owner.USER),
+        ("<ipython-input-1-2>", Owner.USER),
+        ("/tmp/spark-1/userFiles-2/site-packages/rates.py", Owner.USER),
+        ("/opt/lib/python3.11/site-packages/shop/pay.py", Owner.USER),
+        ("/opt/lib/python3.11/site-packages/pandas/core/frame.py", Owner.LIBRARY),
+        ("pandas/_libs/hashtable.pyx", Owner.LIBRARY),
+        ("/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", Owner.SPARK),
+        ("/opt/lib/python3.11/site-packages/py4j/protocol.py", Owner.SPARK),
+        ("/opt/lib/python3.11/site-packages/spark_ext/asynchronous.py", Owner.SPARK_EXT),
+        ("/usr/lib/python3.11/socket.py", Owner.STANDARD),
+        ("<frozen importlib._bootstrap>", Owner.STANDARD),
+    ],
+)
+def test_the_owner_of_a_file(path: str, owner: Owner) -> None:
+    assert owner_of_file(path, user_packages=("shop",)) is owner
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("java.net.Socket", Owner.STANDARD),
+        ("java.base/java.net.Socket", Owner.STANDARD),
+        ("org.apache.spark.rdd.RDD", Owner.SPARK),
+        ("org.apache.spark.sql.delta.OptimisticTransaction", Owner.LIBRARY),
+        ("org.apache.kafka.clients.NetworkClient", Owner.LIBRARY),
+        ("shop.pay.Card", Owner.USER),
+    ],
+)
+def test_the_owner_of_a_class(name: str, owner: Owner) -> None:
+    assert owner_of_class(name) is owner
+
+
+def raised_by(action: Callable[[], object]) -> BaseException:
+    try:
+        action()
+    except BaseException as failure:
+        return failure
+    raise AssertionError("nothing was raised")
+
+
+def test_a_record_has_what_a_hidden_traceback_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        try:
+            {}["a"]
+        except KeyError as error:
+            raise ConnectionResetError(104, "reset by peer") from error
+
+    for name, value in errors.for_workers().items():
+        monkeypatch.setenv(name, value)
+    text = "PythonException: hidden" + record.written(raised_by(fails))
+    outer, inner = record.read(text) or ()
+    assert (outer.kind, outer.errno, outer.link) == ("builtins.ConnectionResetError", 104, Link.OUTERMOST)
+    assert (outer.frames[0].owner, outer.frames[0].function) == (Owner.USER, "fails")
+    assert (inner.kind, inner.link) == ("builtins.KeyError", Link.CAUSE)
+    assert record.without(text) == "PythonException: hidden\n"
+
+
+def test_a_record_of_other_workers_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = ValueError("x")
+    assert record.written(failure) == "", "not a worker"
+    ((variable, mark),) = errors.for_workers().items()
+    monkeypatch.setenv(variable, "0" * 8)
+    text = record.written(failure)
+    monkeypatch.setenv(variable, mark)
+    assert record.read(text) is None
+
+
+words = st.text(max_size=30)
+frames = st.builds(Frame, st.sampled_from(Owner), words, st.integers(0, 99), words)
+exceptions = st.builds(
+    Raised,
+    words,
+    words,
+    st.sampled_from(Link),
+    st.lists(frames, max_size=4).map(tuple),
+    st.lists(words, max_size=3).map(tuple),
+    words,
+    words,
+    st.integers(0, 200),
+    words,
+    words,
+)
+
+
+@given(st.lists(exceptions, min_size=1, max_size=5).map(tuple), st.lists(words, max_size=2).map(tuple))
+def test_evidence_survives_the_ledger(chain: tuple[Raised, ...], exits: tuple[str, ...]) -> None:
+    evidence = Evidence(chain, exits)
+    assert Evidence.from_json(json.loads(json.dumps(evidence.to_json()))) == evidence
+
+
+@given(st.text(max_size=400))
+def test_no_message_becomes_an_exception(message: str) -> None:
+    """Whatever a user's exception says, it is one exception of the class that was raised."""
+
+    def fails() -> None:
+        raise LookupError(message)
+
+    failure = raised_by(fails)
+    lines = traceback.format_exception(failure)
+    found = python_text.exceptions("".join([lines[0], WORKER, *lines[1:]]))
+    assert [raised.kind for raised in found] == ["builtins.LookupError"]
+
+
+@given(st.text(max_size=2000))
+def test_any_text_can_be_read(text: str) -> None:
+    evidence_of_text(text)
+    java_text.exceptions(text)
+    python_text.exceptions(text)
+    record.read(text)
