@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from spark_ext.commands import classify, control, serve
+from spark_ext.commands import classify, control, incidents, serve, timeline
 from spark_ext.commands.output import FAILED as FAILED
 from spark_ext.commands.output import REFUSED, STOPPED, pairs, print_error, print_json, print_rows, print_text
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
@@ -72,6 +72,8 @@ def main() -> None:
 app.add_typer(control.app, name="control")
 app.command("serve")(serve.serve)
 app.command("classify")(classify.classify)
+app.command("incidents")(incidents.incidents)
+app.command("timeline")(timeline.timeline)
 app.add_typer(serve.tokens, name="token")
 
 

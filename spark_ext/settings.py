@@ -51,6 +51,8 @@ class JobSettings(BaseModel):
     """How long `stop` waits for a query to end; it is then given up, as CANCELED."""
     maintenance_interval: Milliseconds = 60_000
     """How often the ledger is compacted and cleaned."""
+    heartbeat: Milliseconds = 5_000
+    """How often the driver records that it is alive: by so much the end of one that is killed is known; 0: never."""
     failures: str | None = None
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)

@@ -116,13 +116,16 @@ def without_state(message: str) -> str:
 
 
 _PYTHON_EXCEPTION: Final = "org.apache.spark.api.python.PythonException"
+_CALLBACK: Final = "py4j.Py4JException"
+"""A function of the driver's Python that the JVM has called has raised."""
 
 
 def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:
     """What an exception says another process has raised: a Python worker's traceback, an executor's stack trace."""
     if not raised.kind.startswith(("org.apache.spark.", "py4j.")):
         return []
-    recorded = record.read(raised.message, packages)
+    # What the driver's own Python says may contain the record of a worker, which belongs to an exception further in.
+    recorded = None if raised.kind == _CALLBACK else record.read(raised.message, packages)
     lost = _LOST_TASK.search(raised.message)
     python_at = raised.message.find(python_text.TRACEBACK)
     if recorded is not None:

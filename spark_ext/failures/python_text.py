@@ -103,7 +103,9 @@ def crash(message: str, user_packages: Collection[str] = ()) -> Raised | None:
         Frame(owner_of_file(one["file"], user_packages), one["file"], int(one["line"]), one["function"])
         for one in _CRASHED_FRAME.finditer(match["stacks"].partition("\n\n")[0])
     ]
-    return Raised(f"signal.{match['what'].strip().title().replace(' ', '')}", match["what"].strip(), frames=tuple(frames))
+    return Raised(
+        f"signal.{match['what'].strip().title().replace(' ', '')}", match["what"].strip(), frames=tuple(frames)
+    )
 
 
 def headed(text: str, frames: tuple[Frame, ...] = ()) -> Raised | None:

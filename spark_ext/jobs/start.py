@@ -24,11 +24,13 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
+from spark_ext.jobs.lost_driver import record_lost_driver
 from spark_ext.jobs.memory import nothing_recalled, recall
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.replacement import as_planned
 from spark_ext.jobs.retained import unused_number
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
@@ -106,7 +108,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        write_behind=WriteBehind(writer, name),
+        write_behind=_write_behind(ledger, writer, name, settings),
         wake=threading.Event(),
         control=control,
         hold=hold,
@@ -122,6 +124,7 @@ def start_job(
         halted = not stop_older(_older(spark, ledger.uri), context, stopping)
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         memory = JobMemory.read(ledger)
+        record_lost_driver(ledger, incarnation, context.write_behind)
         control.compact()
         composition.configuration = lambda: with_renames(
             control.configuration(), memory.lineages, composition.wishes.renamed
@@ -214,6 +217,14 @@ def start_job(
     finally:
         if not started:
             _undo(spark, context, listener, writer, coordinator)
+
+
+def _write_behind(ledger: Ledger, writer: LedgerWriter, job: str, settings: JobSettings) -> WriteBehind:
+    if not settings.heartbeat:
+        return WriteBehind(writer, job)
+    heartbeat = Heartbeat(ledger.uri, writer.incarnation)
+    heartbeat.beat()
+    return WriteBehind(writer, job, heartbeat, settings.heartbeat / 1000)
 
 
 def _has_finished(query: str, memory: JobMemory, coordinator: Coordinator | None) -> bool:

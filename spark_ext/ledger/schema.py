@@ -359,13 +359,13 @@ class IncidentRow(Row):
     operator: str
     """Where it happened."""
     type: str
-    """The kind of incident: `failure`, `close`, ..."""
+    """The kind of incident: `failure`, `driver_lost`, `close`, ..."""
     labels: Json
-    """Labels by name; an object."""
+    """Labels by name; an object. Failures have `type` and `origin`, and those of rules and plugins."""
     what: str
     """What happened, as text."""
     evidence: Json
-    """Further facts; null if there is only the text."""
+    """Further facts; null if there is only the text. Of failures the stack, the verdict and the exceptions."""
     action: str
     """What was done about it."""
 

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import StorageError
@@ -20,6 +21,7 @@ from spark_ext.masking import logger
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
+    from spark_ext.ledger.heartbeat import Heartbeat
 
 log = logger("spark_ext.job")
 
@@ -36,11 +38,15 @@ class WriteBehind:
     Args:
         writer: of this incarnation.
         job: for incidents.
+        heartbeat: written on the same thread; None: there is none.
+        every: time between two beats, s.
     """
 
-    def __init__(self, writer: LedgerWriter, job: str) -> None:
+    def __init__(self, writer: LedgerWriter, job: str, heartbeat: Heartbeat | None = None, every: float = inf) -> None:
         self._writer = writer
         self._job = job
+        self._heartbeat = heartbeat
+        self._every = every
         self._rows: list[Any] = []
         self._due: float | None = None
         self._lock = threading.Condition()
@@ -48,6 +54,7 @@ class WriteBehind:
         self._warned = False
         self._closed = False
         self._problem: Exception | None = None
+        self._beat_at = inf if heartbeat is None else time.monotonic()
 
     @property
     def ledger(self) -> Ledger:
@@ -102,20 +109,28 @@ class WriteBehind:
     def _loop(self, wake: Callable[[], None]) -> None:
         while self._await_due():
             try:
-                self.flush()
+                self._beat()
+                if self._due is not None and self._due <= time.monotonic():
+                    self.flush()
             except Exception as problem:
                 self._problem = problem
                 wake()
                 return
 
+    def _beat(self) -> None:
+        if self._heartbeat is not None and time.monotonic() >= self._beat_at:
+            self._beat_at = time.monotonic() + self._every
+            self._heartbeat.beat()
+
     def _await_due(self) -> bool:
-        """Wait until rows are due; returns whether the thread is still wanted."""
+        """Wait until rows or a beat are due; returns whether the thread is still wanted."""
         with self._lock:
             while not self._closed:
-                left = None if self._due is None else self._due - time.monotonic()
-                if left is not None and left <= 0:
+                at = min(inf if self._due is None else self._due, self._beat_at)
+                left = at - time.monotonic()
+                if left <= 0:
                     return True
-                self._lock.wait(left)
+                self._lock.wait(None if left == inf else left)
             return False
 
     def flush(self) -> None:
@@ -176,6 +191,8 @@ class WriteBehind:
         finally:
             # Also when nothing can be written: this process must know that the incarnation no longer runs.
             self._writer.end(reason)
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
 
     def forget(self) -> None:
         """The incarnation has ended, and its end cannot be recorded: this process must know that it no longer runs."""

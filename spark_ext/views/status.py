@@ -6,15 +6,17 @@ print(status.state, status.query("daily").rows)
 
 from __future__ import annotations
 
+import json
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from spark_ext.errors import StateError
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.heartbeat import last_beat
 from spark_ext.ledger.incarnation import is_alive
 from spark_ext.ledger.schema import (
     CheckpointRow,
@@ -144,7 +146,7 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
     job_state = _newest_by(states, "operator").get(JOB)
     state_now = _state(job_state["state"]) if job_state else State.CREATED
     queries = _queries(states, epochs, checkpoints, flags, resets)
-    found = timeline(states, jobs, epochs, checkpoints, alive=running)
+    found = timeline(states, jobs, epochs, checkpoints, alive=running, beats=beats_of(ledger, jobs))
     return JobStatus(
         job=newest["job"],
         state_directory=ledger.uri,
@@ -159,8 +161,28 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
         driver=f"{newest['host']}, process {newest['driver_pid']}",
         alive=False if ended is not None else alive,
         incidents=tuple(sorted(recorded, key=lambda row: row["at"], reverse=True)[:incidents]),
-        timeline=DisplayTimeline(found.spans, found.downs),
+        timeline=DisplayTimeline(found.spans, found.downs, found.stops),
     )
+
+
+def beats_of(ledger: Ledger, jobs: Sequence[Mapping[str, Any]]) -> dict[int, datetime]:
+    """When incarnations without a recorded end were last alive: as the next start found, or by the heartbeat.
+
+    Args:
+        ledger: the job's.
+        jobs: its rows of `jobs`.
+    """
+    found: dict[int, datetime] = {}
+    for text in ledger.table(IncidentRow).read(["evidence"], [("type", "=", "driver_lost")])["evidence"].to_pylist():
+        evidence = json.loads(text or "{}")
+        found[evidence["incarnation"]] = datetime.fromisoformat(evidence["last_seen"])
+    ended = {row["incarnation"] for row in jobs if row["event"] == "ended"} | found.keys()
+    for row in jobs:
+        if row["event"] == "started" and row["incarnation"] not in ended:
+            beat = last_beat(ledger.uri, row["incarnation"], row["start_id"])
+            if beat is not None:
+                found[row["incarnation"]] = beat
+    return found
 
 
 def driver_alive(started: Mapping[str, Any]) -> bool | None:

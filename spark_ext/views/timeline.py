@@ -2,8 +2,8 @@
 
     timeline(ledger rows) -> Timeline -> plain values, or through `timeline_view` a terminal's or notebook's display
 
-Pure: no clock, no Spark, no files. The time between an incarnation that ended without recording its end and the next
-one is DOWN; no row of the ledger says so, because no driver was running to write it.
+Pure: no clock, no Spark, no files. The time between an incarnation that was lost or has failed and the next one is DOWN;
+after one that was stopped on request it is STOPPED. No row of the ledger says so: no driver was running to write it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ JOB = ""
 """The operator of rows that are about the job as a whole."""
 
 DOWN = "DOWN"
-"""No driver was running: the previous incarnation was lost, the next had not been started."""
+"""No driver was running: the previous incarnation was lost or had failed, the next had not been started."""
+
+STOPPED = "STOPPED"
+"""No driver was running, on request: the previous incarnation was stopped, the next had not been started."""
 
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
 """States that are never left within an incarnation."""
@@ -86,7 +89,14 @@ class Timeline:
 
     spans: tuple[Span, ...]
     downs: tuple[Interval, ...] = ()
-    """Periods without a driver that follow a lost incarnation; none follow one that ended in order."""
+    """Periods without a driver that follow an incarnation that was lost or has failed."""
+    stops: tuple[Interval, ...] = ()
+    """Periods without a driver that follow one that was stopped on request, or has ended by itself."""
+
+    @property
+    def gaps(self) -> tuple[Interval, ...]:
+        """All periods without a driver between two incarnations."""
+        return (*self.downs, *self.stops)
 
     def seconds(self, now: datetime) -> dict[tuple[str, str], float]:
         """Cumulative time by (operator, state), s, over all incarnations; DOWN counts for the job."""
@@ -114,6 +124,7 @@ def timeline(
     checkpoints: Iterable[Row] = (),
     *,
     alive: frozenset[int] = frozenset(),
+    beats: Mapping[int, datetime] | None = None,
 ) -> Timeline:
     """Make a timeline from the ledger's rows, which may be in any order.
 
@@ -124,6 +135,7 @@ def timeline(
         checkpoints: rows of `checkpoints`.
         alive: incarnations whose driver is known to be running. Any other whose end is not recorded was lost, and is
             taken to have lasted until its last row of any kind.
+        beats: when incarnations were last known to be alive, by their heartbeats.
     """
     started, ended = _starts_and_ends(jobs)
     by_run: dict[int, list[Row]] = defaultdict(list)
@@ -135,7 +147,7 @@ def timeline(
         since = started.get(number) or min(row["since"] for row in by_run[number])
         until, outcome = ended.get(number, (None, ""))
         if until is None and number not in alive:
-            until, outcome = max(since, seen.get(number, since)), "lost"
+            until, outcome = max(since, seen.get(number, since), (beats or {}).get(number, since)), "lost"
         spans.append(
             Span(
                 number,
@@ -147,7 +159,12 @@ def timeline(
                 _finals(row for row in checkpoints if row["incarnation"] == number),
             )
         )
-    return Timeline(tuple(spans), _downs(spans))
+    gaps = _gaps(spans)
+    return Timeline(
+        tuple(spans),
+        tuple(gap for gap in gaps if gap.state == DOWN),
+        tuple(gap for gap in gaps if gap.state == STOPPED),
+    )
 
 
 def _starts_and_ends(jobs: Iterable[Row]) -> tuple[dict[int, datetime], dict[int, tuple[datetime, str]]]:
@@ -217,13 +234,21 @@ def _finals(checkpoints: Iterable[Row]) -> tuple[Final, ...]:
     )
 
 
-def _downs(spans: Iterable[Span]) -> tuple[Interval, ...]:
-    ordered = list(spans)
-    return tuple(
-        Interval(JOB, DOWN, before.until, after.since, f"incarnation {before.number} was lost")
-        for before, after in pairwise(ordered)
-        if before.outcome == "lost" and before.until is not None and before.until < after.since
-    )
+def _gaps(spans: Iterable[Span]) -> list[Interval]:
+    found: list[Interval] = []
+    down = False
+    for before, after in pairwise(spans):
+        if before.until is None or before.until >= after.since:
+            continue
+        if before.outcome == "lost":
+            reason = f"incarnation {before.number} was lost"
+        else:
+            reason = f"incarnation {before.number} has ended: {before.outcome}"
+        # A start that was refused after a stop on request leaves the job stopped.
+        refused = before.outcome == "the start was refused"
+        down = before.outcome == "lost" or before.outcome == "FAILED" or (refused and (down or not found))
+        found.append(Interval(JOB, DOWN if down else STOPPED, before.until, after.since, reason))
+    return found
 
 
 def _at(row: Row) -> datetime:

@@ -1,0 +1,173 @@
+"""Where the time of a job went is a pure function of its timeline and its incidents."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from spark_ext.views.downtime import Downtime, downtime
+from spark_ext.views.timeline import timeline
+from tests.views.test_timeline import at, job, state
+
+
+def incident(name: str, seconds: float, operator: str = "job 'j', query 'q'", **evidence: Any) -> dict[str, Any]:
+    kind = "driver_lost" if "last_seen" in evidence else "failure"
+    return {"incident_id": name, "type": kind, "at": at(seconds), "operator": operator, "evidence": evidence}
+
+
+def of(states: list[Any], jobs: list[Any], incidents: list[Any], now: float, **given: Any) -> Downtime:
+    return downtime(timeline(states, jobs, **given), incidents, at(now))
+
+
+def test_a_restart_belongs_to_the_failure_that_led_to_it() -> None:
+    found = of(
+        [state("", "RUNNING", 2), state("", "RESTARTING", 10, 1), state("", "RUNNING", 13)],
+        [job("started", 0)],
+        [incident("a", 10)],
+        20,
+        alive=frozenset({1}),
+    )
+    assert found.by_state() == {"CREATED": 2, "RUNNING": 15, "RESTARTING": 3}
+    assert found.by_incident() == {"a": {"RESTARTING": 3}}
+    assert found.wall == 20
+
+
+def test_l3_a_failure_during_recovery_has_its_own_downtime() -> None:
+    found = of(
+        [state("", "RUNNING", 0), state("", "RESTARTING", 10), state("", "RUNNING", 40)],
+        [job("started", 0)],
+        [incident("network", 10), incident("memory", 25)],
+        50,
+        alive=frozenset({1}),
+    )
+    assert found.by_incident() == {"network": {"RESTARTING": 15}, "memory": {"RESTARTING": 15}}
+
+
+def test_the_next_failure_after_a_recovery_is_one_of_its_own() -> None:
+    found = of(
+        [state("", name, second) for second, name in enumerate(["RUNNING", "RESTARTING", "RUNNING", "RESTARTING"])],
+        [job("started", 0)],
+        [incident("a", 1), incident("b", 3)],
+        5,
+        alive=frozenset({1}),
+    )
+    assert found.by_incident() == {"a": {"RESTARTING": 1}, "b": {"RESTARTING": 2}}
+
+
+def test_a_driver_that_is_lost_is_down_from_its_last_heartbeat_until_the_job_runs_again() -> None:
+    """Formerly a job that had been idle for an hour was down for that hour, as its last row was so old."""
+    lost = incident("lost", 3610, "job 'j'", last_seen=at(3600).isoformat(), incarnation=1)
+    found = of(
+        [state("", "RUNNING", 1), state("", "RUNNING", 3615, 2)],
+        [job("started", 0), job("started", 3610, 2)],
+        [lost],
+        3700,
+        alive=frozenset({2}),
+        beats={1: at(3600)},
+    )
+    assert found.by_incident() == {"lost": {"DOWN": 10, "CREATED": 5}}
+    assert found.by_state()["RUNNING"] == 3599 + 85
+
+
+def test_the_time_after_a_failure_counts_until_the_next_start_has_come_to_run() -> None:
+    """Formerly ten minutes between FAILED and the next start counted as nothing."""
+    found = of(
+        [state("", "RUNNING", 0), state("", "FAILED", 10), state("", "RUNNING", 620, 2)],
+        [job("started", 0), job("ended", 11, 1, "FAILED"), job("started", 611, 2)],
+        [incident("bug", 10)],
+        630,
+        alive=frozenset({2}),
+    )
+    assert found.by_incident() == {"bug": {"FAILED": 1, "DOWN": 600, "CREATED": 9}}
+
+
+def test_a_stop_on_request_is_no_downtime() -> None:
+    found = of(
+        [state("", "RUNNING", 0), state("", "CANCELED", 10), state("", "RUNNING", 610, 2)],
+        [job("started", 0), job("ended", 10, 1, "CANCELED"), job("started", 610, 2)],
+        [],
+        620,
+        alive=frozenset({2}),
+    )
+    assert found.by_state() == {"RUNNING": 20, "STOPPED": 600}
+    assert found.availability(at(0), at(620)) == 1.0
+
+
+def test_a_start_that_is_refused_leaves_the_job_down_or_stopped_as_it_was() -> None:
+    def gaps(outcome: str) -> list[str]:
+        found = timeline(
+            [],
+            [
+                job("started", 0),
+                job("ended", 10, 1, outcome),
+                job("started", 20, 2),
+                job("ended", 21, 2, "the start was refused"),
+                job("started", 30, 3),
+            ],
+            alive=frozenset({3}),
+        )
+        return [gap.state for gap in sorted(found.gaps, key=lambda gap: gap.since)]
+
+    assert gaps("FAILED") == ["DOWN", "DOWN"]
+    assert gaps("CANCELED") == ["STOPPED", "STOPPED"]
+
+
+def test_availability_of_a_window() -> None:
+    found = of(
+        [state("", "RUNNING", 0), state("", "RESTARTING", 60), state("", "RUNNING", 70)],
+        [job("started", 0)],
+        [incident("a", 60)],
+        100,
+        alive=frozenset({1}),
+    )
+    assert found.availability(at(0), at(100)) == 0.9
+    assert found.availability(at(50), at(70)) == 0.5
+    assert found.availability(at(-500), at(-400)) == 1.0, "it did not exist"
+
+
+def test_a_query_that_restarts_while_the_job_runs_is_told_apart() -> None:
+    found = of(
+        [state("", "RUNNING", 0), state("q", "RUNNING", 0), state("q", "RESTARTING", 10), state("q", "RUNNING", 14)],
+        [job("started", 0)],
+        [incident("a", 10)],
+        20,
+        alive=frozenset({1}),
+    )
+    assert found.by_incident() == {"a": {"RESTARTING of q": 4}}
+    assert found.by_state() == {"RUNNING": 20}
+
+
+times = st.integers(0, 1000).map(float)
+runs = st.lists(
+    st.tuples(
+        st.lists(st.tuples(times, st.sampled_from(["RUNNING", "RESTARTING", "FAILING", "CREATED"])), max_size=6),
+        st.sampled_from(["lost", "FAILED", "CANCELED", "the start was refused"]),
+        times,
+        times,
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(runs, st.lists(times, max_size=8))
+def test_l4_the_seconds_of_all_states_add_up_to_the_wall_time(given_runs: list[Any], failures: list[float]) -> None:
+    states, jobs, begin = [], [], 0.0
+    for number, (entered, outcome, length, pause) in enumerate(given_runs, 1):
+        jobs.append(job("started", begin, number))
+        states += [state("", name, begin + min(second, length), number) for second, name in entered]
+        if outcome != "lost":
+            jobs.append(job("ended", begin + length, number, outcome))
+        begin += length + pause
+    found = of(states, jobs, [incident(str(at_), at_) for at_ in failures], begin)
+    first, last = jobs[0]["at"], max(piece.until for piece in found.pieces) if found.pieces else jobs[0]["at"]
+    assert found.wall == (last - first).total_seconds()
+    assert abs(sum(found.by_state().values()) - found.wall) < 1e-6
+    assert all(before.until == after.since for before, after in pairwise(found.pieces))
+    blamed = sum(piece.seconds for piece in found.pieces if piece.down and piece.incident)
+    assert blamed <= sum(piece.seconds for piece in found.pieces if piece.down) + 1e-6
+    assert found.availability(first, last + timedelta(seconds=1)) <= 1.0
