@@ -29,7 +29,7 @@ log = logger("spark_ext.failures")
 GROUP: Final = "spark_ext.failure_classifiers"
 """Entry points of this group are plugins of every job in the environment."""
 
-RESERVED: Final = frozenset({"type", "origin", "cause", "resource"})
+RESERVED: Final = frozenset({"type", "origin", "cause", "code", "resource"})
 """Labels of the rules; no plugin may declare them."""
 
 LONGEST_LABEL: Final = 200

@@ -16,6 +16,8 @@ from spark_ext.failures.evidence import Frame, Link, Raised
 from spark_ext.failures.owners import owner_of_class
 
 _FRAME: Final = re.compile(r"\s*at (?:[\w.@-]+/+)*(?P<function>[\w.$<>\u00a0-\uffff-]+)\((?P<where>[^()]*)\)\s*$")
+_HIDDEN_CLASS: Final = re.compile(r"/0x[0-9a-f]+(?=\.)")
+"""Behind the name of a lambda's class."""
 _MORE: Final = re.compile(r"\s*\.\.\. \d+ (?:more|common frames omitted)")
 _HEAD: Final = re.compile(
     r"^(?P<indent>\s*)(?P<link>Caused by: |Suppressed: |Exception in thread \"[^\"]*\" |: )?"
@@ -68,7 +70,8 @@ def frame(text: str, is_users: Callable[[str], bool] = lambda name: True) -> Fra
         text: with or without `at` before it.
         is_users: see `owners.owner_of_class`.
     """
-    match = _FRAME.match(text if text.lstrip().startswith("at ") else f"at {text}")
+    plain = _HIDDEN_CLASS.sub("", text)
+    match = _FRAME.match(plain if plain.lstrip().startswith("at ") else f"at {plain}")
     if match is None:
         return None
     file, _, line = match["where"].partition(":")
@@ -118,6 +121,11 @@ def without_state(message: str) -> str:
 _PYTHON_EXCEPTION: Final = "org.apache.spark.api.python.PythonException"
 _CALLBACK: Final = "py4j.Py4JException"
 """A function of the driver's Python that the JVM has called has raised."""
+
+
+def reports_python(raised: Raised) -> bool:
+    """Whether an exception stands for one of Python, whatever caused it in Java."""
+    return raised.kind in (_PYTHON_EXCEPTION, _CALLBACK) or raised.message.startswith(python_text.CRASHED)
 
 
 def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:

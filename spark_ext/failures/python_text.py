@@ -21,7 +21,7 @@ from spark_ext.failures.owners import owner_of_file
 TRACEBACK: Final = "Traceback (most recent call last):"
 
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-_HEAD: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*(?:\.<locals>\.\w+)*)(?:: (?P<message>.*))?$", re.DOTALL)
+_HEAD: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*(?:\.<locals>\.\w+)*)(?::(?: (?P<message>.*))?)?$", re.DOTALL)
 _BETWEEN: Final = re.compile(
     r"\n\n(?P<link>The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\n\n(?=Traceback \(most recent)"
@@ -30,8 +30,11 @@ _ENTRY: Final = re.compile(
     r"pyspark(?:\.zip)?/(?:worker|sql/worker/\w+|sql/streaming/\w+_runner|daemon)\.py$|clientserver\.py$"
 )
 """Files in which Spark's processes catch what they run has raised."""
+CRASHED: Final = "Python worker exited unexpectedly (crashed)"
+"""How the message of Spark's exception begins when a worker has gone."""
+
 _CRASH: Final = re.compile(
-    r"Python worker exited unexpectedly \(crashed\): Fatal Python error: (?P<what>[^\n]*)\n\n"
+    rf"{re.escape(CRASHED)}: Fatal Python error: (?P<what>[^\n]*)\n\n"
     r"(?P<stacks>(?:Current thread|Thread) 0x[^\n]*\n.*)",
     re.DOTALL,
 )
@@ -77,7 +80,8 @@ def _linked(raised: Raised, link: Link, *, marked: bool) -> Raised:
 
 
 def _block(text: str, user_packages: Collection[str]) -> Raised | None:
-    lines = text.splitlines()
+    # Not `splitlines`: a message may contain what that takes for the end of a line.
+    lines = text.split("\n")
     frames: list[Frame] = []
     for number, line in enumerate(lines[1:], 1):
         match = _FRAME.match(line)

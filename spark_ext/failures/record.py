@@ -54,7 +54,8 @@ def _entry(error: BaseException, link: Link) -> dict[str, Any]:
     number = error.errno if isinstance(error, OSError) else None
     return {
         "kind": f"{kind.__module__}.{kind.__qualname__}",
-        "message": mask(cut(str(error), _MESSAGE)),
+        # The error of a worker is made anew from it.
+        "message": mask(str(error) if isinstance(error, errors.SparkExtError) else cut(str(error), _MESSAGE)),
         "link": link.value,
         "bases": names_of_bases(kind),
         "errno": number or 0,

@@ -177,6 +177,7 @@ def places_of(evidence: Evidence) -> Iterator[str]:
 _SUBJECTS: Final = (
     re.compile(r"object not serializable \(class: (?P<subject>[\w.$]+)"),
     re.compile(r"construction of ClassDict \(for (?P<subject>[\w.]+)"),
+    re.compile(r"(?P<subject>\w+)\.__(?:init|new|setstate|reduce|getstate)__\(\)"),
     re.compile(r"attempting to reference (?P<subject>\w+) (?:from|inside)"),
     re.compile(r"Cannot pickle (?P<subject>files|\w+ objects?)"),
     re.compile(r"cannot (?:pickle|serialize) '?(?P<subject>[\w. ]+?)'? objects?"),

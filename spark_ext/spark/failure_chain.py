@@ -71,7 +71,7 @@ def _with_reports(chain: list[Raised], packages: Collection[str]) -> list[Raised
     for number, raised in enumerate(chain):
         found.append(raised)
         last = all(later.link is Link.SUPPRESSED for later in chain[number + 1 :])
-        if last or raised.kind in ("org.apache.spark.api.python.PythonException", "py4j.Py4JException"):
+        if last or java_text.reports_python(raised):
             found += java_text.reported(raised, packages)
     return [replace(one, message=record.without(one.message)) for one in found]
 

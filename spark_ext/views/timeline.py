@@ -2,7 +2,7 @@
 
     timeline(ledger rows) -> Timeline -> plain values, or through `timeline_view` a terminal's or notebook's display
 
-Pure: no clock, no Spark, no files. The time between an incarnation that was lost or has failed and the next one is DOWN;
+Pure: no clock, no Spark, no files. The time between an incarnation that was lost or has failed and the next is DOWN;
 after one that was stopped on request it is STOPPED. No row of the ledger says so: no driver was running to write it.
 """
 

@@ -94,16 +94,16 @@ def main() -> None:
         return
     chosen = [one for one in chosen if one.where == given.where and one.held_out == given.held_out]
     RECORDED.mkdir(exist_ok=True)
-    spark = _session({}, master="local[2]") if given.where == "local" else None
+    shared = _session({}, master="local[2]") if given.where == "local" else None
     for case in chosen:
         try:
-            text = made(spark, case) if spark is not None else made_apart(case)
+            text = made(shared, case) if shared is not None else made_apart(case)
         except (AssertionError, subprocess.TimeoutExpired) as problem:
             print(f"{case.name}: {problem}", flush=True)
             continue
         _keep(case, text, show=given.show)
-    if spark is not None:
-        spark.stop()
+    if shared is not None:
+        shared.stop()
 
 
 def _keep(case: Case, text: str, *, show: bool) -> None:

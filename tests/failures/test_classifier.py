@@ -27,19 +27,19 @@ def of(name: str, *keys: str, labels: Mapping[str, str] | None = None, problem: 
     return Plugin(name, frozenset(keys), function)
 
 
-def test_each_plugin_adds_its_labels() -> None:
+def test_l1_each_plugin_adds_its_labels() -> None:
     found = Classifier(None, [of("a", "team", "tier"), of("b", "city")]).classify(FAILED)
     assert found.labels == {"type": "SYSTEM", "origin": "spark", "team": "a", "tier": "a", "city": "b"}
 
 
-def test_one_that_raises_hurts_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_l1_one_that_raises_hurts_no_other(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         found = Classifier(None, [of("a", "team", problem=KeyError("x")), of("b", "city")]).classify(FAILED)
     assert found.labels == {"type": "SYSTEM", "origin": "spark", "city": "b"}
     assert "'a' failed: KeyError: 'x'" in caplog.text
 
 
-def test_one_that_hangs_is_not_called_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_l1_one_that_hangs_is_not_called_again(caplog: pytest.LogCaptureFixture) -> None:
     released, calls = threading.Event(), []
 
     def hangs(failure: Failure) -> Mapping[str, str]:
@@ -56,7 +56,7 @@ def test_one_that_hangs_is_not_called_again(caplog: pytest.LogCaptureFixture) ->
     assert "'slow' has not returned within 0.05 s" in caplog.text
 
 
-def test_labels_that_were_not_declared_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_l1_labels_that_were_not_declared_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     plugin = of("a", "team", labels={"team": "x", "type": "FENCED", "city": "y"})
     with caplog.at_level(logging.WARNING):
         found = Classifier(None, [plugin]).classify(FAILED)
@@ -72,7 +72,7 @@ def test_one_that_returns_no_mapping_is_ignored(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("plugins", [[of("a", "team"), of("b", "team")], [of("a", "type")]])
-def test_a_clash_is_refused_at_the_start(plugins: list[Plugin]) -> None:
+def test_l1_a_clash_is_refused_at_the_start(plugins: list[Plugin]) -> None:
     with pytest.raises(ConfigurationError, match="declares the label"):
         Classifier(None, plugins)
 

@@ -84,7 +84,8 @@ def test_the_shipped_file_decides_on_each_type() -> None:
         FailureType.CANCELED: stop,
         FailureType.SYSTEM: restart,
     }
-    assert classifier.decision({"type": "SOURCE", "origin": "user"}).do is Response.RESTART_ONCE
+    assert classifier.decision({"type": "SOURCE", "origin": "user", "code": "python"}).do is Response.RESTART_ONCE
+    assert classifier.decision({"type": "SOURCE", "origin": "user"}).do is Response.RESTART
     assert classifier.decision({"type": "STATE", "cause": "definition changed"}).do is Response.ASK
 
 

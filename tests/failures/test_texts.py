@@ -157,6 +157,26 @@ def test_the_owner_of_a_class(name: str, owner: Owner) -> None:
     assert owner_of_class(name) is owner
 
 
+@pytest.mark.parametrize(
+    ("text", "function", "line", "owner"),
+    [
+        ("java.net.Socket.connect(Socket.java:12)", "java.net.Socket.connect", 12, Owner.STANDARD),
+        ("\tat java.base/java.lang.Thread.run(Thread.java:840)", "java.lang.Thread.run", 840, Owner.STANDARD),
+        (
+            "org.apache.spark.rdd.RDD$$Lambda$3044/0x00007f40ccf3d2e8.apply(Unknown Source)",
+            "org.apache.spark.rdd.RDD$$Lambda$3044.apply",
+            0,
+            Owner.SPARK,
+        ),
+        ("app//shop.pay.Card.<init>(Card.java)", "shop.pay.Card.<init>", 0, Owner.USER),
+    ],
+)
+def test_a_frame_of_java(text: str, function: str, line: int, owner: Owner) -> None:
+    found = java_text.frame(text)
+    assert found is not None
+    assert (found.function, found.line, found.owner) == (function, line, owner)
+
+
 def raised_by(action: Callable[[], object]) -> BaseException:
     try:
         action()
@@ -168,7 +188,7 @@ def raised_by(action: Callable[[], object]) -> BaseException:
 def test_a_record_has_what_a_hidden_traceback_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         try:
-            {}["a"]
+            dict[str, str]()["a"]
         except KeyError as error:
             raise ConnectionResetError(104, "reset by peer") from error
 

@@ -14,7 +14,7 @@ from spark_ext import failpoints
 from spark_ext.control.epoch_configuration import epoch_configuration
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, ControlRefused, Refusal, Request
-from spark_ext.errors import JobFailedError, StateError
+from spark_ext.errors import JobFailedError, SparkExtError
 from spark_ext.failpoints import FailPoint
 from spark_ext.jobs.job import Job
 from spark_ext.jobs.renamed_targets import addressed_to_nobody
@@ -84,7 +84,7 @@ def test_what_stands_for_a_query_follows_its_uid(renamed: Renamed, monkeypatch: 
     # The rename is recorded, and the start ends before its control event is.
     monkeypatch.setattr(failpoints, "_passed", Counter())
     monkeypatch.setenv(failpoints.VARIABLE, f"{FailPoint.QUERY_RENAMED}=raise")
-    with pytest.raises(StateError, match=r"fail point query\.renamed"):
+    with pytest.raises(SparkExtError, match=r"fail point query\.renamed"):
         renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").start()
     monkeypatch.delenv(failpoints.VARIABLE)
     assert renamed.add(renamed.job(), "p", "in", "out", renamed_from="q").run(progress=False).finished

@@ -53,7 +53,7 @@ def test_a_failure_shows_whatever_the_others_do(queries: list[State]) -> None:
         ([State.FAILING, State.CANCELED], State.FAILING),
     ],
 )
-def test_the_least_query_counts(queries: list[State], state: State) -> None:
+def test_l4_the_job_is_the_least_advanced_of_its_queries(queries: list[State], state: State) -> None:
     assert job_state(queries) is state
 
 

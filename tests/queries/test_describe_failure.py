@@ -11,9 +11,9 @@ import pytest
 from spark_ext import errors
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError
 from spark_ext.failures.classifier import Classifier
-from spark_ext.failures.labels import FailureType
+from spark_ext.failures.labels import FailureType, Response
 from spark_ext.failures.text import evidence_of_text
-from spark_ext.model.restarts import Handling, Response
+from spark_ext.model.restarts import Handling
 from spark_ext.queries.describe_failure import Diagnosis, SparkFailure, diagnosed
 
 CLASSIFIER = Classifier()

@@ -279,7 +279,7 @@ class TestJob:
             assert own.http.get(f"{JOB}/{page}", params={"cursor": "x"}).status_code == 400
         assert own.http.get(f"{JOB}/incidents", params={"cursor": first["cursor"]}).status_code == 400
 
-    def test_labels_of_incidents_are_combined(self, own: Served) -> None:
+    def test_l2_labels_are_combined_with_and(self, own: Served) -> None:
         for number, labels in enumerate(({"type": "A", "region": "eu"}, {"type": "A"}, {"region": "eu"})):
             own.state.writer.append(
                 IncidentRow(

@@ -84,7 +84,7 @@ def module(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(price("value")))
 
 
-@case("configuration.added_module", type="CONFIGURATION", origin="user", decision="stop", line="import failing_tariffs")
+@case("configuration.added_module", type="CONFIGURATION", origin="user", decision="stop")
 def added_module(spark: SparkSession, folder: Path) -> None:
     (folder / "failing_prices.py").write_text("import failing_tariffs\n\n\ndef price(value):\n    return value\n")
     spark.addArtifacts(str(folder / "failing_prices.py"), pyfile=True)
@@ -110,7 +110,7 @@ def missing_file(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(rate("value")))
 
 
-@case("configuration.jdbc_driver", type="CONFIGURATION", origin="spark", decision="stop", line="batch.write.jdbc")
+@case("configuration.jdbc_driver", type="CONFIGURATION", origin="user", decision="stop", line="batch.write.jdbc")
 def jdbc_driver(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         batch.write.jdbc("jdbc:postgresql://127.0.0.1/shop", "orders", properties={"driver": "org.postgresql.Driver"})

@@ -55,7 +55,7 @@ def char_length(spark: SparkSession, folder: Path) -> None:
     fails(writer.option("path", str(folder / "table")))
 
 
-@case("data.merge_duplicates", type="USER_DATA", origin="library", decision="stop", line="batch.sparkSession.sql(")
+@case("data.merge_duplicates", type="USER_DATA", origin="user", decision="stop", line="batch.sparkSession.sql(")
 def merge_duplicates(spark: SparkSession, folder: Path) -> None:
     spark.range(4).write.format("delta").save(str(folder / "table"))
 
@@ -69,7 +69,7 @@ def merge_duplicates(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(upsert))
 
 
-@case("data.unique_key", type="USER_DATA", origin="library", decision="stop", line="jdbc(database")
+@case("data.unique_key", type="USER_DATA", origin="dependency", decision="stop", line="jdbc(database")
 def unique_key(spark: SparkSession, folder: Path) -> None:
     database = f"jdbc:derby:memory:{folder.name};create=true"
     manager = spark._jvm.java.sql.DriverManager  # type: ignore[union-attr]

@@ -68,7 +68,8 @@ def during_handling(spark: SparkSession, folder: Path) -> None:
     def refuse(values: pd.Series) -> pd.Series:
         raise RuntimeError(
             "MemoryError\n\nDuring handling of the above exception, another exception occurred:\n\n"
-            'Traceback (most recent call last):\n  File "<stdin>", line 1, in <module>\nOSError: [Errno 28] No space left'
+            'Traceback (most recent call last):\n  File "<stdin>", line 1, in <module>\nOSError: [Errno 28] No space'
+            " left"
         )
 
     into_noop(numbers(spark).select(refuse("value")))
@@ -137,8 +138,8 @@ def proxy(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         assert batch.isEmpty(), (
             "py4j.protocol.Py4JJavaError: An error occurred while calling o42.save.\n"
-            ": org.apache.spark.SparkException: Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited "
-            "caused by one of the running tasks) Reason: Container killed on request. Exit code is 137"
+            ": org.apache.spark.SparkException: Job aborted due to stage failure: ExecutorLostFailure (executor 1 "
+            "exited caused by one of the running tasks) Reason: Container killed on request. Exit code is 137"
         )
 
     fails(numbers(spark).writeStream.foreachBatch(write))
@@ -205,7 +206,8 @@ def java(spark: SparkSession, folder: Path) -> None:
         "shop.Polite",
         """public class Polite implements org.apache.spark.sql.api.java.UDF1<Long, Long> {
           public Long call(Long value) {
-            throw new IllegalStateException("java.net.ConnectException: Connection refused\\n\\tat java.net.Socket.x(S.java)");
+            throw new IllegalStateException(
+              "java.net.ConnectException: Connection refused\\n\\tat java.net.Socket.x(S.java)");
           }
         }""",
     )

@@ -61,7 +61,7 @@ def killed_worker(spark: SparkSession, folder: Path) -> None:
 def disk_full(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def logged(value: int) -> int:
-        log = open("/dev/full", "w")
+        log = open("/dev/full", "w")  # noqa: SIM115
         log.write(f"value {value}\n")
         log.flush()
         return value
@@ -100,13 +100,13 @@ def open_files(spark: SparkSession, folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         kept = []
         for _ in range(100):
-            kept.append(open("/dev/null"))
+            kept.append(open("/dev/null"))  # noqa: SIM115
         return value
 
     into_noop(numbers(spark).select(look_up("value")))
 
 
-@case("resources.file_size", type="RESOURCE", origin="user", decision="restart", line="spool.flush()")
+@case("resources.file_size", type="RESOURCE", origin="user", decision="restart", line="open(folder")
 def file_size(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def spooled(value: int) -> int:
@@ -137,7 +137,7 @@ def array_size(spark: SparkSession, folder: Path) -> None:
 @case(
     "resources.result_size",
     type="RESOURCE",
-    origin="spark",
+    origin="user",
     decision="restart",
     line=".collect()",
     where="process",
@@ -145,7 +145,7 @@ def array_size(spark: SparkSession, folder: Path) -> None:
 )
 def result_size(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
-        batch.select(F.repeat(F.lit("x"), 100_000)).collect()
+        batch.sparkSession.range(50_000).select(F.expr("uuid()")).collect()
 
     fails(numbers(spark).writeStream.foreachBatch(write))
 

@@ -40,7 +40,7 @@ def session(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(price("value")))
 
 
-@case("serialization.frame", type="SERIALIZATION", origin="user", decision="stop", subject="DataFrame")
+@case("serialization.frame", type="SERIALIZATION", origin="user", decision="stop", subject="SparkContext")
 def frame(spark: SparkSession, folder: Path) -> None:
     prices = spark.range(4)
 
@@ -51,7 +51,7 @@ def frame(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select("value").mapInArrow(looked_up, "value long"))
 
 
-@case("serialization.open_file", type="SERIALIZATION", origin="user", decision="stop", subject="_io.TextIOWrapper")
+@case("serialization.open_file", type="SERIALIZATION", origin="user", decision="stop", subject="files")
 def open_file(spark: SparkSession, folder: Path) -> None:
     with open(folder / "log.txt", "w") as log:
 
@@ -107,9 +107,7 @@ def unpickled(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(F.udf(lambda value: str(problem))("value")))
 
 
-@case(
-    "serialization.set_state", type="SERIALIZATION", origin="user", decision="stop", subject="Rates", line='state["new'
-)
+@case("serialization.set_state", type="SERIALIZATION", origin="user", decision="stop", line='state["new')
 def set_state(spark: SparkSession, folder: Path) -> None:
     class Rates:
         def __getstate__(self) -> dict[str, float]:
@@ -170,23 +168,3 @@ def java_function(spark: SparkSession, folder: Path) -> None:
     )
     spark.udf.registerJavaFunction("failing_guarded", "shop.Guarded", "long")
     into_noop(numbers(spark).selectExpr("failing_guarded(value)"))
-
-
-@case(
-    "serialization.kryo_buffer",
-    type="SERIALIZATION",
-    origin="spark",
-    decision="stop",
-    where="process",
-    conf={
-        "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
-        "spark.kryoserializer.buffer": "1k",
-        "spark.kryoserializer.buffer.max": "64k",
-    },
-)
-def kryo_buffer(spark: SparkSession, folder: Path) -> None:
-    def write(batch: DataFrame, epoch: int) -> None:
-        batch.select(F.repeat(F.lit("x"), 1_000_000)).rdd.map(len).collect()
-        batch.select(F.repeat(F.lit("x"), 1_000_000)).collect()
-
-    fails(numbers(spark).writeStream.foreachBatch(write))

@@ -15,6 +15,7 @@ from tests.failures.corpus import case
 from tests.failures.running import fails, numbers
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _ON_HEAP = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
@@ -57,8 +58,9 @@ def damaged_files(spark: SparkSession, folder: Path) -> None:
 
 
 def _on_heap(spark: SparkSession, folder: Path, damage: bytes | None) -> None:
-    before = spark.conf.get(_PROVIDER)
+    before, version = spark.conf.get(_PROVIDER), spark.conf.get(_VERSION)
     spark.conf.set(_PROVIDER, _ON_HEAP)
+    spark.conf.set(_VERSION, "1")
     try:
         _run(_into(folder, _counts(spark)))
         spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
@@ -71,6 +73,7 @@ def _on_heap(spark: SparkSession, folder: Path, damage: bytes | None) -> None:
         fails(_into(folder, _counts(spark)))
     finally:
         spark.conf.set(_PROVIDER, before)
+        spark.conf.set(_VERSION, version)
 
 
 @case("states.deleted_delta", type="STATE", origin="spark", decision="restore")
@@ -109,15 +112,6 @@ def partitions(spark: SparkSession, folder: Path) -> None:
     fails(_into(folder, numbers(spark).dropDuplicates(["value"]), "append"))
 
 
-@case("states.metadata", type="STATE", origin="spark", decision="restore")
-def metadata(spark: SparkSession, folder: Path) -> None:
-    _run(_into(folder, _counts(spark)))
-    for file in (folder / "checkpoint" / "state" / "0" / "_metadata").rglob("*"):
-        if file.is_file():
-            file.write_bytes(b"v7\ndamaged")
-    fails(_into(folder, _counts(spark)))
-
-
 class _Totals(StatefulProcessor):
     """Keeps a total of the type that it is made with."""
 
@@ -146,7 +140,7 @@ def variable_type(spark: SparkSession, folder: Path) -> None:
     fails(_into(folder, _totals(spark, "total string"), "append"))
 
 
-@case("states.late_variable", type="STATE", origin="user", decision="ask", line='getValueState("late"')
+@case("states.late_variable", type="USER_CODE", origin="user", decision="stop", line='getValueState("late"')
 def late_variable(spark: SparkSession, folder: Path) -> None:
     class Late(_Totals):
         def init(self, handle: StatefulProcessorHandle) -> None:
