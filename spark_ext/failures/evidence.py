@@ -8,6 +8,7 @@ exception keeps its own class, message and frames, so that a message is never ta
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -114,8 +115,6 @@ class Evidence:
 
     chain: tuple[Raised, ...]
     """Outermost first."""
-    exits: tuple[str, ...] = ()
-    """Processes that have ended: `executor 3: exit code 137`, `python worker: signal 9`."""
     text: str = field(default="", compare=False)
     """As Spark shows it, for people."""
 
@@ -123,6 +122,16 @@ class Evidence:
     def root(self) -> Raised:
         """The innermost exception that led to the failure."""
         return next((one for one in reversed(self.chain) if one.link not in UNRELATED), self.chain[0])
+
+    @property
+    def exits(self) -> tuple[str, ...]:
+        """Executors that have ended, as Spark reports them: `executor 3: Command exited with code 137`."""
+        return tuple(
+            f"executor {match['executor']}: {match['reason'].strip()}"
+            for raised in self.chain
+            if raised.kind == _REPORTS_EXITS
+            for match in _EXIT.finditer(raised.message)
+        )
 
     def frames(self) -> Iterator[Frame]:
         """The frames of all exceptions that led to the failure, innermost first."""
@@ -132,13 +141,16 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger: cut to a size, secrets masked, without the text."""
-        return {"chain": [_as_json(raised) for raised in self.chain], "exits": [mask(one) for one in self.exits]}
+        return {"chain": [_as_json(raised) for raised in self.chain]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Evidence:
         """What `to_json` has made."""
-        return cls(tuple(_raised(one) for one in value["chain"]), tuple(value.get("exits", ())))
+        return cls(tuple(_raised(one) for one in value["chain"]))
 
+
+_REPORTS_EXITS: Final = "org.apache.spark.SparkException"
+_EXIT: Final = re.compile(r"ExecutorLostFailure \(executor (?P<executor>\S+) [^\n]*?\) Reason: (?P<reason>[^\n]*)")
 
 UNRELATED: Final = (Link.CONTEXT, Link.SUPPRESSED)
 """Links of exceptions that need not have led to the failure."""

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.model.lifecycle import State
-from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
+from spark_ext.model.restarts import ANY_RUN, AvailableNowRun, Cause
 from spark_ext.queries.boundary import Phase
-from spark_ext.queries.describe_failure import Diagnosis, diagnosed
+from spark_ext.queries.failing import FailingQuery
 from spark_ext.queries.outage import UNREADABLE
-from spark_ext.queries.restartable import RestartableQuery
 from spark_ext.queries.restarts import as_error
 from spark_ext.queries.spark_query import End, Launch, RunnableQuery
 from spark_ext.queries.worker import Commands, Outcome
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class QueryRun(RestartableQuery):
+class QueryRun(FailingQuery):
     """A query under supervision. Its attributes are for reading; its state changes by its methods alone.
 
     Its methods are for one thread at a time, the one that decides: that of the job's start, then the coordinator's.
@@ -232,41 +231,6 @@ class QueryRun(RestartableQuery):
             return
         self._decide(self._restarts.cause(failed=found is not None), found, now, run)
 
-    def _diagnosed(self, failure: BaseException) -> Diagnosis:
-        return diagnosed(failure, self.who, self.committed, self._context.classifier, self.spec.uid)
-
-    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> None:
-        labels = found.verdict.labels
-        self._context.write_behind.incident(self.who, "failure", what, action, found.stored, labels)
-
-    def _decide(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> None:
-        if found is None:
-            self._act(self._restarts.after(cause, None, now, run), None)
-        else:
-            decision = self._restarts.after(cause, found.error, now, run, found.handling, found.sign)
-            self._act(decision, found)
-
-    def _act(self, decision: Decision, found: Diagnosis | None) -> None:
-        """Carry out what was decided after an end or a failure: every failure takes this way."""
-        if decision.action is Action.FAIL:
-            assert found is not None
-            self.fail(found.error, found, decision.reason)
-        elif decision.action is Action.RESTART:
-            action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
-            assert found is not None
-            self._failure_incident(decision.reason, action, found)
-            if self._state in (State.RUNNING, State.RESTARTING):
-                # One that was built late, and could not be started yet, has not run.
-                self._become(State.RESTARTING, decision.reason)
-        elif decision.action is Action.RUN_AGAIN:
-            if decision.delay_ms and self._state is not State.FINISHING:
-                self._become(State.RESTARTING, "it ended without a committed epoch")
-        elif decision.action is Action.FINISH:
-            if self._state is not State.FINISHING:
-                self._become(State.FINISHING, decision.reason)
-        elif decision.action is Action.CANCEL:
-            self._become(State.CANCELED, decision.reason)
-
     def _restart(self, *, claim: bool = False) -> None:
         def launch() -> Launch:
             # What led to the restart is in the ledger before it, whatever happens next.
@@ -440,21 +404,6 @@ class QueryRun(RestartableQuery):
         if outcome.error is not None and not self._state.ended:
             found = self._diagnosed(outcome.error)
             self.fail(found.error, found)
-
-    def fail(self, error: SparkExtError, found: Diagnosis | None = None, reason: str = "") -> None:
-        """The query has failed for good; Spark's query is stopped if it runs.
-
-        Args:
-            error: why.
-            found: the diagnosis, for the ledger's incident.
-            reason: why it is given up; "": as the error says.
-        """
-        self._error = error
-        found = found or self._diagnosed(error)
-        self._failure_incident(reason or str(error), "stopped: FAILED", found)
-        self._become(State.FAILED, reason or str(error))
-        if self._live:
-            self._worker.do("stop", self._query.stop, self._stop_returned)
 
     def abandon(self, error: SparkExtError) -> None:
         """The job cannot be supervised any more: fail, and write nothing, as the ledger may have another owner.

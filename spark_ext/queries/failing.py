@@ -1,0 +1,63 @@
+"""What a query does about its failures: of an epoch, a start, or a step of the final checkpoint."""
+
+from __future__ import annotations
+
+from spark_ext.errors import SparkExtError
+from spark_ext.model.lifecycle import State
+from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
+from spark_ext.queries.describe_failure import Diagnosis, diagnosed
+from spark_ext.queries.restartable import RestartableQuery
+
+
+class FailingQuery(RestartableQuery):
+    """The part of a query that judges failures, decides what follows, records it, and carries it out."""
+
+    def _diagnosed(self, failure: BaseException) -> Diagnosis:
+        return diagnosed(failure, self.who, self.committed, self._context.classifier, self.spec.uid)
+
+    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> None:
+        labels = found.verdict.labels
+        self._context.write_behind.incident(self.who, "failure", what, action, found.stored, labels)
+
+    def _decide(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> None:
+        if found is None:
+            self._act(self._restarts.after(cause, None, now, run), None)
+        else:
+            decision = self._restarts.after(cause, found.error, now, run, found.handling, found.sign)
+            self._act(decision, found)
+
+    def _act(self, decision: Decision, found: Diagnosis | None) -> None:
+        """Carry out what was decided after an end or a failure: every failure takes this way."""
+        if decision.action is Action.FAIL:
+            assert found is not None
+            self.fail(found.error, found, decision.reason)
+        elif decision.action is Action.RESTART:
+            action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
+            assert found is not None
+            self._failure_incident(decision.reason, action, found)
+            if self._state in (State.RUNNING, State.RESTARTING):
+                # One that was built late, and could not be started yet, has not run.
+                self._become(State.RESTARTING, decision.reason)
+        elif decision.action is Action.RUN_AGAIN:
+            if decision.delay_ms and self._state is not State.FINISHING:
+                self._become(State.RESTARTING, "it ended without a committed epoch")
+        elif decision.action is Action.FINISH:
+            if self._state is not State.FINISHING:
+                self._become(State.FINISHING, decision.reason)
+        elif decision.action is Action.CANCEL:
+            self._become(State.CANCELED, decision.reason)
+
+    def fail(self, error: SparkExtError, found: Diagnosis | None = None, reason: str = "") -> None:
+        """The query has failed for good; Spark's query is stopped if it runs.
+
+        Args:
+            error: why.
+            found: the diagnosis, for the ledger's incident.
+            reason: why it is given up; "": as the error says.
+        """
+        self._error = error
+        found = found or self._diagnosed(error)
+        self._failure_incident(reason or str(error), "stopped: FAILED", found)
+        self._become(State.FAILED, reason or str(error))
+        if self._live:
+            self._worker.do("stop", self._query.stop, self._stop_returned)
