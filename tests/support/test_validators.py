@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, JobRow
+from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow, JobRow
 from spark_ext.model.end_of_input import EndOffset
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, Running, SourceOffset
@@ -21,6 +21,15 @@ T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
+
+
+def failure(**fields: Any) -> IncidentRow:
+    row = IncidentRow(
+        incident_id="i", at=at(3), job="lab", incarnation=1, operator="job 'lab', query 'q'", type="failure",
+        labels={"type": "NETWORK", "origin": "spark"}, what="it failed", evidence={"chain": [{}], "verdict": {}},
+        action="restart 1 in 100 ms",
+    )  # fmt: skip
+    return replace(row, **fields)
 
 
 def event(name: str, uid: str, pid: int = 1, **fields: Any) -> dict[str, Any]:
@@ -102,6 +111,7 @@ GOOD = History(
         "q": QueryLog("id", {0: logged(0, ONE), 1: logged(1, TWO, 1), 2: logged(2, TWO, 1, True)}, frozenset({0, 1, 2}))
     },
     state_rows={"q": 0},
+    incidents=(failure(),),
 )
 """One query without a kill: two channels, three epochs, a replay that the sink recognised, all final steps."""
 
@@ -194,6 +204,21 @@ BAD: dict[str, tuple[History, Callable[[History], list[str]], str]] = {
         replace(GOOD, events=(*GOOD.events[:5], *GOOD.events[4:])),
         validators.no_epoch_twice,
         "'out' made epoch 0 visible 2 times",
+    ),
+    "a failure without a type": (
+        replace(GOOD, incidents=(failure(labels={"origin": "user"}),)),
+        validators.failures_are_judged,
+        r"'it failed' has the labels \{'origin': 'user'\}",
+    ),
+    "a failure of a type that there is not": (
+        replace(GOOD, incidents=(failure(labels={"type": "BUG", "origin": "user"}),)),
+        validators.failures_are_judged,
+        "has the labels",
+    ),
+    "a failure without evidence": (
+        replace(GOOD, incidents=(failure(evidence={"stack": "x"}),)),
+        validators.failures_are_judged,
+        "'it failed' has no evidence",
     ),
     "finished with an uncommitted epoch": (
         with_log(planned={**PLANNED, 3: logged(3, TWO, 1, True)}),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, Final
 
+from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.model import query_offsets
 from spark_ext.model.end_of_input import is_end_of_input_offset
 from spark_ext.model.offsets import OffsetKind, kind_of
@@ -233,6 +234,21 @@ def offsets_only_grow(history: History) -> Problems:
     return out
 
 
+def failures_are_judged(history: History) -> Problems:
+    """Each failure has a type and an origin, and the exceptions on which the verdict rests."""
+    types, origins = {kind.value for kind in FailureType}, {origin.value for origin in Origin}
+    out = []
+    for row in history.incidents:
+        if row.type != "failure":
+            continue
+        labels, evidence = row.labels or {}, row.evidence or {}
+        if labels.get("type") not in types or labels.get("origin") not in origins:
+            out.append(f"the failure '{row.what[:80]}' has the labels {labels}")
+        if not evidence.get("chain") or "verdict" not in evidence:
+            out.append(f"the failure '{row.what[:80]}' has no evidence")
+    return out
+
+
 VALIDATORS: Final[tuple[Callable[[History], Problems], ...]] = (
     end_of_input_once_and_last,
     flags_follow_commits,
@@ -245,6 +261,7 @@ VALIDATORS: Final[tuple[Callable[[History], Problems], ...]] = (
     no_state_left,
     incarnations_grow_by_one,
     offsets_only_grow,
+    failures_are_judged,
 )
 
 
