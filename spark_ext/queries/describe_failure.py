@@ -6,7 +6,6 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,21 +36,27 @@ class SparkFailure(Exception):
 
     @classmethod
     def of(
-        cls, failure: BaseException, classify: Callable[[Evidence], Verdict | None] = lambda evidence: None
+        cls, failure: BaseException, classifier: Classifier, *, job: str = "", query: str = "", epoch: int = -1
     ) -> BaseException:
-        """The failure with its evidence; the failure itself if it is one of our errors, or has its evidence already.
+        """The failure with its evidence and verdict; the failure itself if it is one of our errors, or has them.
+
+        May take its time: it asks the JVM, and calls plugins.
 
         Args:
             failure: as Spark raised it.
-            classify: gives the verdict; may take its time.
+            classifier: the job's.
+            job: for plugins.
+            query: likewise.
+            epoch: likewise.
         """
         if isinstance(failure, (SparkExtError, cls)):
             return failure
+        packages = classifier.user_packages
         try:
-            evidence = evidence_of(failure)
+            evidence = evidence_of(failure, packages)
         except Exception:  # the JVM is going away: what Python has is left
-            evidence = Evidence(tuple(exceptions(failure)), text=str(failure))
-        return cls(evidence.text, evidence, classify(evidence))
+            evidence = Evidence(tuple(exceptions(failure, packages)), text=str(failure))
+        return cls(evidence.text, evidence, classifier.classify(evidence, job=job, query=query, epoch=epoch))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.lifecycle import State
 from spark_ext.queries import plans
 from spark_ext.queries.boundary import IDLE_WITHIN, BoundaryRestart, Phase
+from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.observed import ObservedQuery
 from spark_ext.queries.operator_hooks import OperatorHooks
 from spark_ext.queries.records import registrations
@@ -78,8 +79,8 @@ class RestartableQuery(ObservedQuery):
             self.checkpoint,
             context.wake.set,
             context.identity(spec.uid, self.checkpoint, self.lineage),
-            lambda evidence: context.classifier.classify(
-                evidence, job=context.job, query=spec.uid, epoch=self.committed + 1
+            lambda failure: SparkFailure.of(
+                failure, context.classifier, job=context.job, query=spec.uid, epoch=self.committed + 1
             ),
         )
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
-from spark_ext.queries.describe_failure import SparkFailure
 from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import jvm
 from spark_ext.spark.checkpoint_directory import clear_unfinished
@@ -21,8 +20,6 @@ from spark_ext.spark.session_settings import with_settings
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_ext.failures.evidence import Evidence
-    from spark_ext.failures.verdict import Verdict
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.spec import QuerySpec
 
@@ -110,7 +107,7 @@ class SparkQuery:
         checkpoint: path or URI of its checkpoint directory.
         on_end: called on a thread of its own when the query has ended.
         identity: of its job, which the sink finds in the writer's options.
-        classify: gives the verdict on a failure; may take its time.
+        judged: adds evidence and verdict to a failure; may take its time.
     """
 
     def __init__(
@@ -120,14 +117,14 @@ class SparkQuery:
         checkpoint: str,
         on_end: Callable[[], None],
         identity: Identity,
-        classify: Callable[[Evidence], Verdict],
+        judged: Callable[[BaseException], BaseException],
     ) -> None:
         self._spec = spec
         self._name = name
         self._checkpoint = checkpoint
         self._on_end = on_end
         self._identity = identity
-        self._classify = classify
+        self._judged = judged
         self._query: StreamingQuery | None = None
         self._end: End | None = None
         self._session = jvm.writer_frame(spec.writer).sparkSession
@@ -197,7 +194,7 @@ class SparkQuery:
         """The failure with what is known of it, read while Spark is there; or that Spark is not there any more."""
         who = f"job '{self._identity.job}', query '{self._spec.uid}'"
         lost = lost_spark(failure, who, self._jvm, lambda: jvm.is_stopped(self._session))
-        return lost or SparkFailure.of(failure, self._classify)
+        return lost or self._judged(failure)
 
     def _await(self, query: StreamingQuery) -> None:
         try:

@@ -7,11 +7,13 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+import yaml
 
 from spark_ext import errors
 from spark_ext.errors import ConfigurationError, SparkExtError, StateError, StorageError
 from spark_ext.failures.classifier import Classifier
-from spark_ext.failures.labels import FailureType, Response
+from spark_ext.failures.labels import FailureType, Origin, Response
+from spark_ext.failures.rules import FailureRules
 from spark_ext.failures.text import evidence_of_text
 from spark_ext.model.restarts import Handling
 from spark_ext.queries.describe_failure import Diagnosis, SparkFailure, diagnosed
@@ -176,6 +178,19 @@ def test_the_stack_of_the_jvm_is_part_of_a_failures_text() -> None:
     class Captured(Exception):
         _stackTrace = "java.lang.X: it failed\n\tat a.B(C.java:1)"
 
-    assert str(SparkFailure.of(Captured("it failed"))) == f"it failed\n\n{Captured._stackTrace}"
+    assert str(SparkFailure.of(Captured("it failed"), CLASSIFIER)) == f"it failed\n\n{Captured._stackTrace}"
     own = StateError("it failed")
-    assert SparkFailure.of(own) is own
+    assert SparkFailure.of(own, CLASSIFIER) is own
+
+
+def test_installed_packages_of_the_users_own_are_the_users() -> None:
+    try:
+        yaml.safe_load("a: b: c")
+    except yaml.YAMLError as problem:
+        failure = problem
+
+    def origin(packages: tuple[str, ...]) -> Origin:
+        found = SparkFailure.of(failure, Classifier(FailureRules(user_packages=packages)))
+        return diagnosed(found, "q", 0, CLASSIFIER).verdict.origin
+
+    assert (origin(()), origin(("yaml",))) == (Origin.DEPENDENCY, Origin.USER)

@@ -300,3 +300,14 @@ def join_of_batch(spark: SparkSession, folder: Path) -> None:
             raise RuntimeError("customers without a name")
 
     fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case("functions.into_python_sink", type="USER_CODE", origin="user", decision="stop", line='{"EUR": 1.0}[currency]')
+def into_python_sink(spark: SparkSession, folder: Path) -> None:
+    @F.udf("double")
+    def rate(currency: str) -> float:
+        return {"EUR": 1.0}[currency]
+
+    rows = spark.readStream.format("datagen").option("uid", "in").option("rows", 4).load()
+    target = rows.select(rate(F.lit("USD")).alias("rate")).writeStream.format("delta_2pc").option("uid", "out")
+    fails(target.option("path", str(folder / "out")).option("checkpointLocation", str(folder / "checkpoint")))
