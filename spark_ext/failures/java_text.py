@@ -167,9 +167,13 @@ _STREAM_FAILED: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminat
 _AFTER_PLAN: Final = "\n=== Streaming Query ==="
 
 
+_OF_JAVA: Final = ("pyspark.errors.exceptions.captured.", "delta.exceptions.captured.", "py4j.protocol.Py4JJavaError")
+"""How Python exceptions that stand for one of the JVM are named."""
+
+
 def said_of_java(raised: Raised, packages: Collection[str] = (), *, marked: bool = True) -> list[Raised]:
     """What a Python exception that stands for one of the JVM says of it; empty for any other exception."""
-    if not raised.kind.startswith(("pyspark.errors.exceptions.captured.", "py4j.protocol.Py4JJavaError")):
+    if not raised.kind.startswith(_OF_JAVA):
         return []
     _, jvm, below = raised.message.partition(_JVM)
     found = exceptions(below if jvm else raised.message.partition("\n")[2], packages, marked=marked)

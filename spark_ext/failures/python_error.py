@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 from spark_ext.errors import SparkExtError
 from spark_ext.failures.evidence import MOST_EXCEPTIONS, MOST_FRAMES, Frame, Link, Raised
@@ -43,6 +44,17 @@ def following(error: BaseException) -> tuple[BaseException | None, Link]:
     return (None if error.__suppress_context__ else error.__context__), Link.CONTEXT
 
 
+_OTHER_NUMBERS: Final = frozenset({"ssl", "socket"})
+"""Modules whose errors have an `errno` that is not the operating system's: of OpenSSL, or of the resolver."""
+
+
+def errno_of(error: BaseException) -> int:
+    """The operating system's number of an error; 0 if it has none."""
+    if not isinstance(error, OSError) or type(error).__module__ in _OTHER_NUMBERS:
+        return 0
+    return error.errno or 0
+
+
 def _raised(error: BaseException, link: Link, packages: Collection[str]) -> Raised:
     kind = type(error)
     frames: list[Frame] = []
@@ -51,13 +63,12 @@ def _raised(error: BaseException, link: Link, packages: Collection[str]) -> Rais
         code = trace.tb_frame.f_code
         frames.append(Frame(owner_of_file(code.co_filename, packages), code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    number = error.errno if isinstance(error, OSError) else None
     return Raised(
         f"{kind.__module__}.{kind.__qualname__}",
         str(error),
         link,
         tuple(reversed(frames[-MOST_FRAMES:])),
         names_of_bases(kind),
-        errno=number or 0,
+        errno=errno_of(error),
         code=error.code if isinstance(error, SparkExtError) else "",
     )

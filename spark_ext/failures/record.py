@@ -18,7 +18,7 @@ from typing import Any, Final
 from spark_ext import errors
 from spark_ext.failures.evidence import MOST_EXCEPTIONS, Frame, Link, Raised, cut
 from spark_ext.failures.owners import owner_of_file
-from spark_ext.failures.python_error import following
+from spark_ext.failures.python_error import errno_of, following
 from spark_ext.failures.python_text import names_of_bases
 from spark_ext.masking import mask
 
@@ -51,14 +51,13 @@ def _entry(error: BaseException, link: Link) -> dict[str, Any]:
         [frame.filename, frame.lineno or 0, frame.name]
         for frame in traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
     ]
-    number = error.errno if isinstance(error, OSError) else None
     return {
         "kind": f"{kind.__module__}.{kind.__qualname__}",
         # The error of a worker is made anew from it.
         "message": mask(str(error) if isinstance(error, errors.SparkExtError) else cut(str(error), _MESSAGE)),
         "link": link.value,
         "bases": names_of_bases(kind),
-        "errno": number or 0,
+        "errno": errno_of(error),
         "frames": frames[-_FRAMES:],
     }
 

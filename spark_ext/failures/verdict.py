@@ -133,7 +133,11 @@ def _called_by_python(evidence: Evidence) -> tuple[Frame, ...]:
     for raised in evidence.chain:
         python = python or raised.python
     last = evidence.root
-    return last.frames if python and not last.python else ()
+    if not python or last.python:
+        return ()
+    if not last.frames and last.condition.startswith("DELTA_"):
+        return (Frame(Owner.LIBRARY, "", 0, "org.apache.spark.sql.delta"),)
+    return last.frames
 
 
 _OBJECTS: Final = re.compile(r"^\s*- (?:object|field) \(class:? (?P<name>[\w.$]+)", re.MULTILINE)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from spark_ext.failures import java_text, python_error, record
-from spark_ext.failures.evidence import MOST_EXCEPTIONS, Evidence, Frame, Link, Raised
+from spark_ext.failures.evidence import MOST_EXCEPTIONS, Evidence, Frame, Link, Owner, Raised
 from spark_ext.failures.owners import owner_of_class
 
 _MOST_FRAMES_OF_JAVA: Final = 40
@@ -25,12 +25,20 @@ def evidence_of(failure: BaseException, user_packages: Collection[str] = ()) -> 
         failure: as pyspark, py4j or Python raised it.
         user_packages: see `owners.owner_of_file`.
     """
-    throwable = _throwable(failure)
-    if throwable is not None:
-        chain = _java_chain(throwable, user_packages)
-    else:
-        chain = python_error.exceptions(failure, user_packages, lambda error: _below(error, user_packages))
+    chain = python_error.exceptions(failure, user_packages, lambda error: _below(error, user_packages))
+    if _throwable(failure) is not None and not _called_by_user(failure, chain[0]):
+        chain = [replace(chain[1], link=Link.OUTERMOST), *chain[2:]]
     return Evidence(tuple(chain[:MOST_EXCEPTIONS]), text=_text(failure))
+
+
+def _called_by_user(failure: BaseException, outermost: Raised) -> bool:
+    """Whether a line of the user's made the call that failed. What a query raises comes from a thread of its own."""
+    owners = {frame.owner for frame in outermost.frames}
+    return (
+        "StreamingQueryException" not in type(failure).__name__
+        and Owner.USER in owners
+        and Owner.SPARK_EXT not in owners
+    )
 
 
 def _below(error: BaseException, packages: Collection[str]) -> list[Raised]:

@@ -12,8 +12,6 @@ from tests.failures.results import RECORDED, Result, recorded
 from tests.failures.table import written
 
 RESULTS = list(recorded())
-OPEN = [one for one in RESULTS if not one.case.held_out]
-HELD_OUT = [one for one in RESULTS if one.case.held_out]
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 
 
@@ -33,17 +31,15 @@ def test_every_local_case_is_recorded_and_nothing_else() -> None:
 
 def test_there_are_failures_of_each_type() -> None:
     assert len(RESULTS) >= 120
-    for results in (OPEN, HELD_OUT):
-        assert {one.case.type for one in results} == {kind.value for kind in FailureType}
+    assert {one.case.type for one in RESULTS} == {kind.value for kind in FailureType}
 
 
 @pytest.mark.parametrize(
     ("what", "least"), [("type_is_right", 0.97), ("origin_is_right", 0.95), ("decision_is_right", 0.97)]
 )
-@pytest.mark.parametrize("results", [OPEN, HELD_OUT], ids=["open", "held out"])
-def test_how_many_verdicts_are_right(results: list[Result], what: str, least: float) -> None:
-    missed = wrong(results, what)
-    assert len(missed) <= (1 - least) * len(results), "\n".join(missed)
+def test_how_many_verdicts_are_right(what: str, least: float) -> None:
+    missed = wrong(RESULTS, what)
+    assert len(missed) <= (1 - least) * len(RESULTS), "\n".join(missed)
 
 
 def test_the_users_line_is_named_in_every_fault_of_a_function() -> None:
@@ -53,7 +49,7 @@ def test_the_users_line_is_named_in_every_fault_of_a_function() -> None:
 
 
 def test_what_could_not_be_serialized_is_named() -> None:
-    assert not wrong([one for one in OPEN if one.case.subject], "subject_is_right")
+    assert not wrong([one for one in RESULTS if one.case.subject], "subject_is_right")
 
 
 def test_the_page_has_these_results() -> None:

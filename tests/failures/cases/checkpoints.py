@@ -85,7 +85,7 @@ def commits_ahead(spark: SparkSession, folder: Path) -> None:
     fails(_into(folder, numbers(spark)))
 
 
-@case("checkpoints.metadata", type="CHECKPOINT", origin="spark", decision="restore")
+@case("checkpoints.metadata", type="CHECKPOINT", origin="user", decision="restore")
 def metadata(spark: SparkSession, folder: Path) -> None:
     _run(_into(folder, numbers(spark)))
     _replace(folder / "checkpoint" / "metadata", '{"id":')

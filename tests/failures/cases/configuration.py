@@ -14,28 +14,28 @@ from tests.failures.corpus import case
 from tests.failures.running import fails, into_noop, numbers
 
 
-@case("configuration.missing_table", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.missing_table", type="CONFIGURATION", origin="user", decision="stop")
 def missing_table(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.table("no_such_orders"))
 
 
-@case("configuration.missing_path", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.missing_path", type="CONFIGURATION", origin="user", decision="stop")
 def missing_path(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.schema("id long").parquet(str(folder / "nothing")))
 
 
-@case("configuration.unknown_format", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.unknown_format", type="CONFIGURATION", origin="user", decision="stop")
 def unknown_format(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format("kinesis").option("stream", "clicks").load())
 
 
-@case("configuration.kafka_jar", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.kafka_jar", type="CONFIGURATION", origin="user", decision="stop")
 def kafka_jar(spark: SparkSession, folder: Path) -> None:
     clicks = spark.readStream.format("kafka").option("subscribe", "clicks")
     into_noop(clicks.option("kafka.bootstrap.servers", "127.0.0.1:1").load())
 
 
-@case("configuration.no_checkpoint", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.no_checkpoint", type="CONFIGURATION", origin="user", decision="stop")
 def no_checkpoint(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.format("delta").option("path", str(folder / "table")))
 
@@ -45,7 +45,7 @@ def option_value(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format("text").option("maxFilesPerTrigger", "many").load(str(folder)))
 
 
-@case("configuration.no_schema", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.no_schema", type="CONFIGURATION", origin="user", decision="stop")
 def no_schema(spark: SparkSession, folder: Path) -> None:
     (folder / "a.json").write_text('{"id": 1}\n')
     into_noop(spark.readStream.json(str(folder)))
@@ -118,13 +118,13 @@ def jdbc_driver(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("configuration.java_class", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.java_class", type="CONFIGURATION", origin="user", decision="stop")
 def java_class(spark: SparkSession, folder: Path) -> None:
     spark.udf.registerJavaFunction("failing_absent", "shop.AbsentDiscount", "long")
     into_noop(numbers(spark).selectExpr("failing_absent(value)"))
 
 
-@case("configuration.file_system", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.file_system", type="CONFIGURATION", origin="user", decision="stop")
 def file_system(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.schema("id long").parquet("s3a://shop/orders"))
 
@@ -140,7 +140,7 @@ def state_store(spark: SparkSession, folder: Path) -> None:
         spark.conf.set(key, before)
 
 
-@case("configuration.output_mode", type="CONFIGURATION", origin="spark", decision="stop")
+@case("configuration.output_mode", type="CONFIGURATION", origin="user", decision="stop")
 def output_mode(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).groupBy("value").count())
 

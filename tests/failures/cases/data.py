@@ -55,7 +55,7 @@ def char_length(spark: SparkSession, folder: Path) -> None:
     fails(writer.option("path", str(folder / "table")))
 
 
-@case("data.merge_duplicates", type="USER_DATA", origin="user", decision="stop", line="batch.sparkSession.sql(")
+@case("data.merge_duplicates", type="USER_DATA", origin="dependency", decision="stop", line="batch.sparkSession.sql(")
 def merge_duplicates(spark: SparkSession, folder: Path) -> None:
     spark.range(4).write.format("delta").save(str(folder / "table"))
 

@@ -13,7 +13,7 @@ from tests.failures.corpus import case
 from tests.failures.running import fails, numbers
 
 
-@case("fencing.same_checkpoint", type="FENCED", origin="spark", decision="stop")
+@case("fencing.same_checkpoint", type="FENCED", origin="user", decision="stop")
 def same_checkpoint(spark: SparkSession, folder: Path) -> None:
     key = "spark.sql.streaming.stopActiveRunOnRestart"
     spark.conf.set(key, "false")
