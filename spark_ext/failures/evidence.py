@@ -104,9 +104,29 @@ class Raised:
         return any(frame.file.endswith(".py") for frame in self.frames) or self.kind.startswith("builtins.")
 
     @property
+    def words(self) -> str:
+        """What its class itself says: the message without what it quotes of others, which users may have written."""
+        if self.kind == _STREAMING or self.condition == USER_RAISED:
+            return ""
+        if not self.kind.startswith(_QUOTES):
+            return self.message
+        own = self.message.partition("Traceback (most recent call last):")[0]
+        task = _LOST_TASK.search(own)
+        return own[: task.end()] if task is not None and _EXCEPTION.match(own, task.end()) else own
+
+    @property
     def name(self) -> str:
         """The class without package."""
         return self.kind.rpartition(".")[2]
+
+
+USER_RAISED: Final = "USER_RAISED_EXCEPTION"
+"""The condition of `raise_error` and `assert_true`, whose message is the user's."""
+
+_STREAMING: Final = "org.apache.spark.sql.streaming.StreamingQueryException"
+_QUOTES: Final = ("org.apache.spark.", "py4j.", "pyspark.errors.exceptions.captured.", "delta.exceptions.captured.")
+_LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
+_EXCEPTION: Final = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*")
 
 
 @dataclass(frozen=True)
@@ -130,7 +150,7 @@ class Evidence:
             f"executor {match['executor']}: {match['reason'].strip()}"
             for raised in self.chain
             if raised.kind == _REPORTS_EXITS
-            for match in _EXIT.finditer(raised.message)
+            for match in _EXIT.finditer(raised.words)
         )
 
     def frames(self) -> Iterator[Frame]:

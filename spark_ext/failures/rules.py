@@ -54,7 +54,8 @@ class Rule(BaseModel):
     errno: Numbers = ()
     """The operating system's numbers."""
     message: str = ""
-    """Regular expression, searched in the message; needs `exception`, `condition` or `code`."""
+    """Regular expression, searched in what the exception itself says, not in what it quotes of others; needs
+    `exception`, `condition` or `code`."""
     at: Several = ()
     """Patterns for the innermost frame of the exception that is not of a standard library."""
     beside: Several = ()
@@ -113,7 +114,7 @@ class Rule(BaseModel):
             and (not self.sqlstate or (bool(raised.sqlstate) and raised.sqlstate.startswith(self.sqlstate)))
             and (not self.code or raised.code in self.code)
             and (not self.errno or raised.errno in self.errno)
-            and (not self.message or re.search(self.message, raised.message) is not None)
+            and (not self.message or re.search(self.message, raised.words) is not None)
             and (not self.at or _frame_is(_innermost(raised), self.at))
             and (not self.beside or any(_frame_is(frame, self.beside) for frame in raised.frames))
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_ext.failures.evidence import UNRELATED, Evidence, Frame, Owner, Raised
+from spark_ext.failures.evidence import UNRELATED, USER_RAISED, Evidence, Frame, Owner, Raised
 from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.failures.owners import owner_of_class
 from spark_ext.failures.rules import FailureRules
@@ -109,7 +109,7 @@ def origin_of(evidence: Evidence) -> Origin:
         found = _origin([*below, *python], by_user=by_user)
         return found if found is not Origin.SPARK else _origin(python, by_user=by_user)
     related = (raised for raised in evidence.chain if raised.link not in UNRELATED)
-    if not by_user and any(raised.context or raised.condition == _RAISED for raised in related):
+    if not by_user and any(raised.context or raised.condition == USER_RAISED for raised in related):
         return Origin.USER
     return _origin(evidence.root.frames or tuple(frames), by_user=by_user)
 
@@ -155,9 +155,6 @@ def _users_result(kind: FailureType, evidence: Evidence) -> bool:
     in_worker = any(raised.python or raised.kind.startswith("net.razorvine.") for raised in evidence.chain)
     return in_worker or any(owner_of_class(name) is Owner.USER for name in _OBJECTS.findall(evidence.root.message))
 
-
-_RAISED: Final = "USER_RAISED_EXCEPTION"
-"""The condition of `raise_error` and `assert_true`."""
 
 _CALLED_FROM: Final = re.compile(
     r"was called from\s+(?P<file>\S[^\n]*?\.py|<[^>\n]+>|[^\n]*ipykernel[^\n]*):(?P<line>\d+)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,34 @@ def test_an_unknown_class_is_known_by_what_it_derives_from() -> None:
     evidence = Evidence((Raised("shop.Refused", bases=("builtins.ConnectionError", "builtins.OSError")),))
     found = judged(evidence, shipped())
     assert (found.type, found.origin) == (FailureType.NETWORK, Origin.SPARK)
+
+
+LOST = "Job aborted: Task 0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (h executor 3): "
+LIES = (
+    "ExecutorLostFailure (executor 3 exited) Reason: Command exited with code 137",
+    "Python worker exited unexpectedly (crashed)",
+    "TaskKilled (another attempt succeeded)",
+    "Total size of serialized results is bigger than spark.driver.maxResultSize",
+    "SparkContext was shut down",
+)
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "quoting",
+    [
+        Raised("org.apache.spark.SparkException", f"{LOST}shop.LostError: {{}}"),
+        Raised(
+            "org.apache.spark.SparkException", "An exception was thrown: Traceback (most recent call last):\n  x\nE: {}"
+        ),
+        Raised("org.apache.spark.sql.streaming.StreamingQueryException", "[STREAM_FAILED] terminated: {}"),
+        Raised(
+            "org.apache.spark.SparkRuntimeException", "[USER_RAISED_EXCEPTION] {}", condition="USER_RAISED_EXCEPTION"
+        ),
+    ],
+    ids=["a task", "a traceback", "a query", "raise_error"],
+)
+def test_what_spark_quotes_of_a_users_message_decides_nothing(quoting: Raised, lie: str) -> None:
+    evidence = Evidence((replace(quoting, message=quoting.message.format(lie)),))
+    assert judged(evidence, shipped()).type in (FailureType.SYSTEM, FailureType.USER_CODE)
+    assert evidence.exits == ()

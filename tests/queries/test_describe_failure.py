@@ -51,7 +51,7 @@ def in_spark(raised: str) -> str:
     return f"{shown}\n\n{stack}"
 
 
-def told(text: str, query: str = "q") -> Diagnosis:
+def diagnosis_of(text: str, query: str = "q") -> Diagnosis:
     """The diagnosis of a failure of which only the text is left."""
     evidence = evidence_of_text(text)
     assert evidence is not None
@@ -74,7 +74,7 @@ def test_a_users_words_decide_nothing(words: str, kind: type[Exception]) -> None
     def users() -> None:
         raise kind(WORDS[words])
 
-    found = told(in_spark(traced(users)))
+    found = diagnosis_of(in_spark(traced(users)))
     assert type(found.error) is SparkExtError
     assert found.error.operator == "job 'j', query 'q', epoch 4"
     assert found.verdict.type is FailureType.USER_CODE
@@ -94,13 +94,13 @@ def test_an_error_of_ours_counts_by_the_mark_of_the_sessions_workers(monkeypatch
         for name, value in errors.for_workers().items():
             worker.setenv(name, value)
         text = traced(ours)
-    found = told(in_spark(text)).error
+    found = diagnosis_of(in_spark(text)).error
     assert type(found) is StateError
     assert str(found) == (
         "[STATE] it is gone: [STORAGE] it was full do: free it\n  at:   sink 'x'\n  kept: all\n  do:   look"
     )
     (mark,) = errors.for_workers().values()
-    assert type(told(in_spark(text.replace(mark, "0" * len(mark)))).error) is SparkExtError
+    assert type(diagnosis_of(in_spark(text.replace(mark, "0" * len(mark)))).error) is SparkExtError
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_disk_counts_where_java_says_so(line: str, kind: type[SparkExtError]) 
     text = (
         f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: it failed\n\n{line}\n\tat x.Y(Z.java:1)"
     )
-    assert type(told(text).error) is kind
+    assert type(diagnosis_of(text).error) is kind
 
 
 def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
@@ -144,7 +144,7 @@ def test_a_disk_counts_where_the_driver_itself_meets_it() -> None:
 def test_another_state_than_the_checkpoints_says_what_a_reset_does(words: str) -> None:
     """Formerly: a changed aggregate came with "fix the cause"."""
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words} SQLSTATE: XXKST"
-    found = told(text, "daily").error
+    found = diagnosis_of(text, "daily").error
     assert type(found) is StateError
     assert "job.reset('daily')" in found.do and "earlier output stays" in found.do and "restore" in found.do
 
@@ -153,7 +153,7 @@ def test_a_state_store_without_checkpoint_format_2_names_both_settings() -> None
     """Formerly: it ended in a raw STREAM_FAILED."""
     words = "[STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED] HDFSBackedStateStoreProvider does not support it"
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {words}"
-    found = told(text).error
+    found = diagnosis_of(text).error
     assert type(found) is ConfigurationError
     assert "stateStore.providerClass" in found.what and "checkpointFormatVersion" in found.do
 
@@ -167,7 +167,7 @@ def test_the_users_line_comes_first() -> None:
         '  File "/opt/lib/python3.11/site-packages/pandas/core/frame.py", line 3, in apply\n    f()\n'
         "ZeroDivisionError: division by zero\n"
     )
-    found = told(text).error
+    found = diagnosis_of(text).error
     assert found.what == "/home/me/flights.py, line 12, in half: ZeroDivisionError: division by zero"
     assert found.stack == text
 

@@ -129,7 +129,7 @@ def test_availability_of_a_window() -> None:
     assert found.availability(at(-500), at(-400)) == 1.0, "it did not exist"
 
 
-def test_a_query_that_restarts_while_the_job_runs_is_told_apart() -> None:
+def test_a_query_that_restarts_while_the_job_runs_counts_for_itself() -> None:
     found = of(
         [state("", "RUNNING", 0), state("q", "RUNNING", 0), state("q", "RESTARTING", 10), state("q", "RUNNING", 14)],
         [job("started", 0)],
