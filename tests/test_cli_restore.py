@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from spark_ext import cli
 from spark_ext.script import load_function, make_job
 from spark_ext.spark.spark_log import SparkLog
+from tests.support.scripts import scripts_undone
 from tests.support.waiting import until
 
 SCRIPT = """
@@ -56,11 +57,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "distinct.py").write_text(SCRIPT)
-    path, modules = list(sys.path), set(sys.modules)
-    yield tmp_path / "distinct.py"
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules:
-        del sys.modules[name]
+    with scripts_undone():
+        yield tmp_path / "distinct.py"
 
 
 def add(folder: Path, name: str, numbers: range) -> None:

@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from spark_ext import cli
 from spark_ext.errors import JobFailedError
 from spark_ext.script import load_function, make_job
+from tests.support.scripts import scripts_undone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,11 +146,8 @@ def test_a_file_that_is_not_python_is_refused_before_spark_starts(script: Path, 
 @pytest.fixture
 def loading() -> Iterator[None]:
     """Undo what loading a file changes in this process."""
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules:
-        del sys.modules[name]
+    with scripts_undone():
+        yield
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,8 @@ def fails(flag: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
                     place.touch()
                     if kills:
                         os.kill(os.getpid(), signal.SIGKILL)
-                    raise ValueError("as the test wants it")
+                    # One that may pass: a fault of the function would stop the query.
+                    raise ConnectionError("as the test wants it")
         debug = sx.control.logger("of the test").isEnabledFor(10)
         yield pa.RecordBatch.from_arrays(
             [batch.column("seq"), pa.array([f"{seen.get('fail')} {debug} {os.getpid()}"] * batch.num_rows)],

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 import spark_ext as sx
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
-from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError, StateError
 from spark_ext.jobs.job import Job
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import IncidentRow
@@ -85,7 +85,7 @@ def test_i1_a_rename_that_was_cut_short_is_finished_by_the_next_start(
     gate.touch()
     frame = lab.source(**COUNTS, gate=gate)
     monkeypatch.setenv("SPARK_EXT_FAILPOINTS", "query.renamed=raise")
-    with pytest.raises(StateError, match=r"fail point query\.renamed"):
+    with pytest.raises(SparkExtError, match=r"fail point query\.renamed"):
         renamed(lab, frame, renamed_from="q").start()
     monkeypatch.delenv("SPARK_EXT_FAILPOINTS")
     assert lab.checkpoint("q").exists()

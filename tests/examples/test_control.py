@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from spark_ext.script import load_function
+from tests.support.scripts import scripts_undone
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "control.py"
 SIZES = {"ROWS_PER_EPOCH": 300, "SLOWLY": 400, "SECONDS": 2.0, "BEGIN": 600}
@@ -19,20 +20,17 @@ SIZES = {"ROWS_PER_EPOCH": 300, "SLOWLY": 400, "SECONDS": 2.0, "BEGIN": 600}
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The script, and the one that it imports, with a part of their data."""
-    path, modules = list(sys.path), set(sys.modules)
-    found = sys.modules[load_function(SCRIPT, "job").__module__]
-    flights = sys.modules["flights"]
-    for name in ("flights", "weather"):
-        whole = getattr(flights, f"package_{name}")()
-        part = whole[(whole["month"] <= 2) & (whole["day"] <= 7)]
-        for module in (found, flights):
-            monkeypatch.setattr(module, f"package_{name}", lambda part=part: part, raising=False)
-    for name, value in SIZES.items():
-        monkeypatch.setattr(found, name, value)
-    yield found
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules:
-        del sys.modules[name]
+    with scripts_undone():
+        found = sys.modules[load_function(SCRIPT, "job").__module__]
+        flights = sys.modules["flights"]
+        for name in ("flights", "weather"):
+            whole = getattr(flights, f"package_{name}")()
+            part = whole[(whole["month"] <= 2) & (whole["day"] <= 7)]
+            for module in (found, flights):
+                monkeypatch.setattr(module, f"package_{name}", lambda part=part: part, raising=False)
+        for name, value in SIZES.items():
+            monkeypatch.setattr(found, name, value)
+        yield found
 
 
 @pytest.mark.slow(40, "runs a job of two queries, throttled for two seconds, and waits for each event")

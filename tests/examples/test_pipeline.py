@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from spark_ext.script import load_function
+from tests.support.scripts import scripts_undone
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "pipeline.py"
 
@@ -18,19 +19,16 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "pipeline.py"
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The script, and the one that it imports, with a part of their data."""
-    path, modules = list(sys.path), set(sys.modules)
-    found = sys.modules[load_function(SCRIPT, "job").__module__]
-    for name in ("flights", "weather"):
-        whole = getattr(found, f"package_{name}")()
-        part = whole[(whole["month"] <= 2) & (whole["day"] <= 7)]
-        for module in (found, sys.modules["flights"]):
-            monkeypatch.setattr(module, f"package_{name}", lambda part=part: part)
-    monkeypatch.setattr(found, "HALF", 1)
-    monkeypatch.setattr(found, "load_flights", partial(found.load_flights, rows_per_epoch=3000))
-    yield found
-    sys.path[:] = path
-    for name in sys.modules.keys() - modules:
-        del sys.modules[name]
+    with scripts_undone():
+        found = sys.modules[load_function(SCRIPT, "job").__module__]
+        for name in ("flights", "weather"):
+            whole = getattr(found, f"package_{name}")()
+            part = whole[(whole["month"] <= 2) & (whole["day"] <= 7)]
+            for module in (found, sys.modules["flights"]):
+                monkeypatch.setattr(module, f"package_{name}", lambda part=part: part)
+        monkeypatch.setattr(found, "HALF", 1)
+        monkeypatch.setattr(found, "load_flights", partial(found.load_flights, rows_per_epoch=3000))
+        yield found
 
 
 @pytest.mark.slow(60, "runs four linked queries to their end, three times")
