@@ -16,7 +16,19 @@ from rich.console import Console
 
 from spark_ext.commands import classify, control, incidents, serve, timeline
 from spark_ext.commands.output import FAILED as FAILED
-from spark_ext.commands.output import REFUSED, STOPPED, pairs, print_error, print_json, print_rows, print_text
+from spark_ext.commands.output import (
+    REFUSED,
+    STOPPED,
+    Json,
+    State,
+    Storage,
+    pairs,
+    print_error,
+    print_json,
+    print_rows,
+    print_text,
+    storage_options,
+)
 from spark_ext.errors import ConfigurationError, JobFailedError, SparkExtError
 
 if TYPE_CHECKING:
@@ -31,17 +43,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")]
 File = Annotated[
     Path, typer.Argument(help="A Python file, or a notebook exported as one, that defines the job.", show_default=False)
 ]
 Function = Annotated[str, typer.Option(help="The function in it that takes a SparkSession and returns a Job.")]
 Master = Annotated[str | None, typer.Option(help="A Spark master. Default: $SPARK_MASTER, or local[*].")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-Storage = Annotated[
-    list[str] | None,
-    typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
-]
 
 
 def main() -> None:
@@ -182,7 +188,7 @@ def status(state: State, as_json: Json = False, storage: Storage = None) -> None
     """Show a job's state, queries, newest incidents and timeline."""
     from spark_ext.views.status import read_status
 
-    found = read_status(state, _options(storage))
+    found = read_status(state, storage_options(storage))
     if as_json:
         print_json(found.to_json())
         return
@@ -266,15 +272,11 @@ def _job(file: Path, function: str, master: str | None) -> Job:
     return make_job(load_function(file, function, spark=spark), spark, f"{file}: {function}")
 
 
-def _options(storage: list[str] | None) -> dict[str, str]:
-    return pairs(storage, "KEY=VALUE", "--storage")
-
-
 def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: tuple[str, ...]) -> list[dict[str, Any]]:
     """A table's rows, each once: a writer that was killed while writing may have left one twice."""
     from spark_ext.views.status import open_ledger, rows_of
 
-    rows = rows_of(open_ledger(state, _options(storage)), row_type, *columns)
+    rows = rows_of(open_ledger(state, storage_options(storage)), row_type, *columns)
     return list({tuple(row.values()): row for row in rows}.values())
 
 

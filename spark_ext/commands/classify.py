@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spark_ext.commands.output import print_json, print_text
+from spark_ext.commands.output import Json, print_json, print_text
 from spark_ext.errors import refused
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def classify(
     rules: Annotated[
         str | None, typer.Option(help="A file of rules that come before the shipped ones.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Explain a stack trace: what kind of failure it is, whose it is, and what a job does about it."""
     from spark_ext.spark.classified import classify as explain

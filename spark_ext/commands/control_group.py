@@ -19,6 +19,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from spark_ext.commands import output
+from spark_ext.commands.output import Json as AsJson
+from spark_ext.commands.output import Storage, storage_options
 from spark_ext.errors import TransientError
 from spark_ext.model.offsets import Json
 from spark_ext.steering.tables import short
@@ -73,11 +75,6 @@ TokenFile = Annotated[
     ),
 ]
 Trusted = Annotated[str | None, typer.Option("--ca", metavar="FILE", help="For a URL: certificates that are trusted.")]
-Storage = Annotated[
-    list[str] | None,
-    typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the event has its final status.")]
 Timeout = Annotated[
     float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Longest time to wait; implies --wait.")
@@ -217,7 +214,7 @@ def connected(where: str, token_file: Path | None, ca: str | None, storage: list
     from spark_ext.steering.reach import connect, is_url
 
     token = None if token_file is None else read_token(token_file)
-    options = output.pairs(storage, "KEY=VALUE", "--storage")
+    options = storage_options(storage)
     if is_url(where) and options:
         raise typer.BadParameter("a server knows its own storage", param_hint="--storage")
     try:

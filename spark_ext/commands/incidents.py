@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_ext.commands.output import pairs, print_json, print_rows, print_text
+from spark_ext.commands.output import Json, State, Storage, print_json, print_rows, print_text, storage_options
 from spark_ext.errors import ConfigurationError
 from spark_ext.views.incidents import Wanted, label, moment
 
@@ -24,7 +24,7 @@ _LOOK_AGAIN: Final = 1.0
 
 
 def incidents(
-    state: Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")],
+    state: State,
     incident: Annotated[
         str | None, typer.Argument(metavar="ID", help="Show this one alone, with its evidence.", show_default=False)
     ] = None,
@@ -36,16 +36,13 @@ def incidents(
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only from then on: ISO 8601, or 2h, 7d.")] = None,
     last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N; 0 for all.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", help="Then each one as it comes, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
-    storage: Annotated[
-        list[str] | None,
-        typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
-    ] = None,
+    as_json: Json = False,
+    storage: Storage = None,
 ) -> None:
     """List what has happened to a job, oldest first: failures with their type and origin, and other incidents."""
     from spark_ext.views.status import open_ledger
 
-    ledger = open_ledger(state, pairs(storage, "KEY=VALUE", "--storage"))
+    ledger = open_ledger(state, storage_options(storage))
     found = read_incidents(ledger)
     if incident is not None:
         _show_one(found, incident, as_json=as_json)

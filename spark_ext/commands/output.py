@@ -1,11 +1,11 @@
-"""What all commands share: exit codes, how they print, and options of the form KEY=VALUE."""
+"""What all commands share: exit codes, common options and how they print."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -28,6 +28,18 @@ TIMED_OUT: Final = 7
 """A control event was accepted, and has no final status yet."""
 UNREACHABLE: Final = 8
 """The ledger or the server could not be reached."""
+
+State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Storage = Annotated[
+    list[str] | None,
+    typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
+]
+
+
+def storage_options(storage: list[str] | None) -> dict[str, str]:
+    """The object-store options of a command line."""
+    return pairs(storage, "KEY=VALUE", "--storage")
 
 
 def print_text(text: str, *, error: bool = False) -> None:

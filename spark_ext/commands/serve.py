@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from spark_ext.commands import output
+from spark_ext.commands.output import Json, Storage, storage_options
 
 tokens = typer.Typer(help="Make and revoke tokens of servers.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -32,11 +33,8 @@ def serve(
     names: Annotated[
         list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name of the server.")
     ] = None,
-    storage: Annotated[
-        list[str] | None,
-        typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    storage: Storage = None,
+    as_json: Json = False,
 ) -> None:
     """Serve control events over HTTP until it is interrupted, whether the jobs run or not."""
     from spark_ext.server.server import ControlServer, Tls
@@ -51,7 +49,7 @@ def serve(
         tls=None if certificate is None or key is None else Tls(str(certificate), str(key)),
         insecure=insecure,
         allowed_hosts=names or (),
-        storage_options=output.pairs(storage, "KEY=VALUE", "--storage") or None,
+        storage_options=storage_options(storage) or None,
     )
     asked = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
@@ -82,7 +80,7 @@ def create(
     scope: Annotated[
         list[str] | None, typer.Option(help="'read' or 'control'; may be repeated. Default: both.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make a token, add its hash to the file, and print it, once."""
     from spark_ext.server.tokens import SCOPES
@@ -110,9 +108,7 @@ def revoke(
 
 
 @tokens.command("list")
-def listed(
-    file: TokenFile, as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False
-) -> None:
+def listed(file: TokenFile, as_json: Json = False) -> None:
     """List the tokens of a file: whose they are, and what they allow."""
     from spark_ext.server.tokens import read
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from spark_ext.commands.incidents import read_incidents
-from spark_ext.commands.output import pairs, print_json, print_text
+from spark_ext.commands.output import Json, State, Storage, print_json, print_text, storage_options
 from spark_ext.views.downtime import downtime
 from spark_ext.views.incidents import moment
 
@@ -18,20 +18,17 @@ if TYPE_CHECKING:
 
 
 def timeline(
-    state: Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")],
+    state: State,
     since: Annotated[
         str, typer.Option(metavar="TIME", help="Availability from then on: ISO 8601, or how long ago: 2h, 7d.")
     ] = "1d",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
-    storage: Annotated[
-        list[str] | None,
-        typer.Option("--storage", metavar="KEY=VALUE", help="An object-store option, as delta-rs names it."),
-    ] = None,
+    as_json: Json = False,
+    storage: Storage = None,
 ) -> None:
     """Show what a job did when, the time that it spent in each state, and what its downtime was due to."""
     from spark_ext.views.status import open_ledger, status_of
 
-    ledger = open_ledger(state, pairs(storage, "KEY=VALUE", "--storage"))
+    ledger = open_ledger(state, storage_options(storage))
     now = datetime.now(timezone.utc)
     begin = moment(since, now)
     status, incidents = status_of(ledger), read_incidents(ledger)

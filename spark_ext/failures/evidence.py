@@ -22,6 +22,9 @@ LONGEST_MESSAGE: Final = 2_000
 MOST_FRAMES: Final = 60
 """Frames of one exception that are kept: the innermost ones."""
 
+TRACEBACK: Final = "Traceback (most recent call last):"
+"""How what Python writes of an exception begins."""
+
 MOST_EXCEPTIONS: Final = 24
 """Exceptions of one failure that are kept, outermost first."""
 
@@ -110,8 +113,8 @@ class Raised:
             return ""
         if not self.kind.startswith(_QUOTES):
             return self.message
-        own = self.message.partition("Traceback (most recent call last):")[0]
-        task = _LOST_TASK.search(own)
+        own = self.message.partition(TRACEBACK)[0]
+        task = LOST_TASK.search(own)
         return own[: task.end()] if task is not None and _EXCEPTION.match(own, task.end()) else own
 
     @property
@@ -125,7 +128,7 @@ USER_RAISED: Final = "USER_RAISED_EXCEPTION"
 
 _STREAMING: Final = "org.apache.spark.sql.streaming.StreamingQueryException"
 _QUOTES: Final = ("org.apache.spark.", "py4j.", "pyspark.errors.exceptions.captured.", "delta.exceptions.captured.")
-_LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
+LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
 _EXCEPTION: Final = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*")
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from spark_ext.failures import python_text, record
-from spark_ext.failures.evidence import Frame, Link, Raised
+from spark_ext.failures.evidence import LOST_TASK, TRACEBACK, Frame, Link, Raised
 from spark_ext.failures.owners import owner_of_class
 
 _FRAME: Final = re.compile(r"\s*at (?:[\w.@-]+/+)*(?P<function>[\w.$<>\u00a0-\uffff-]+)\((?P<where>[^()]*)\)\s*$")
@@ -23,7 +23,6 @@ _HEAD: Final = re.compile(
     r"^(?P<indent>\s*)(?P<link>Caused by: |Suppressed: |Exception in thread \"[^\"]*\" |: )?"
     r"(?P<kind>(?:[a-z_][\w]*\.)+[A-Z]\w*(?:\$\w+)*)(?:: (?P<message>.*))?$"
 )
-_LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
 _ENDS_WITH_STATE: Final = re.compile(r"(?:\s*SQLSTATE: [0-9A-Z]{5})+\s*$")
@@ -134,8 +133,8 @@ def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = T
         return []
     # What the driver's own Python says may contain the record of a worker, which belongs to an exception further in.
     recorded = None if raised.kind == _CALLBACK else record.read(raised.message, packages)
-    lost = _LOST_TASK.search(raised.message)
-    python_at = raised.message.find(python_text.TRACEBACK)
+    lost = LOST_TASK.search(raised.message)
+    python_at = raised.message.find(TRACEBACK)
     if recorded is not None:
         inner = recorded
     elif lost is not None and (python_at < 0 or lost.start() < python_at):
@@ -162,7 +161,8 @@ def _after_condition(message: str) -> str:
     return message.partition("from the Python worker: ")[2] or message
 
 
-_JVM: Final = "JVM stacktrace:\n"
+JVM_STACK: Final = "JVM stacktrace:\n"
+"""Behind it pyspark shows the stack trace of the JVM."""
 _STREAM_FAILED: Final = re.compile(r"\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _AFTER_PLAN: Final = "\n=== Streaming Query ==="
 
@@ -175,7 +175,7 @@ def said_of_java(raised: Raised, packages: Collection[str] = (), *, marked: bool
     """What a Python exception that stands for one of the JVM says of it; empty for any other exception."""
     if not raised.kind.startswith(_OF_JAVA):
         return []
-    _, jvm, below = raised.message.partition(_JVM)
+    _, jvm, below = raised.message.partition(JVM_STACK)
     found = exceptions(below if jvm else raised.message.partition("\n")[2], packages, marked=marked)
     if found:
         return [replace(one, link=Link.CAUSE) if one.link is Link.OUTERMOST else one for one in found]

@@ -15,10 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from spark_ext.errors import code_in
-from spark_ext.failures.evidence import Frame, Link, Raised
+from spark_ext.failures.evidence import TRACEBACK, Frame, Link, Raised
 from spark_ext.failures.owners import owner_of_file
-
-TRACEBACK: Final = "Traceback (most recent call last):"
 
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _HEAD: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*(?:\.<locals>\.\w+)*)(?::(?: (?P<message>.*))?)?$", re.DOTALL)

@@ -7,12 +7,9 @@ nothing else is left.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 from spark_ext.failures import java_text, python_text
-from spark_ext.failures.evidence import MOST_EXCEPTIONS, Evidence, Raised
-
-_JVM: Final = "JVM stacktrace:\n"
+from spark_ext.failures.evidence import MOST_EXCEPTIONS, TRACEBACK, Evidence, Raised
 
 
 def evidence_of_text(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> Evidence | None:
@@ -29,10 +26,10 @@ def evidence_of_text(text: str, user_packages: Collection[str] = (), *, marked: 
 
 def _chain(text: str, packages: Collection[str], *, marked: bool) -> list[Raised]:
     # What Spark reports of its JVM, after which comes everything that it knows.
-    _, jvm, below = text.partition(_JVM)
+    _, jvm, below = text.partition(java_text.JVM_STACK)
     if jvm and (of_jvm := java_text.exceptions(below, packages, marked=marked)):
         return list(of_jvm)
-    python_at = text.find(python_text.TRACEBACK)
+    python_at = text.find(TRACEBACK)
     java = java_text.exceptions(text, packages, marked=marked)
     if java and (python_at < 0 or text.find(java[0].kind) < python_at):
         return list(java)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spark_ext.control.job_events import request
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, JobFailedError, StateError
+from spark_ext.failures.classifier import load
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.interrupt import stop_on_interrupt
@@ -65,7 +66,7 @@ class Job(Steerable):
         settings: see `conf/job.yaml`.
 
     Raises:
-        ConfigurationError: a bad name or setting.
+        ConfigurationError: a bad name or setting, or invalid failure rules.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Job(Steerable):
             )
         self.name = name
         self.settings = JobSettings.of(name, settings)
+        load(self.settings.failures)  # refused here rather than by the start, which reads it again
         if self.settings.storage_options:
             raise ConfigurationError(
                 "the setting storage_options reaches the driver's ledger, and neither Spark's checkpoints nor the "

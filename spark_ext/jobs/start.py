@@ -91,6 +91,8 @@ def start_job(
         ConfigurationError: a target was refused.
         SparkExtError: anything else; no query runs then.
     """
+    # Before an incarnation is taken: one that is not needed would have to be ended.
+    classifier = load(settings.failures)
     place = registry.folder_of(spark)
     incarnation = start_incarnation(
         ledger,
@@ -112,7 +114,7 @@ def start_job(
         wake=threading.Event(),
         control=control,
         hold=hold,
-        classifier=load(settings.failures),
+        classifier=classifier,
     )
     runs: list[QueryRun] = []
     finals: dict[str, FinalCheckpoint] = {}

@@ -13,6 +13,7 @@ from spark_ext.failures.evidence import Evidence, Link, Raised
 from spark_ext.failures.labels import FailureType, Origin, Response
 from spark_ext.failures.rules import read_rules
 from spark_ext.failures.verdict import judged
+from spark_ext.jobs.job import Job
 
 TEXT = """\
 rules:
@@ -140,3 +141,13 @@ def test_what_spark_quotes_of_a_users_message_decides_nothing(quoting: Raised, l
     evidence = Evidence((replace(quoting, message=quoting.message.format(lie)),))
     assert judged(evidence, shipped()).type in (FailureType.SYSTEM, FailureType.USER_CODE)
     assert evidence.exits == ()
+
+
+def test_a_broken_file_is_refused_when_the_job_is_created(tmp_path: Path) -> None:
+    """A start would have taken an incarnation before it looked at the file, and nobody would have ended that."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(TEXT.replace("do: ask", "do: pray"))
+    state = tmp_path / "state"
+    with pytest.raises(ConfigurationError, match=r"mine\.yaml, line 8"):
+        Job(None, "shop", state=state, failures=str(file))  # type: ignore[arg-type]
+    assert not state.exists()
