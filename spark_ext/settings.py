@@ -53,6 +53,9 @@ class JobSettings(BaseModel):
     """How often the ledger is compacted and cleaned."""
     heartbeat: Milliseconds = 5_000
     """How often the driver records that it is alive: by so much the end of one that is killed is known; 0: never."""
+    monitor_interval: Milliseconds = 500
+    """How often Spark is asked what a query is doing that is late; 0: never. Execution states are then those of the
+    life cycle alone, and no query is found to be stalled."""
     failures: str | None = None
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)

@@ -198,15 +198,26 @@ class WriteBehind:
         """The incarnation has ended, and its end cannot be recorded: this process must know that it no longer runs."""
         self._writer.forget()
 
-    def state(self, operator: str, state: str, reason: str = "") -> None:
-        """Record that a query, or the job (""), has entered a state."""
+    def state(
+        self, operator: str, state: str, reason: str = "", since: datetime | None = None, incident: str | None = None
+    ) -> None:
+        """Record that a query, or the job (""), has entered a state.
+
+        Args:
+            operator: the query's uid, or "".
+            state: its name.
+            reason: why.
+            since: when, UTC; None: now.
+            incident: that its time belongs to.
+        """
         self.put(
             ExecutionStateRow(
                 operator=operator,
                 state=str(getattr(state, "value", state)),
-                since=datetime.now(timezone.utc),
+                since=since or datetime.now(timezone.utc),
                 incarnation=self._writer.incarnation.number,
                 reason=reason,
+                incident=incident,
             )
         )
 
@@ -218,7 +229,7 @@ class WriteBehind:
         action: str,
         evidence: Any = None,
         labels: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> str:
         """Record one incident, and log it.
 
         Args:
@@ -228,12 +239,16 @@ class WriteBehind:
             action: what is done about it.
             evidence: further facts, for JSON.
             labels: of a failure; see `failures.labels`.
+
+        Returns:
+            The incident's id.
         """
+        incident_id = uuid.uuid4().hex
         # Its first line: the rest, and the stack, are in the table.
         log.warning("%s: %s (%s)", operator, what.partition("\n")[0], action)
         self.put(
             IncidentRow(
-                incident_id=uuid.uuid4().hex,
+                incident_id=incident_id,
                 at=datetime.now(timezone.utc),
                 job=self._job,
                 incarnation=self._writer.incarnation.number,
@@ -245,3 +260,4 @@ class WriteBehind:
                 action=action,
             )
         )
+        return incident_id

@@ -15,9 +15,9 @@ class FailingQuery(RestartableQuery):
     def _diagnosed(self, failure: BaseException) -> Diagnosis:
         return diagnosed(failure, self.who, self.committed, self._context.classifier, self.spec.uid)
 
-    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> None:
+    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> str:
         labels = found.verdict.labels
-        self._context.write_behind.incident(self.who, "failure", what, action, found.stored, labels)
+        return self._context.write_behind.incident(self.who, "failure", what, action, found.stored, labels)
 
     def _decide(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> None:
         if found is None:
@@ -34,10 +34,10 @@ class FailingQuery(RestartableQuery):
         elif decision.action is Action.RESTART:
             action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
             assert found is not None
-            self._failure_incident(decision.reason, action, found)
+            incident = self._failure_incident(decision.reason, action, found)
             if self._state in (State.RUNNING, State.RESTARTING):
                 # One that was built late, and could not be started yet, has not run.
-                self._become(State.RESTARTING, decision.reason)
+                self._become(State.RESTARTING, decision.reason, incident)
         elif decision.action is Action.RUN_AGAIN:
             if decision.delay_ms and self._state is not State.FINISHING:
                 self._become(State.RESTARTING, "it ended without a committed epoch")
@@ -57,7 +57,7 @@ class FailingQuery(RestartableQuery):
         """
         self._error = error
         found = found or self._diagnosed(error)
-        self._failure_incident(reason or str(error), "stopped: FAILED", found)
-        self._become(State.FAILED, reason or str(error))
+        incident = self._failure_incident(reason or str(error), "stopped: FAILED", found)
+        self._become(State.FAILED, reason or str(error), incident)
         if self._live:
             self._worker.do("stop", self._query.stop, self._stop_returned)

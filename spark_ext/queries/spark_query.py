@@ -57,6 +57,8 @@ class Launch:
     query_id: str
     planned: LoggedOffsets | None
     """The newest epoch that was planned before."""
+    stateful: bool = False
+    """Whether it continues from state."""
 
 
 class RunnableQuery(Protocol):
@@ -85,6 +87,10 @@ class RunnableQuery(Protocol):
 
     def take_end(self) -> End | None:
         """The end since the last start, once; None while it runs."""
+
+    @property
+    def handle(self) -> StreamingQuery | None:
+        """Spark's own object; None before the first start, or if it is not Spark that runs it."""
 
     @property
     def phase(self) -> str:
@@ -213,6 +219,11 @@ class SparkQuery:
         """See `RunnableQuery`."""
         end, self._end = self._end, None
         return end
+
+    @property
+    def handle(self) -> StreamingQuery | None:
+        """See `RunnableQuery`."""
+        return self._query
 
     @property
     def phase(self) -> str:
