@@ -1,4 +1,4 @@
-"""Looks at what Spark does for those queries of a job that have just been started, or are late with an epoch.
+"""Looks at what Spark does for those queries of a job that have just been started, or are late, or do not stop.
 
 On a thread of its own, because a JVM that is busy with itself does not answer. It looks at nothing while every query
 commits epochs at its usual pace, and at one that waits for data more and more seldom.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.jobs.stalls import Stalls
 from spark_ext.masking import logger
 from spark_ext.model.execution import Phase
 from spark_ext.spark.activity import ActivityReader, look_at
@@ -70,13 +71,16 @@ class Monitor:
 
     def _loop(self) -> None:
         reader: ActivityReader | None = None
+        stalls = Stalls(self._spark, self._context, self._over.is_set)
         while not self._over.wait(self._every):
+            for run in self._runs():
+                stalls.look_at_stop(run)
             due = [run for run in self._runs() if self._is_due(run, time.monotonic())]
             if not due:
                 continue
             try:
                 reader = reader or ActivityReader(self._spark)
-                self._look(due, reader.read())
+                self._look(due, reader.read(), stalls)
             except Exception as problem:
                 # Spark may be ending; what it does is then not known, and nothing depends on it.
                 if not self._warned and not self._over.is_set():
@@ -93,7 +97,7 @@ class Monitor:
         late = not watched.progress.settled or now - watched.moved_at >= LATE
         return late and now >= pace.at
 
-    def _look(self, due: Sequence[QueryRun], activity: Activity) -> None:
+    def _look(self, due: Sequence[QueryRun], activity: Activity, stalls: Stalls) -> None:
         for run in due:
             query = run.in_spark
             if query is None:
@@ -104,4 +108,5 @@ class Monitor:
             pace.wait = min(SELDOM, 2 * pace.wait) if idle else self._every
             pace.at = time.monotonic() + pace.wait - self._every / 2
             run.watched.looked(look)
+            stalls.look(run, look, activity)
         self._context.wake.set()

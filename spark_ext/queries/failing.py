@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_ext.errors import SparkExtError
+from spark_ext.errors import SparkExtError, StallError
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
 from spark_ext.queries.describe_failure import Diagnosis, diagnosed
@@ -46,6 +46,19 @@ class FailingQuery(RestartableQuery):
                 self._become(State.FINISHING, decision.reason)
         elif decision.action is Action.CANCEL:
             self._become(State.CANCELED, decision.reason)
+
+    def look_closer(self, *, paused: bool) -> None:
+        """See `ObservedQuery`; a query that is stalled fails, if the job's settings say so."""
+        super().look_closer(paused=paused)
+        stall = self.watched.stall
+        if stall is not None and self._context.settings.on_stall == "fail" and self._state is State.RUNNING:
+            error = StallError(
+                f"no progress since {stall.since:%H:%M:%S} UTC: {stall.holder.what}",
+                operator=self.who,
+                kept="all committed epochs",
+                do="look at the stacks of the incident, correct what holds the query, and start the job again",
+            )
+            self.fail(error)
 
     def fail(self, error: SparkExtError, found: Diagnosis | None = None, reason: str = "") -> None:
         """The query has failed for good; Spark's query is stopped if it runs.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.lost_spark import lost_spark
-from spark_ext.spark import jvm
+from spark_ext.spark import attendance, jvm
 from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
 from spark_ext.spark.query_events import Hint, hint_of
@@ -189,7 +189,9 @@ class SparkQuery:
         """What functions of the user's need to find the epoch in which they run."""
         mine = self._identity
         start = f"{mine.incarnation:010}-{next(_LAUNCHES):010}-{mine.start:016x}"
+        samples = {attendance.PROPERTY: mine.state} if mine.samples else {}
         return {
+            **samples,
             current.CHECKPOINT: self._checkpoint,
             current.QUERY: self._spec.uid,
             current.JOB: mine.job,
