@@ -222,9 +222,21 @@ def holder(phase: Phase, sample: Sample) -> Holder:
         names = ", ".join(sample.silent)
         return Holder(FailureType.SYSTEM, Origin.SPARK, f"executor {names} does not answer")
     if sample.tasks or any(_task(one) for one in tasks):
-        return _first(map(_task, tasks)) or _of_jvm_tasks(sample)
+        return _first(map(_task, tasks)) or _silent(tasks, sample) or _of_jvm_tasks(sample)
     found = _first(map(_of_committer, committers)) if _commits(sample) else None
     return found or _of_driver(sample)
+
+
+def _silent(tasks: Sequence[WorkerSample], sample: Sample) -> Holder | None:
+    """Spark waits for a Python worker that does not answer."""
+    waits = any(_PYTHON in frame.function for thread in sample.tasks for frame in thread.frames)
+    mute = next((one for one in tasks if not one.threads), None)
+    if not waits or mute is None:
+        return None
+    return Holder(FailureType.SYSTEM, Origin.SPARK, f"the {mute.who} does not answer", threads=sample.tasks)
+
+
+_PYTHON: Final = "org.apache.spark.api.python."
 
 
 def _first(found: Iterable[Holder | None]) -> Holder | None:

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -162,12 +162,15 @@ class Watcher:
     def _answer(self, asked: str, request: dict[str, Any], there: dict[int, dict[str, Any]]) -> None:
         if time.time() - request["at"] > OLDEST:
             return
-        found = []
+        found = {}
         for pid, note in there.items():
             if note["query"] == request["query"]:
                 with suppress(psutil.Error, OSError):
-                    found.append({**note, **self._usage(pid), "stack": self._stack(pid) if request["stacks"] else ""})
-        answer = {"host": socket.gethostname(), "processes": found}
+                    found[pid] = {**note, **self._usage(pid), "stack": ""}
+        if request["stacks"]:
+            for pid, text in self._stacks(found).items():
+                found[pid]["stack"] = text
+        answer = {"host": socket.gethostname(), "processes": list(found.values())}
         self._samples.write(f"{asked}.answer-{self._who}", json.dumps(answer).encode())
 
     def _usage(self, pid: int) -> dict[str, Any]:
@@ -175,21 +178,31 @@ class Watcher:
         times = process.cpu_times()
         return {"cpu": times.user + times.system, "switches": process.num_ctx_switches().voluntary}
 
-    def _stack(self, pid: int) -> str:
-        """What a process writes of its stacks."""
-        path = self._notes / f"{pid}.stack"
-        before = path.stat().st_size
-        os.kill(pid, signal.SIGUSR2)
+    def _stacks(self, pids: Iterable[int]) -> dict[int, str]:
+        """What processes write of their stacks; nothing of one that is frozen, for which no other one waits."""
+        before: dict[int, int] = {}
+        for pid in pids:
+            with suppress(OSError):
+                before[pid] = self._path(pid).stat().st_size
+                os.kill(pid, signal.SIGUSR2)
+        sizes = dict(before)
         by = time.monotonic() + STACK_WITHIN
-        size = before
-        while time.monotonic() < by:
+        waiting = set(before)
+        while waiting and time.monotonic() < by:
             time.sleep(0.02)
-            now = path.stat().st_size
-            if now == size and now > before:
-                break
-            size = now
-        with path.open("rb") as stream:
-            stream.seek(before)
+            for pid in list(waiting):
+                now = self._path(pid).stat().st_size
+                if now == sizes[pid] > before[pid]:
+                    waiting.remove(pid)
+                sizes[pid] = now
+        return {pid: self._written(pid, begin) for pid, begin in before.items()}
+
+    def _path(self, pid: int) -> Path:
+        return self._notes / f"{pid}.stack"
+
+    def _written(self, pid: int, begin: int) -> str:
+        with self._path(pid).open("rb") as stream:
+            stream.seek(begin)
             return stream.read(LONGEST).decode(errors="replace")
 
 

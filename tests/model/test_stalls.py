@@ -148,7 +148,7 @@ def test_stacks_of_python_are_read() -> None:
             "Kafka",
         ),
         # A Python worker that is frozen writes no stack.
-        (Phase.EPOCH, Sample((worker(),), tasks=(java(PYTHON_RUNNER),)), "SYSTEM spark", "executor"),
+        (Phase.EPOCH, Sample((worker(),), tasks=(java(PYTHON_RUNNER),)), "SYSTEM spark", "does not answer"),
         (Phase.EPOCH, Sample(), "SYSTEM spark", "driver"),
     ],
 )
