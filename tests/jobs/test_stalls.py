@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +19,18 @@ from pyspark.sql import functions as F
 
 import spark_ext as sx
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import IncidentRow
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.attendance import folder_of
+from spark_ext.views.downtime import downtime
+from spark_ext.views.timeline import timeline
 from tests.stalls import operators
 from tests.support import operators as plain_operators
+from tests.support.jobs import JobHarness
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_ext.queries.watched import Stall
 
@@ -139,3 +145,52 @@ def test_a_stall_ends_the_job_if_the_settings_say_so(spark: SparkSession, tmp_pa
         until(lambda: stopping.job.state in (State.FAILING, State.FAILED), "the job fails", 60)
     with pytest.raises(sx.errors.JobFailedError, match="no progress since"):
         stopping.job.await_termination(60)
+
+
+@pytest.mark.slow(25, "a function holds up a stop for some seconds")
+def test_l9_the_time_in_failing_belongs_to_what_holds_up_the_stop(lab: JobHarness) -> None:
+    gate, begun = lab.folder / "gate", threading.Event()
+
+    def ignores_the_stop(frame: DataFrame, epoch: int) -> None:
+        begun.set()
+        until(gate.exists, "the gate opens", 60)
+
+    def refused(n: int) -> int:
+        if n > 20:
+            import socket
+
+            socket.create_connection(("127.0.0.1", 1), 1)
+        return n
+
+    job = sx.Job(lab.spark, "lab", state=lab.folder / "state", restart_attempts=0, outage_patience=0)
+    lab.add(
+        job,
+        lab.source("a", counts="1", live="true", rate=20).withColumn("m", F.udf(refused, "long")("n")),
+        query="a",
+        out="a",
+    )
+    job.add("b", lab.source("b", counts="1", live="true", rate=20).writeStream.foreachBatch(ignores_the_stop))
+    job.start()
+    assert begun.wait(60)
+    until(lambda: job.state is State.FAILING, "the job fails", 60)
+    failing = time.monotonic()
+    ledger = Ledger(job.state_directory)
+
+    def blocked() -> list[IncidentRow]:
+        return ledger.table(IncidentRow).rows([("type", "=", "stop_blocked")])
+
+    until(blocked, "it is found what holds up the stop", 60)
+    gate.touch()
+    with pytest.raises(sx.errors.JobFailedError, match="refused"):
+        job.await_termination(60)
+    seconds = time.monotonic() - failing
+
+    (found,) = blocked()
+    assert (found.labels["type"], found.labels["function"]) == ("USER_CODE", "ignores_the_stop")
+    incidents = [vars(row) for row in ledger.table(IncidentRow).rows()]
+    failure = next(row for row in incidents if row["type"] == "failure")
+    assert failure["labels"]["type"] == "NETWORK"
+    tables = ([vars(row) for row in ledger.table(kind).rows()] for kind in (ExecutionStateRow, JobRow))
+    spent = downtime(timeline(*tables), incidents, datetime.now(timezone.utc)).by_incident()
+    assert spent[found.incident_id]["FAILING"] == pytest.approx(seconds, abs=1.0)
+    assert spent[failure["incident_id"]].get("FAILING", 0.0) < 1.0
