@@ -57,7 +57,7 @@ class JobSettings(BaseModel):
     """How often Spark is asked what a query is doing that is late; 0: never. Execution states are then those of the
     life cycle alone, and no query is found to be stalled."""
     stall_after: Milliseconds | None = None
-    """A query that makes no progress for so long is stalled; None: twice its longest recent epoch, 5 s at the least,
+    """A query that makes no progress for so long is stalled; None: twice its usual epoch, 5 s at the least,
     and 60 s before the first one. Needs `monitor_interval`."""
     on_stall: Literal["report", "fail"] = "report"
     """What is done about a stall: an incident is recorded, or the query, and so the job, also fails."""

@@ -46,6 +46,8 @@ class _Watch:
 
     clock: StallClock = field(default_factory=StallClock)
     stalled: bool = False
+    epochs: set[int] = field(default_factory=set)
+    """That were stalled: how long they took says nothing about others."""
     examined_at: float = 0.0
     """When it was examined last, s, monotonic."""
     stop_since: float | None = None
@@ -92,7 +94,8 @@ class Stalls:
         if watch.clock is not before and watch.stalled:
             watch.stalled = False
             run.watched.examined(None)
-        limit = patience(tuple(run.figures.recent_ms), self._fixed)
+        usual = [ms for epoch, ms in tuple(run.figures.recent) if epoch not in watch.epochs]
+        limit = patience(usual, self._fixed)
         if watch.clock.still(now) >= limit and now - watch.examined_at >= limit and self._lock.acquire(blocking=False):
             watch.examined_at = now
             self._in_background(run, look, watch, limit)
@@ -143,6 +146,7 @@ class Stalls:
                 run.watched.examined(None)
         elif not watch.stalled and (moved == Moves.NOT or clock.still(now) >= WEAK * limit):
             watch.stalled = True
+            watch.epochs.add(run.committed + 1)
             run.watched.examined(_stall(holder(look.phase, after), clock.still(now), "stall"))
 
     def _examine_stop(self, run: QueryRun, watch: _Watch) -> None:

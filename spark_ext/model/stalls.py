@@ -28,7 +28,7 @@ FIRST: Final = 60.0
 """Before the first epoch of a start has been committed, nothing is known of how long one takes, s."""
 
 USUAL: Final = 2.0
-"""A query is looked at more closely after so many times its longest recent epoch."""
+"""A query is looked at more closely after so many times its usual epoch."""
 
 WEAK: Final = 6
 """A process that wakes up now and then, and does next to nothing, is stuck after so many times the patience."""
@@ -46,7 +46,16 @@ def patience(recent_ms: Sequence[int], fixed: float | None) -> float:
     """
     if fixed is not None:
         return fixed
-    return max(SHORTEST, USUAL * max(recent_ms) / 1000) if recent_ms else FIRST
+    return max(SHORTEST, USUAL * usual(recent_ms)) if recent_ms else FIRST
+
+
+def usual(recent_ms: Sequence[int]) -> float:
+    """How long an epoch usually takes, s: three quarters of the recent ones took no longer.
+
+    Args:
+        recent_ms: durations, ms; not empty.
+    """
+    return sorted(recent_ms)[(3 * len(recent_ms) - 1) // 4] / 1000
 
 
 @dataclass(frozen=True)
@@ -217,23 +226,29 @@ def holder(phase: Phase, sample: Sample) -> Holder:
     committers = [one for one in sample.workers if one.role == "committer"]
     tasks = [one for one in sample.workers if one.role == "task"]
     if phase in (Phase.PLANNING, Phase.STARTING):
-        return _first(map(_of_planner, planners)) or _of_driver(sample)
+        return _first(map(_of_planner, planners)) or _mute(planners) or _of_driver(sample)
     if sample.silent:
         names = ", ".join(sample.silent)
         return Holder(FailureType.SYSTEM, Origin.SPARK, f"executor {names} does not answer")
     if sample.tasks or any(_task(one) for one in tasks):
         return _first(map(_task, tasks)) or _silent(tasks, sample) or _of_jvm_tasks(sample)
-    found = _first(map(_of_committer, committers)) if _commits(sample) else None
-    return found or _of_driver(sample)
+    if not _commits(sample):
+        return _of_driver(sample)
+    return _first(map(_of_committer, committers)) or _mute(committers) or _of_driver(sample)
 
 
 def _silent(tasks: Sequence[WorkerSample], sample: Sample) -> Holder | None:
     """Spark waits for a Python worker that does not answer."""
     waits = any(_PYTHON in frame.function for thread in sample.tasks for frame in thread.frames)
-    mute = next((one for one in tasks if not one.threads), None)
-    if not waits or mute is None:
+    return _mute(tasks, sample.tasks) if waits else None
+
+
+def _mute(workers: Sequence[WorkerSample], threads: tuple[Thread, ...] = ()) -> Holder | None:
+    """A process that is there, and has written no stack although it was asked to: it is frozen."""
+    mute = next((one for one in workers if not one.threads), None)
+    if mute is None:
         return None
-    return Holder(FailureType.SYSTEM, Origin.SPARK, f"the {mute.who} does not answer", threads=sample.tasks)
+    return Holder(FailureType.SYSTEM, Origin.SPARK, f"the {mute.who} does not answer", threads=threads)
 
 
 _PYTHON: Final = "org.apache.spark.api.python."

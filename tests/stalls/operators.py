@@ -6,8 +6,10 @@ theirs waits for the file to go, so that a test need not kill what it has stoppe
 
 from __future__ import annotations
 
+import os
 import select
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +24,6 @@ from tests.support.operators import Folder, FolderOptions, Numbers, NumbersOptio
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-POINTS = ("function", "read", "plan", "write", "commit")
 
 
 def stop_here(flags: str, point: str) -> None:
@@ -44,6 +44,11 @@ def stop_here(flags: str, point: str) -> None:
     elif how == "sleep":
         left, right = socket.socketpair()
         release, wait = (lambda: right.send(b"x")), (lambda: select.select([left], [], [], 3600))
+    elif how == "disk":
+        # A file that does not answer, as on a lost mount.
+        place = Path(tempfile.mkdtemp()) / "file"
+        os.mkfifo(place)
+        release, wait = (lambda: place.write_text("x")), place.read_text
     else:
         raise ValueError(how)
 

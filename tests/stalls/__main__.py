@@ -1,0 +1,121 @@
+"""`python -m tests.stalls`: queries that are stuck and queries that only seem so; exits with 1 on a wrong verdict.
+
+Forty times a query is stopped, and forty times one that is slow, idle, paused, throttled or skewed is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pyspark import cloudpickle
+from rich.console import Console
+from rich.table import Table
+
+import spark_ext as sx
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import IncidentRow
+from tests.stalls import healthy, operators, stuck
+from tests.support import operators as plain_operators
+from tests.support.cluster import Cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+console = Console(width=160)
+
+
+def main(
+    cluster: Annotated[bool, typer.Option(help="on a standalone cluster of two workers")] = False,
+    shapes: Annotated[str, typer.Option(help="kinds of stuck queries, comma-separated")] = ",".join(stuck.SHAPES),
+    names: Annotated[str, typer.Option(help="kinds of healthy queries, comma-separated; '': none")] = ",".join(
+        healthy.CASES
+    ),
+    rounds: Annotated[int, typer.Option(min=0, help="how often each healthy query is run")] = 3,
+    seconds: Annotated[float, typer.Option(help="how long")] = 25.0,
+) -> None:
+    """Find the stuck ones, with the right verdict, and none of the others."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if cluster:
+            (folder / "cluster").mkdir()
+            os.environ.update(stack.enter_context(Cluster(folder / "cluster", workers=2)).environment)
+        for module in (operators, plain_operators, stuck, healthy):
+            cloudpickle.register_pickle_by_value(module)
+        conf = {"spark.sql.shuffle.partitions": "2", "spark.executor.memory": "600m"}
+        spark = sx.session("stalls", **({} if cluster else {"master": "local[2]"}), conf=conf)
+        stack.callback(spark.stop)
+        sx.register(spark, operators.StoppingNumbers, operators.StoppingFolder)
+        caught = [one for shape in filter(None, shapes.split(",")) for one in _stuck(spark, folder / shape, shape)]
+        false = []
+        chosen = [name for name in names.split(",") if name]
+        for number in range(rounds):
+            for name in chosen:
+                false += _healthy(spark, folder / f"{name}-{number}".replace(" ", "-"), name, seconds)
+    _report(caught, false, rounds * len(chosen))
+
+
+def _stuck(spark: SparkSession, folder: Path, shape: str) -> list[stuck.Caught]:
+    job = stuck.StuckJob(spark, folder, shape)
+    job.job.start()
+    found = []
+    try:
+        job.moves(20)
+        for name, expected, stopped in stuck.cases(shape):
+            found.append(job.caught(name, expected, partial(stopped, job)))
+            console.print(f"{name}: {found[-1].found} after {found[-1].seconds:.1f} s, usual {found[-1].usual:.1f} s")
+    finally:
+        job.job.stop()
+    return found
+
+
+def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> list[str]:
+    folder.mkdir(parents=True)
+
+    def source(rate: int, limit: int | None = None) -> DataFrame:
+        reader = spark.readStream.format("stopping_numbers").option("uid", "in").option("counts", "1,1")
+        reader = reader.option("live", "true").option("rate", str(rate))
+        return reader.option("max_rows_per_epoch", str(limit)).load() if limit else reader.load()
+
+    job = sx.Job(spark, "healthy", state=folder / "state", interval="300 ms")
+    during = healthy.CASES[name](spark, job, source, folder)
+    job.start()
+    try:
+        until_first: Callable[[], bool] = lambda: job.snapshot().query("q").epochs > 0  # noqa: E731
+        by = time.monotonic() + 60
+        while not until_first() and time.monotonic() < by and name != "idle":
+            time.sleep(0.1)
+        with during or nullcontext():
+            time.sleep(seconds)
+    finally:
+        job.stop()
+    rows = Ledger(job.state_directory).table(IncidentRow).rows([("type", "=", "stall")])
+    console.print(f"{name}: {'nothing' if not rows else rows[0].what}")
+    return [f"{name}: {row.what}" for row in rows]
+
+
+def _report(caught: list[stuck.Caught], false: list[str], healthy_ones: int) -> None:
+    table = Table("stuck in", "expected", "found", "after, s", "usual epoch, s")
+    for one in caught:
+        style = None if one.right else "red"
+        table.add_row(one.case, one.expected, one.found, f"{one.seconds:.1f}", f"{one.usual:.1f}", style=style)
+    if caught:
+        console.print(table)
+    for line in false:
+        console.print(f"FALSE ALARM {line}", style="red", markup=False)
+    right = sum(one.right for one in caught)
+    print(f"{right} of {len(caught)} stalls found, with the right verdict; {len(false)} false alarms of {healthy_ones}")
+    sys.exit(0 if right == len(caught) and not false else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

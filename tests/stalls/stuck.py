@@ -1,0 +1,197 @@
+"""Queries that get stuck: in functions of each kind, sources, planners, sinks, committers, and frozen processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import psutil
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+import spark_ext as sx
+from spark_ext.model import stalls
+from spark_ext.spark.attendance import folder_of
+from tests.stalls import operators
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_ext.queries.watched import Stall
+
+HOWS = ("lock", "socket", "sleep", "disk")
+
+
+@dataclass(frozen=True)
+class Caught:
+    """How a stall was found."""
+
+    case: str
+    expected: str
+    seconds: float
+    """From the last epoch to the incident; infinite if it was not found."""
+    usual: float
+    """How long an epoch has usually taken before, s."""
+    found: str
+    """Type and origin of the verdict."""
+    place: str
+    """File and function that are blamed."""
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is the expected one; it names the function that is stuck, if that is the user's."""
+        return self.found == self.expected and ("user" not in self.expected or "operators.py" in self.place)
+
+
+class StuckJob:
+    """A job that can be stopped at several points, one after another."""
+
+    def __init__(self, spark: SparkSession, folder: Path, shape: str) -> None:
+        self.flags = folder / "flags"
+        self.flags.mkdir(parents=True)
+        self.job = sx.Job(spark, "stuck", state=folder / "state", interval="300 ms")
+        reader = spark.readStream.format("stopping_numbers").option("uid", "in").option("flags", str(self.flags))
+        rows = reader.option("counts", "1,1").option("live", "true").option("rate", "50").load()
+        self.job.add("q", SHAPES[shape](rows, str(self.flags), folder))
+        self.shape = shape
+        self.stalled: set[int] = set()
+
+    @property
+    def epochs(self) -> int:
+        return self.job.snapshot().query("q").epochs
+
+    def moves(self, epochs: int) -> None:
+        before = self.epochs
+        until(lambda: self.epochs >= before + epochs, "epochs are committed", 120)
+
+    def caught(self, case: str, expected: str, stopped: Callable[[], Any], within: float = 60.0) -> Caught:
+        """Stop the query, and see what is found."""
+        run = self.job.runs[0]
+        usual = stalls.usual([ms for epoch, ms in run.figures.recent if epoch not in self.stalled])
+        with stopped():
+            begun = time.monotonic()
+            stall: Stall | None = None
+            while stall is None and time.monotonic() - begun < within:
+                time.sleep(0.05)
+                stall = run.watched.stall
+            self.stalled.add(run.committed + 1)
+            seconds = time.monotonic() - run.watched.moved_at if stall is not None else float("inf")
+        until(lambda: run.watched.stall is None, "it is not stalled any more", 120)
+        self.moves(3)
+        if stall is None:
+            return Caught(case, expected, seconds, usual, "nothing", "")
+        frame = stall.holder.frame
+        found = f"{stall.holder.type.value} {stall.holder.origin.value}"
+        return Caught(case, expected, seconds, usual, found, "" if frame is None else f"{frame.file} {frame.function}")
+
+    @contextmanager
+    def at(self, point: str, how: str) -> Iterator[None]:
+        """Stopped at a point in the code."""
+        draft = self.flags / f".{point}"
+        draft.write_text(how)
+        draft.rename(self.flags / point)
+        try:
+            yield
+        finally:
+            (self.flags / point).unlink()
+
+    @contextmanager
+    def frozen(self, role: str) -> Iterator[None]:
+        """With all processes of a role frozen."""
+        notes = [json.loads(path.read_text()) for path in folder_of(self.job.state_directory).glob("*.json")]
+        processes = [psutil.Process(note["pid"]) for note in notes if note["role"] == role]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
+
+
+def _into_folder(rows: DataFrame, flags: str, folder: Path) -> Any:
+    writer = rows.writeStream.format("stopping_folder").option("uid", "out").option("flags", flags)
+    return writer.option("path", str(folder / "out"))
+
+
+def _udf(rows: DataFrame, flags: str, folder: Path) -> Any:
+    @F.udf("long")
+    def function(n: int) -> int:
+        operators.stop_here(flags, "function")
+        return n
+
+    return _into_folder(rows.withColumn("m", function("n")), flags, folder)
+
+
+def _pandas_udf(rows: DataFrame, flags: str, folder: Path) -> Any:
+    @F.pandas_udf("long")  # type: ignore[call-overload,untyped-decorator]
+    def function(n: pd.Series) -> pd.Series:
+        operators.stop_here(flags, "function")
+        return n
+
+    return _into_folder(rows.withColumn("m", function("n")), flags, folder)
+
+
+def _map_in_arrow(rows: DataFrame, flags: str, folder: Path) -> Any:
+    def function(batches: Any) -> Any:
+        for batch in batches:
+            operators.stop_here(flags, "function")
+            yield batch
+
+    return _into_folder(rows.mapInArrow(function, rows.schema), flags, folder)
+
+
+def _stateful(rows: DataFrame, flags: str, folder: Path) -> Any:
+    def function(key: Any, frames: Any, state: Any) -> Any:
+        operators.stop_here(flags, "function")
+        seen = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
+        state.update((seen,))
+        yield pd.DataFrame({"channel": [key[0]], "n": [seen]})
+
+    grouped = rows.groupBy("channel").applyInPandasWithState(
+        function, "channel string, n long", "n long", "update", GroupStateTimeout.NoTimeout
+    )
+    return grouped.writeStream.format("noop").outputMode("update")
+
+
+def _foreach_batch(rows: DataFrame, flags: str, folder: Path) -> Any:
+    def function(frame: DataFrame, epoch: int) -> None:
+        operators.stop_here(flags, "function")
+        frame.count()
+
+    return rows.writeStream.foreachBatch(function)
+
+
+SHAPES: dict[str, Callable[[DataFrame, str, Path], Any]] = {
+    "udf": _udf,
+    "pandas_udf": _pandas_udf,
+    "mapInArrow": _map_in_arrow,
+    "applyInPandasWithState": _stateful,
+    "foreachBatch": _foreach_batch,
+}
+
+POINTS = {
+    "function": "USER_CODE user",
+    "read": "SOURCE user",
+    "plan": "SOURCE user",
+    "write": "SINK user",
+    "commit": "SINK user",
+}
+
+
+def cases(shape: str) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
+    """The cases of a job: name, expected verdict, and how it is stopped."""
+    for point in POINTS if shape == "udf" else ("function",):
+        for how in HOWS:
+            yield f"{shape}: {point}, {how}", POINTS[point], partial(StuckJob.at, point=point, how=how)
+    if shape == "udf":
+        for role in ("task", "planner", "committer", "task"):
+            yield f"frozen {role}", "SYSTEM spark", partial(StuckJob.frozen, role=role)
