@@ -15,9 +15,12 @@ class FailingQuery(RestartableQuery):
     def _diagnosed(self, failure: BaseException) -> Diagnosis:
         return diagnosed(failure, self.who, self.committed, self._context.classifier, self.spec.uid)
 
-    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> None:
+    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> str:
+        """Record a failure; returns the incident's id."""
         labels = found.verdict.labels
-        self._context.write_behind.incident(self.who, "failure", what, action, found.stored, labels)
+        return self._context.write_behind.incident(
+            self.who, "failure", what, action, found.stored, labels, fingerprint=found.fingerprint
+        )
 
     def _decide(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> None:
         if found is None:

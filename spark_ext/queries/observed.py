@@ -208,6 +208,7 @@ class ObservedQuery:
         flags = self._observer.look()
         if flags is not None:
             self._restarts.progressed()
+            self._context.write_behind.committed(self.spec.uid, self.committed)
             for flag in flags:
                 self._context.write_behind.put_soon(flag)
 
