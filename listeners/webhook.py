@@ -90,7 +90,7 @@ class WebhookListener(IncidentListener):
         delivery = f"{change.incident.incident_id}-{int(change.at.timestamp() * 1000)}-{change.new.value.lower()}"
         attempts = Retrying(
             retry=retry_if_exception_type(_Again),
-            wait=wait_exponential_jitter(initial=0.2, max=5),
+            wait=wait_exponential_jitter(multiplier=0.2, max=5, jitter=0.2),
             stop=stop_after_delay(self._options.give_up_after / 1000),
             reraise=True,
         )

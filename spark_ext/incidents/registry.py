@@ -269,11 +269,10 @@ def at_line(registry: Registry, index: int, problem: Exception) -> SparkExtError
         index: of the listener.
         problem: what is wrong.
     """
-    what = problem.what if isinstance(problem, SparkExtError) else f"{type(problem).__name__}: {problem}"
-    error = wrong_line(registry.place, registry.lines.get(index, 1), what, WHO)
-    if isinstance(problem, SparkExtError) and problem.do:
-        return type(error)(error.what, operator=error.operator, kept=error.kept, do=problem.do)
-    return error
+    if not isinstance(problem, SparkExtError):
+        return wrong_line(registry.place, registry.lines.get(index, 1), f"{type(problem).__name__}: {problem}", WHO)
+    wrong = wrong_line(registry.place, registry.lines.get(index, 1), problem.what, WHO)
+    return type(problem)(wrong.what, operator=WHO, kept=wrong.kept, do=problem.do or wrong.do)
 
 
 def accepted(entry: ListenerEntry, type_: str, severity: Severity) -> bool:
