@@ -6,6 +6,7 @@ shown as any other.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -27,6 +28,9 @@ WHO: Final = "incidents"
 
 ANY: Final = "*"
 """Stands for all types."""
+
+OF_A_RULE: Final = "rule:"
+"""How fingerprints of incidents of alert rules begin."""
 
 _NAME: Final = r"^[a-z][a-z0-9_]{0,63}$"
 _RULE: Final = re.compile(r"availability\s+below\s+(?P<below>[0-9.]+)\s*(?P<percent>%?)\s+over\s+(?P<over>.+)")
@@ -100,6 +104,18 @@ class AlertRule(BaseModel):
     def over(self) -> int:
         """The period up to now that is looked at, ms."""
         return self._parts[1]
+
+    @property
+    def name(self) -> str:
+        """The rule with its labels, for messages."""
+        text = " ".join(self.rule.split())
+        labels = ", ".join(f"{name}={'|'.join(values)}" for name, values in sorted(self.labels.items()))
+        return f"{text}, of {labels}" if labels else text
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its incidents: rules with another text or other labels are other rules."""
+        return OF_A_RULE + hashlib.sha256(self.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class ListenerEntry(BaseModel):

@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.incidents.registry import AlertRule
-from spark_ext.incidents.types import fingerprint_of
 from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.views.alerts import Availability, availability
@@ -69,33 +68,25 @@ class Alerts:
             self._judge(rule, availability(rule, found, incidents, moment))
 
     def _judge(self, rule: AlertRule, found: Availability) -> None:
-        name = _named(rule)
-        fingerprint = fingerprint_of(f"{rule.type} of a rule", {"rule": name})
         known = self._write_behind.incidents
         open_ = [
             entry.incident.incident_id
             for entry in known.open("")
-            if (entry.incident.type, entry.incident.fingerprint) == (rule.type, fingerprint)
+            if (entry.incident.type, entry.incident.fingerprint) == (rule.type, rule.fingerprint)
         ]
         if found.low and not open_:
             self._write_behind.incident(
                 self._operator,
                 rule.type,
-                f"the job was available for {found.share:.4%} of the time, {found.down:,.0f} s of downtime: {name}",
+                f"the job was available for {found.share:.4%} of the time, {found.down:,.0f} s of downtime: {rule.name}",
                 "none: until the share is reached again",
                 {"share": found.share, "down_s": found.down, "rule": rule.rule},
                 {name: ",".join(values) for name, values in rule.labels.items()},
-                fingerprint=fingerprint,
+                fingerprint=rule.fingerprint,
             )
         elif not found.low:
             for incident_id in open_:
                 known.resolve(incident_id, f"available for {found.share:.4%} of the time")
-
-
-def _named(rule: AlertRule) -> str:
-    text = " ".join(rule.rule.split())
-    labels = ", ".join(f"{name}={'|'.join(values)}" for name, values in sorted(rule.labels.items()))
-    return f"{text}, of {labels}" if labels else text
 
 
 def _incidents(ledger: Ledger) -> list[dict[str, Any]]:

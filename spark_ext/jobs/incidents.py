@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_ext.errors import SparkExtError
 from spark_ext.incidents.dispatch import Dispatcher, Notified
 from spark_ext.incidents.loading import listeners_of
-from spark_ext.incidents.registry import Registry, load
+from spark_ext.incidents.registry import OF_A_RULE, Registry, load
 from spark_ext.incidents.types import IncidentChange, MetricsContext
 from spark_ext.ledger.incidents import heirs, remembered
 from spark_ext.masking import logger
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 NO_HEIR: Final = "its query was reset, restored or removed since: nothing continues its history"
+NO_RULE: Final = "its alert rule is not configured any more"
 HAD_FINISHED: Final = "its query had finished"
 
 
@@ -80,6 +81,10 @@ class JobIncidents:
         """
         if not self._incarnations:
             return
+        rules = {rule.fingerprint for rule in self.registry.alerts}
+        for entry in write_behind.incidents.open(""):
+            if entry.incident.fingerprint.startswith(OF_A_RULE) and entry.incident.fingerprint not in rules:
+                write_behind.incidents.resolve(entry.incident.incident_id, NO_RULE)
         found = heirs(write_behind.incidents.open(), self._incarnations, memory.lineages, queries)
         write_behind.incidents.adopt(found, NO_HEIR)
         ended = {query for query in queries if memory.of(query).finished}

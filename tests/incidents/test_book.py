@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import timedelta
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import given, settings
 
 from spark_ext.incidents.book import COUNT_EVERY, EACH_UPTO, MOST_ALIKE, MOST_RESOLVED, OTHER, Book, Entry
 from spark_ext.incidents.types import IncidentChange
@@ -47,6 +47,7 @@ def played(steps: list[tuple[str, str, str, str, int]]) -> tuple[Book, list[Inci
     return book, [*changes, *book.counts(at(now), everything=True)], occurred
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_the_changes_of_an_incident_are_a_chain(steps: list[tuple[str, str, str, str, int]]) -> None:
     """The first begins with nothing; each further one begins with the state that the one before it has ended with."""
@@ -56,6 +57,7 @@ def test_the_changes_of_an_incident_are_a_chain(steps: list[tuple[str, str, str,
         state[one.incident.incident_id] = one.new
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_the_changes_say_what_the_book_says(steps: list[tuple[str, str, str, str, int]]) -> None:
     """What is open by the changes alone is open in the book: the ledger needs no more than them."""
@@ -66,6 +68,7 @@ def test_the_changes_say_what_the_book_says(steps: list[tuple[str, str, str, str
     }
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_no_occurrence_is_lost(steps: list[tuple[str, str, str, str, int]]) -> None:
     """The last counts of all incidents add up to the number of occurrences, and a count never decreases."""
@@ -77,6 +80,7 @@ def test_no_occurrence_is_lost(steps: list[tuple[str, str, str, str, int]]) -> N
     assert sum(counts.values()) == occurred
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=30))
 def test_equal_ones_are_as_many_as_there_are_gaps_above_the_window(waits: list[int]) -> None:
     book, now, ids = Book(registry()), 0, set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import hypothesis.strategies as st
-from hypothesis import given
+from hypothesis import given, settings
 
 from spark_ext.incidents.damping import Damper
 from spark_ext.incidents.types import IncidentChange, IncidentState
@@ -36,18 +36,21 @@ def flapping(waits: list[int]) -> tuple[list[tuple[float, IncidentState]], Incid
     return through, state
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=40))
 def test_the_last_notification_says_how_it_stands(waits: list[int]) -> None:
     through, state = flapping(waits)
     assert through[-1][1] is state
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=40))
 def test_notifications_alternate(waits: list[int]) -> None:
     states = [state for _, state in flapping(waits)[0]]
     assert all(one is not other for one, other in pairwise(states))
 
 
+@settings(deadline=None)
 @given(st.integers(2, 100))
 def test_flapping_within_the_window_is_four_notifications_at_most(number: int) -> None:
     through, _ = flapping([1] * number)
