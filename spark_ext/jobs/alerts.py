@@ -78,7 +78,7 @@ class Alerts:
             self._write_behind.incident(
                 self._operator,
                 rule.type,
-                f"the job was available for {found.share:.4%} of the time, {found.down:,.0f} s of downtime: {rule.name}",
+                f"the job was available for {found.share:.4%} of the time, down for {found.down:,.0f} s: {rule.name}",
                 "none: until the share is reached again",
                 {"share": found.share, "down_s": found.down, "rule": rule.rule},
                 {name: ",".join(values) for name, values in rule.labels.items()},

@@ -1,4 +1,4 @@
-"""Conformance, "Failures, time, progress", L10: incidents of the user's types reach the listeners that are configured."""
+"""Conformance, "Failures, time, progress", L10: incidents of the user's types reach the configured listeners."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ STEPS = st.lists(
 
 def played(steps: list[tuple[str, str, str, str, int]]) -> tuple[Book, list[IncidentChange], int]:
     """A book after some steps, all changes in order, and how many occurrences there were."""
-    book, changes, now, occurred = Book(registry()), [], 0, 0
+    book, now, occurred = Book(registry()), 0, 0
+    changes: list[IncidentChange] = []
     for number, (step, type_, query, fingerprint, wait) in enumerate(steps):
         now += wait
         if step == "occurred":
@@ -151,10 +152,10 @@ def test_great_counts_are_recorded_from_time_to_time() -> None:
     assert [one.count for one in changes] == list(range(1, EACH_UPTO + 1))
     assert book.uncounted and book.counts(at(2)) == ()
     (late,) = book.counts(at(2) + COUNT_EVERY)
-    assert (late.count, late.counted) == (1000, True) and not book.uncounted
+    assert (late.count, late.counted) == (1000, True) and not book.counts(at(1000), everything=True)
     book.occurred(incident("x", 60))
     (end,) = book.committed("q", "epoch 1", at(63))
-    assert (end.count, end.new) == (1001, RESOLVED) and not book.uncounted
+    assert (end.count, end.new) == (1001, RESOLVED) and not book.counts(at(1000), everything=True)
 
 
 def test_what_happens_during_a_recovery_has_the_incident_before_it_as_parent() -> None:

@@ -16,7 +16,8 @@ WINDOW = 60.0
 
 def flapping(waits: list[int]) -> tuple[list[tuple[float, IncidentState]], IncidentState]:
     """What is let through of an incident that changes after these times, and how it stands at last."""
-    damper, through, now = Damper(lambda _: WINDOW), [], 0.0
+    damper, now = Damper(lambda _: WINDOW), 0.0
+    through: list[tuple[float, IncidentState]] = []
     state: IncidentState | None = None
 
     def released(until: float) -> None:

@@ -111,7 +111,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_rule_is_read() -> None:
-    rule = AlertRule(rule="availability below 99.5 % over 7 days", labels={"type": "SYSTEM", "team": ["a", "b"]})
+    given = {"rule": "availability below 99.5 % over 7 days", "labels": {"type": "SYSTEM", "team": ["a", "b"]}}
+    rule = AlertRule.model_validate(given)
     assert (rule.below, rule.over) == (0.995, 7 * 86_400_000)
     assert rule.labels == {"type": ("SYSTEM",), "team": ("a", "b")}
     assert AlertRule(rule="availability below 0.9 over 90 s").below == 0.9

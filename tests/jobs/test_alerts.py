@@ -7,10 +7,11 @@ from pathlib import Path
 
 from spark_ext.incidents.registry import Registry, read_registry
 from spark_ext.jobs.alerts import Alerts
-from spark_ext.jobs.incidents import JobIncidents
+from spark_ext.jobs.incidents import NO_RULE, JobIncidents
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.ledger.memory import JobMemory
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentChangeRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
 
 RULES = """
@@ -27,7 +28,9 @@ def started(folder: Path, registry: Registry, ago: float) -> tuple[WriteBehind, 
     incarnation = start_incarnation(ledger, "shop", takeover=True, now=now)
     forget(ledger.uri, incarnation.number)
     behind = WriteBehind(LedgerWriter(ledger, incarnation), "shop", registry=registry)
-    JobIncidents(registry, []).inherit(ledger, behind)
+    incidents = JobIncidents(registry, [])
+    incidents.inherit(ledger, behind)
+    incidents.adopt(JobMemory.read(ledger), [], behind)
     state(behind, "RUNNING", ago)
     return behind, ledger
 
@@ -82,10 +85,26 @@ def test_it_is_open_while_the_share_is_too_small(tmp_path: Path) -> None:
     Alerts("shop", ledger, after).evaluate(0)
     assert [one.incident.incident_id for one in after.incidents.open("")] == [alert.incident.incident_id]
 
-    # By another rule the share is large enough: it is the rule of the file that decides.
-    lower = read_registry(RULES.replace("90 %", "10 %"), "shop.yaml")
-    last, ledger = started(tmp_path, lower, 0)
-    Alerts("shop", ledger, last).evaluate(0)
-    assert [one.incident.incident_id for one in last.incidents.open("")] == [alert.incident.incident_id]
-    back = read_registry(RULES.replace("over 1 h, labels", "over 5 min, labels"), "shop.yaml")
-    assert back.alerts[0].over == 300_000
+    # One with another text is another rule, and the start resolves what this one has opened.
+    other = read_registry(RULES.replace("90 %", "10 %"), "shop.yaml")
+    last, ledger = started(tmp_path, other, 0)
+    assert not last.incidents.open("")
+    last.flush()
+    (resolved,) = [row for row in ledger.table(IncidentChangeRow).rows() if row.new == "RESOLVED"]
+    assert (resolved.incident_id, resolved.cause) == (alert.incident.incident_id, NO_RULE)
+
+
+def test_it_is_resolved_once_the_share_is_reached(tmp_path: Path) -> None:
+    registry = read_registry("alerts: [{rule: availability below 90 % over 1 h, every: 10 s}]", "shop.yaml")
+    behind, ledger = started(tmp_path, registry, 60)
+    state(behind, "RESTARTING", 55)
+    behind.flush()
+    alerts = Alerts("shop", ledger, behind)
+    alerts.evaluate(0)
+    (alert,) = behind.incidents.open("")
+    state(behind, "RUNNING", 54)
+    behind.flush()
+    alerts.evaluate(10)
+    assert not behind.incidents.open("")
+    entry = behind.incidents.entry(alert.incident.incident_id)
+    assert entry is not None and entry.count == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+from deltalake import CommitProperties, DeltaTable
 from hypothesis import given, settings
 
 from spark_ext import masking
@@ -143,7 +144,7 @@ def test_rows_of_older_releases_are_not_open() -> None:
 
 
 def test_whose_an_incident_is_now() -> None:
-    """The query q was renamed to r in start 5, and there is a new q; s was reset in start 3; t is in the job no more."""
+    """Query q was renamed to r in start 5, and there is a new q; s was reset in start 3; t is in the job no more."""
     lineages = Lineages((LineageEvent("s", 2, 3), LineageEvent("r", 1, 5, renamed_from="q"), LineageEvent("q", 3, 5)))
     behind = WriteBehind(FakeWriter(FakeLedger()), "shop")  # type: ignore[arg-type]
     names = {"q before": ("q", 4), "q after": ("q", 6), "s before": ("s", 2), "s after": ("s", 3), "t": ("t", 1)}
@@ -163,6 +164,10 @@ def test_whose_an_incident_is_now() -> None:
     }
 
 
+def compact(delta: DeltaTable, commit: CommitProperties) -> None:
+    delta.optimize.compact(commit_properties=commit)
+
+
 def test_a_follower_reads_each_row_once_also_behind_a_compaction(tmp_path: Path) -> None:
     behind, ledger = written(tmp_path)
     added = Added(Ledger(ledger.uri).table(IncidentChangeRow), "at")
@@ -172,8 +177,7 @@ def test_a_follower_reads_each_row_once_also_behind_a_compaction(tmp_path: Path)
         behind.incident("job 'shop'", "close", f"it hangs{'!' * number}", "none")
         behind.flush()
         if number == 3:
-            table = ledger.table(IncidentChangeRow)
-            table.change(lambda delta, commit: delta.optimize.compact(commit_properties=commit), None, "compacting")
+            ledger.table(IncidentChangeRow).change(compact, None, "compacting")
         if number % 2:
             seen += [row["incident_id"] for row in added.rows().to_pylist()]
             assert added.rows().num_rows == 0

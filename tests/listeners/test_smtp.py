@@ -37,7 +37,7 @@ class Mailbox:
         self.logins: list[tuple[bytes, bytes]] = []
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
-        self.mails.append(message_from_bytes(envelope.content, policy=policy.default))  # type: ignore[arg-type]
+        self.mails.append(message_from_bytes(envelope.content, policy=policy.default))
         self.recipients.append(envelope.rcpt_tos)
         return "250 OK"
 

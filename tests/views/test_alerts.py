@@ -28,7 +28,7 @@ def down(*pieces: tuple[str, float, str]) -> Downtime:
     return Downtime(tuple(found), ())
 
 
-INCIDENTS = [
+INCIDENTS: list[dict[str, Any]] = [
     {"incident_id": "net", "labels": {"type": "NETWORK", "origin": "library"}},
     {"incident_id": "sys", "labels": {"type": "SYSTEM"}},
     {"incident_id": "bare", "labels": None},
