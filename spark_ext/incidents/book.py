@@ -94,6 +94,11 @@ class Book:
         """An incident; None if it is not known, or not any more."""
         return self._entries.get(incident_id)
 
+    @property
+    def all_resolved(self) -> bool:
+        """Whether nothing is open; for any thread."""
+        return not self._open
+
     def open(self, query: str | None = None) -> tuple[Entry, ...]:
         """The open incidents of a query, of the whole job (""), or all, oldest first."""
         queries = self._open if query is None else (query,)

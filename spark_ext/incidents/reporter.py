@@ -131,6 +131,8 @@ class Incidents:
 
     def committed(self, query: str, epoch: int) -> None:
         """A query has committed an epoch: what it had to recover from is resolved, and so is what the job had."""
+        if self._book.all_resolved:
+            return  # as for nearly all epochs
         self._change(lambda at: self._book.committed(query, f"query '{query}' has committed epoch {epoch}", at))
 
     def ended(self, query: str) -> None:
