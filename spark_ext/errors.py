@@ -186,6 +186,12 @@ class FinalizationTimeout(TransientError):
     code = "FINALIZATION_TIMEOUT"
 
 
+class StallError(TerminalError):
+    """A query makes no progress, and the setting `on_stall` says that it is to be ended then."""
+
+    code = "STALLED"
+
+
 class PreparedLostError(SparkExtError):
     """What an epoch's tasks had prepared is lost. The commit is not retried; the epoch is, from its source."""
 

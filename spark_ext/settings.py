@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -53,6 +53,14 @@ class JobSettings(BaseModel):
     """How often the ledger is compacted and cleaned."""
     heartbeat: Milliseconds = 5_000
     """How often the driver records that it is alive: by so much the end of one that is killed is known; 0: never."""
+    monitor_interval: Milliseconds = 500
+    """How often Spark is asked what a query is doing that is late; 0: never. Execution states are then those of the
+    life cycle alone, and no query is found to be stalled."""
+    stall_after: Milliseconds | None = None
+    """A query that makes no progress for so long is stalled; None: twice its longest recent epoch, 5 s at the least,
+    and 60 s before the first one. Needs `monitor_interval`."""
+    on_stall: Literal["report", "fail"] = "report"
+    """What is done about a stall: an incident is recorded, or the query, and so the job, also fails."""
     failures: str | None = None
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     incidents: str | None = None

@@ -20,6 +20,7 @@ from spark_ext.sinks.contract import CommitOutcome, Epoch, Task, TwoPhaseCommitS
 from spark_ext.sinks.runtime.identity import identity_of
 from spark_ext.sinks.runtime.position import Position, remember, remembered
 from spark_ext.sinks.runtime.retry import attempts
+from spark_ext.spark.attendance import attend
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.worker_process import begin_task, tune
 
@@ -89,6 +90,8 @@ class EpochWriter(DataSourceStreamArrowWriter):
         mine = self._identity
         if not mine.in_job:
             return self._commit(messages, batchId)
+        if mine.samples:
+            attend("committer", mine.state, mine.query, self._uid)
         start = f"{mine.incarnation:010}-{mine.start:016x}"
         with current.committing(Place(mine.job, mine.query, mine.checkpoint, start, batchId)):
             levels.follow()

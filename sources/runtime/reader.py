@@ -28,6 +28,7 @@ from spark_ext.sources.runtime.idle import Idle
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.runtime.sample import sampled, shares_of
 from spark_ext.spark import registry
+from spark_ext.spark.attendance import attend
 from spark_ext.spark.worker_process import begin_task, tune
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     do="start the query with job.run(); if it was started so, the temporary folder "
                     f"{registry.folder()} was deleted: start the job again",
                 )
+            if registration is not None and registration.samples:
+                attend("planner", registration.state, registration.query, self._uid)
             self._planner = Planner(self._source, registration, _view(registration))
         return self._planner
 

@@ -25,12 +25,13 @@ from spark_ext.errors import StateError
 from spark_ext.model.configuration import Configuration, Stamp
 from spark_ext.model.offsets import Json
 from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark import attendance
 from spark_ext.spark.spark_log import SparkLog, parse_offsets
 
 CHECKPOINT: Final = "spark_ext.checkpoint"
 """Local property: path or URI of the query's checkpoint directory."""
 
-QUERY: Final = "spark_ext.query"
+QUERY: Final = attendance.QUERY
 """Local property: the query's uid."""
 
 JOB: Final = "spark_ext.job"

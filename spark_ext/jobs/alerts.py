@@ -94,8 +94,8 @@ def _incidents(ledger: Ledger) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = table.read(["incident_id", "at", "type", "operator", "labels"]).to_pylist()
     for row, labels in zip(rows, from_json_many([row["labels"] for row in rows]), strict=True):
         row["labels"] = labels
-    # Only those of lost drivers say by their evidence when they began; all others may be large.
-    lost = table.read(["incident_id", "evidence"], [("type", "=", "driver_lost")]).to_pylist()
+    # Only these say by their evidence when they began; that of others may be large.
+    lost = table.read(["incident_id", "evidence"], [("type", "in", ["driver_lost", "stop_blocked"])]).to_pylist()
     evidence: Mapping[str, Any] = dict(
         zip([row["incident_id"] for row in lost], from_json_many([row["evidence"] for row in lost]), strict=True)
     )

@@ -21,12 +21,14 @@ from spark_ext.control.job_events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
 from spark_ext.jobs.barriers import AlignedCheckpoints, Request, look_at
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
+from spark_ext.jobs.execution import JobExecution
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.periodic import PeriodicCheckpoints
 from spark_ext.jobs.taking import SavepointRequest, Savepoints
 from spark_ext.jobs.upkeep import Upkeep
 from spark_ext.masking import logger
 from spark_ext.model.dag import JobGraph, QueryNode
+from spark_ext.model.execution import Shown, current
 from spark_ext.model.lifecycle import State, job_state
 from spark_ext.spark.query_events import Hint
 
@@ -45,6 +47,9 @@ ANSWER_WITHIN = 5.0
 
 WATCH_EVERY = 0.5
 """Pause between two looks at whether it is, s."""
+
+CLOSER_EVERY = 0.25
+"""How often what the queries do is looked at more closely than for decisions, s."""
 
 
 class Coordinator:
@@ -98,6 +103,8 @@ class Coordinator:
         self._drained = max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0)
         self.controller: Controller | None = None
         """Follows the job's control events; None: nobody does."""
+        self._execution = JobExecution(context)
+        self._closer_at = 0.0
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-coordinator-{context.job}", daemon=True)
 
     def start(self) -> None:
@@ -111,6 +118,11 @@ class Coordinator:
     def late(self) -> SparkExtError | None:
         """What went wrong first after the job had ended; it changes nothing about how it has ended."""
         return self._ending.failure
+
+    @property
+    def shown(self) -> Shown:
+        """What the job does, finer than its state."""
+        return current(self.state, self._execution.shown)
 
     @property
     def stopping(self) -> bool:
@@ -256,6 +268,9 @@ class Coordinator:
         self._ending.alive_at = now
         self._context.write_behind.check()
         self._upkeep.tick(now)
+        closer = now >= self._closer_at
+        if closer:
+            self._closer_at = now + CLOSER_EVERY
         if self._stop_by is not None:
             self._stop_all()
         for run in self.runs:
@@ -263,6 +278,8 @@ class Coordinator:
                 run.request_drain()
             before = run.state
             run.tick(now)
+            if closer:
+                run.look_closer(paused=self.paused(run))
             if run.state is State.CANCELED is not before and not self.stopping and self.failure is None:
                 # Stopped from outside the job, as a newer incarnation in the same session does.
                 self._upkeep.look_at_fence()
@@ -333,9 +350,8 @@ class Coordinator:
         return {run.spec.uid: look_at(run) for run in self.runs}
 
     def _become(self, state: State) -> None:
-        if state is not self.state:
-            self.state = state
-            self._context.write_behind.state("", state)
+        self.state = state
+        self._execution.show(state, self.runs)
 
     def _stop_all(self) -> None:
         for run in self.runs:

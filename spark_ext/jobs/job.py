@@ -393,8 +393,8 @@ class Job(Reportable):
 
     @property
     def state(self) -> State:
-        """The least state of the queries that have not finished."""
-        return self._coordinator.state if self._coordinator is not None else State.CREATED
+        """What it does: the least advanced state of its queries that have not ended; see the page on operations."""
+        return self._coordinator.shown.state if self._coordinator is not None else State.CREATED
 
     @property
     def runs(self) -> tuple[QueryRun, ...]:

@@ -27,11 +27,12 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
         coordinator: of this incarnation.
     """
     # Before the queries, whose states lead to the job's: they are then never behind it.
-    state, failure = coordinator.state, coordinator.failure or coordinator.late
+    shown, failure = coordinator.shown, coordinator.failure or coordinator.late
     return JobSnapshot(
         job=context.job,
         state_directory=state_directory,
-        state=state,
+        state=shown.state,
+        reason=shown.reason,
         incarnation=context.incarnation.number,
         lineage=context.incarnation.lineage,
         started=started,
@@ -71,12 +72,12 @@ def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
         paused: whether a control event keeps it from reading.
     """
     # Read once: the coordinator's thread may replace them at any time.
-    state, logged = run.state, run.offsets
+    state, logged, shown = run.state, run.offsets, run.shown
     offsets = {} if logged is None else source_offsets(logged)
     return QueryResult(
         uid=run.spec.uid,
-        state=state,
-        reason=run.reason,
+        state=shown.state,
+        reason=shown.reason,
         finished=state is State.FINISHED,
         finished_before=run.had_finished,
         epochs=run.figures.epochs,

@@ -27,6 +27,7 @@ from spark_ext.jobs.gates import Gates
 from spark_ext.jobs.incidents import JobIncidents
 from spark_ext.jobs.lost_driver import record_lost_driver
 from spark_ext.jobs.memory import nothing_recalled, recall
+from spark_ext.jobs.monitor import Monitor
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.replacement import as_planned
 from spark_ext.jobs.retained import unused_number
@@ -215,6 +216,10 @@ def start_job(
         coordinator.at_end.append(lambda: exchanges.release(supervisor.looks(), exchanges.graph))
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
+        if settings.monitor_interval:
+            monitor = Monitor(spark, context, lambda: supervisor.runs)
+            coordinator.at_end.append(monitor.close)
+            monitor.start()
         started = True
         return Started(context, coordinator, listener)
     except Exception as failure:

@@ -306,13 +306,15 @@ class ExecutionStateRow(Row):
     operator: str
     """The query's uid; "" for the job."""
     state: str
-    """CREATED, RUNNING, FINISHED, ..."""
+    """CREATED, DEPLOYING, RUNNING, FINISHED, ...; see the page on operations."""
     since: datetime
     """When it was entered."""
     incarnation: int
     """The incarnation that wrote the row."""
     reason: str
     """Why; "" if there is nothing to say."""
+    incident: str | None = None
+    """The incident that its time belongs to; null if none was recorded with it, and in rows of older releases."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,16 +225,27 @@ class WriteBehind:
         """The incarnation has ended, and its end cannot be recorded: this process must know that it no longer runs."""
         self._writer.forget()
 
-    def state(self, operator: str, state: str, reason: str = "") -> None:
-        """Record that a query, or the job (""), has entered a state. One that has finished has no open incidents."""
+    def state(
+        self, operator: str, state: str, reason: str = "", since: datetime | None = None, incident: str | None = None
+    ) -> None:
+        """Record that a query, or the job (""), has entered a state. One that has finished has no open incidents.
+
+        Args:
+            operator: the query's uid, or "".
+            state: its name.
+            reason: why.
+            since: when, UTC; None: now.
+            incident: that its time belongs to.
+        """
         name = str(getattr(state, "value", state))
         self.put(
             ExecutionStateRow(
                 operator=operator,
                 state=name,
-                since=datetime.now(timezone.utc),
+                since=since or datetime.now(timezone.utc),
                 incarnation=self._writer.incarnation.number,
                 reason=reason,
+                incident=incident,
             )
         )
         if name == State.FINISHED.value:

@@ -38,6 +38,8 @@ class Identity:
     incarnation: int = 0
     start: int = 0
     """Random number of this start."""
+    samples: bool = False
+    """Whether processes that work for it can be asked for their stacks."""
 
     @property
     def in_job(self) -> bool:

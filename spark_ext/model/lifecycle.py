@@ -10,8 +10,11 @@ class State(str, Enum):
     """The state of a query, or of a job. The names are Flink's, where Spark has an equivalent."""
 
     CREATED = "CREATED"
+    SCHEDULING = "SCHEDULING"
+    DEPLOYING = "DEPLOYING"
     RESTORING = "RESTORING"
     RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
     FINISHING = "FINISHING"
     RESTARTING = "RESTARTING"
     FINISHED = "FINISHED"
@@ -37,7 +40,7 @@ LEGAL: Mapping[State, frozenset[State]] = {
     State.FAILED: frozenset(),
     State.CANCELED: frozenset(),
 }
-"""Which states of a query may follow a state. RESTORING and FAILING are states of a job only."""
+"""Which states of a query may follow a state. The others divide its time for those who watch it; see `execution`."""
 
 
 class IllegalTransition(AssertionError):

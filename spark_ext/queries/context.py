@@ -72,4 +72,5 @@ class JobContext:
             lineage=lineage,
             incarnation=self.incarnation.number,
             start=self.incarnation.start,
+            samples=self.settings.monitor_interval > 0,
         )

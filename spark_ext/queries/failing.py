@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_ext.errors import SparkExtError
+from spark_ext.errors import SparkExtError, StallError
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
 from spark_ext.queries.describe_failure import Diagnosis, diagnosed
@@ -37,10 +37,10 @@ class FailingQuery(RestartableQuery):
         elif decision.action is Action.RESTART:
             action = f"restart {decision.failures.count} in {decision.delay_ms} ms"
             assert found is not None
-            self._failure_incident(decision.reason, action, found)
+            incident = self._failure_incident(decision.reason, action, found)
             if self._state in (State.RUNNING, State.RESTARTING):
                 # One that was built late, and could not be started yet, has not run.
-                self._become(State.RESTARTING, decision.reason)
+                self._become(State.RESTARTING, decision.reason, incident)
         elif decision.action is Action.RUN_AGAIN:
             if decision.delay_ms and self._state is not State.FINISHING:
                 self._become(State.RESTARTING, "it ended without a committed epoch")
@@ -49,6 +49,19 @@ class FailingQuery(RestartableQuery):
                 self._become(State.FINISHING, decision.reason)
         elif decision.action is Action.CANCEL:
             self._become(State.CANCELED, decision.reason)
+
+    def look_closer(self, *, paused: bool) -> None:
+        """See `ObservedQuery`; a query that is stalled fails, if the job's settings say so."""
+        super().look_closer(paused=paused)
+        stall = self.watched.stall
+        if stall is not None and self._context.settings.on_stall == "fail" and self._state is State.RUNNING:
+            error = StallError(
+                f"no progress since {stall.since:%H:%M:%S} UTC: {stall.holder.what}",
+                operator=self.who,
+                kept="all committed epochs",
+                do="look at the stacks of the incident, correct what holds the query, and start the job again",
+            )
+            self.fail(error)
 
     def fail(self, error: SparkExtError, found: Diagnosis | None = None, reason: str = "") -> None:
         """The query has failed for good; Spark's query is stopped if it runs.
@@ -60,7 +73,7 @@ class FailingQuery(RestartableQuery):
         """
         self._error = error
         found = found or self._diagnosed(error)
-        self._failure_incident(reason or str(error), "stopped: FAILED", found)
-        self._become(State.FAILED, reason or str(error))
+        incident = self._failure_incident(reason or str(error), "stopped: FAILED", found)
+        self._become(State.FAILED, reason or str(error), incident)
         if self._live:
             self._worker.do("stop", self._query.stop, self._stop_returned)

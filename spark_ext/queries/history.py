@@ -26,6 +26,8 @@ class Figures:
     input_rows: int = 0
     state_rows: int = 0
     last_epoch_ms: int = 0
+    recent_ms: deque[int] = field(default_factory=lambda: deque(maxlen=20))
+    """Durations of the newest epochs, ms."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class EpochHistory:
         self.figures.input_rows += hint.input_rows or 0
         self.figures.state_rows = hint.state_rows or 0
         self.figures.last_epoch_ms = hint.duration_ms or 0
+        self.figures.recent_ms.append(hint.duration_ms or 0)
 
     def committed(self, epoch: int, offsets: LoggedOffsets | None, *, in_this_run: bool = True) -> None:
         """Take a commit; for one of an earlier run no figures will come."""

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from spark_ext.model.commits import Epoch
+from spark_ext.model.execution import Shown, current
 from spark_ext.model.lifecycle import IllegalTransition, State, can_follow
 from spark_ext.queries.observer import EpochObserver, QueryPosition
 from spark_ext.queries.outage import Outage
 from spark_ext.queries.records import query_metadata
 from spark_ext.queries.restarts import Restarts
+from spark_ext.queries.watched import WatchedQuery
 from spark_ext.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class ObservedQuery:
         self._restarts = Restarts(context.settings.restarts, available_now=spec.available_now)
         self._state = State.CREATED
         self._reason = ""
+        self.watched = WatchedQuery(spec.uid, self.who, context)
+        """What it does, finer than its state."""
         self._error: SparkExtError | None = None
         self._had_finished = False
 
@@ -74,6 +78,11 @@ class ObservedQuery:
     def state(self) -> State:
         """The query's state."""
         return self._state
+
+    @property
+    def shown(self) -> Shown:
+        """What it does, finer than its state."""
+        return current(self._state, self.watched.shown)
 
     @property
     def stopping(self) -> bool:
@@ -191,6 +200,7 @@ class ObservedQuery:
             self._observer.recall(known)
         self._had_finished = True
         self._enter(State.FINISHED)
+        self.watched.had_finished()
 
     # -- epochs -------------------------------------------------------------------------------------------------------
 
@@ -209,6 +219,8 @@ class ObservedQuery:
         if flags is not None:
             self._restarts.progressed()
             self._context.write_behind.committed(self.spec.uid, self.committed)
+            self.watched.committed()
+            self._show()
             for flag in flags:
                 self._context.write_behind.put_soon(flag)
 
@@ -218,12 +230,36 @@ class ObservedQuery:
 
     # -- states -------------------------------------------------------------------------------------------------------
 
-    def _become(self, state: State, reason: str = "") -> None:
-        """Enter a state and record it; entering the present one again is no event."""
+    def look_closer(self, *, paused: bool) -> None:
+        """Take in what the monitor has seen, and whether a control event keeps the sources from reading."""
+        self.watched.take(running=self._state is State.RUNNING, paused=paused)
+        self._show()
+
+    @property
+    def _being_started(self) -> bool:
+        """Whether Spark is asked to start it."""
+        return False
+
+    def _show(self) -> None:
+        self.watched.show(self._state, self._reason, starting=self._being_started)
+
+    def _become(self, state: State, reason: str = "", incident: str | None = None) -> None:
+        """Enter a state and record it; entering the present one again is no event.
+
+        Args:
+            state: to enter.
+            reason: why.
+            incident: that led to it.
+        """
         if state is not self._state:
             self._enter(state)
             self._reason = reason
-            self._context.write_behind.state(self.spec.uid, state, reason)
+            self.watched.incident = incident
+            self._show()
+        elif incident is not None:
+            # A further failure while it recovers: the time from now on is that one's.
+            self.watched.incident = incident
+            self._show()
 
     def _enter(self, state: State) -> None:
         self._require(state)

@@ -143,6 +143,7 @@ def registrations(
             begun=context.begun.get(spec.uid, context.incarnation.number),
             passed=passed,
             rebuild=spec.rebuild,
+            samples=context.settings.monitor_interval > 0,
             writes=writes if role == "source" else (),
         )
         for uid, role in roles

@@ -24,6 +24,8 @@ from spark_ext.queries.spark_query import Launch, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.spec import QuerySpec
@@ -103,7 +105,14 @@ class RestartableQuery(ObservedQuery):
         built = self.spec.built
         if built is not None and not self._unsettled(planned):
             plans.record(self.checkpoint, self.committed + 1, built.values, built.sequence)
-        return Launch(self._query.start(only_planned=only_planned), planned)
+        stateful = planned is not None and self._has_state()
+        return Launch(self._query.start(only_planned=only_planned), planned, stateful)
+
+    def _has_state(self) -> bool:
+        try:
+            return next(Location.of(child(self.checkpoint, "state"), {}).files(), None) is not None
+        except OSError:
+            return False
 
     @property
     def unsettled(self) -> bool:
@@ -112,6 +121,20 @@ class RestartableQuery(ObservedQuery):
 
     def _unsettled(self, planned: LoggedOffsets | None) -> bool:
         return planned is not None and planned.epoch > self.committed
+
+    @property
+    def live(self) -> bool:
+        """Whether Spark runs it, as far as is known."""
+        return self._live
+
+    @property
+    def in_spark(self) -> StreamingQuery | None:
+        """The query in Spark; None before its first start."""
+        return self._query.handle
+
+    @property
+    def _being_started(self) -> bool:
+        return self._starting
 
     @abstractmethod
     def _restart(self, *, claim: bool = False) -> None:

@@ -96,6 +96,7 @@ class QueryRun(FailingQuery):
         """Command: start the Spark query. A start that fails is raised by `deliver`."""
         self._require(State.RUNNING)
         self._starting = True
+        self._show()
         self._worker.do("start", self._launch, self._launched_first)
 
     def begin_late(self, record: Callable[[], None]) -> None:
@@ -138,6 +139,7 @@ class QueryRun(FailingQuery):
         self._planned_before = launch.planned
         self._committed_before = self.committed
         self._observer.started(launch.query_id)
+        self.watched.launched(stateful=launch.stateful)
         if not self._state.ended and self._state is not State.FINISHING:
             self._become(State.RUNNING)
         wanted = self._boundary
@@ -246,6 +248,7 @@ class QueryRun(FailingQuery):
 
         self._restarts.clear()
         self._starting = True
+        self._show()
         self._worker.do("start", launch, self._restarted)
 
     def _restarted(self, outcome: Outcome[Launch]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.lost_spark import lost_spark
-from spark_ext.spark import jvm
+from spark_ext.spark import attendance, jvm
 from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
 from spark_ext.spark.query_events import Hint, hint_of
@@ -57,6 +57,8 @@ class Launch:
     query_id: str
     planned: LoggedOffsets | None
     """The newest epoch that was planned before."""
+    stateful: bool = False
+    """Whether it continues from state."""
 
 
 class RunnableQuery(Protocol):
@@ -85,6 +87,10 @@ class RunnableQuery(Protocol):
 
     def take_end(self) -> End | None:
         """The end since the last start, once; None while it runs."""
+
+    @property
+    def handle(self) -> StreamingQuery | None:
+        """Spark's own object; None before the first start, or if it is not Spark that runs it."""
 
     @property
     def phase(self) -> str:
@@ -183,7 +189,9 @@ class SparkQuery:
         """What functions of the user's need to find the epoch in which they run."""
         mine = self._identity
         start = f"{mine.incarnation:010}-{next(_LAUNCHES):010}-{mine.start:016x}"
+        samples = {attendance.PROPERTY: mine.state} if mine.samples else {}
         return {
+            **samples,
             current.CHECKPOINT: self._checkpoint,
             current.QUERY: self._spec.uid,
             current.JOB: mine.job,
@@ -213,6 +221,11 @@ class SparkQuery:
         """See `RunnableQuery`."""
         end, self._end = self._end, None
         return end
+
+    @property
+    def handle(self) -> StreamingQuery | None:
+        """See `RunnableQuery`."""
+        return self._query
 
     @property
     def phase(self) -> str:

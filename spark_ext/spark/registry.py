@@ -70,6 +70,8 @@ class Registration:
     """The newest control event when its query was started: the query is not restarted for it, or an earlier one."""
     rebuild: Sequence[str] = ()
     """Keys of the user's configuration on which the query's plan depends; see `model.holds.is_read`."""
+    samples: bool = False
+    """Whether processes that work for it can be asked for their stacks."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 

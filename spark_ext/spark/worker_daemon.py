@@ -1,4 +1,4 @@
-"""Spark's daemon that forks Python workers, which also say what they know of their failures.
+"""Spark's daemon that forks Python workers, which also say what they know of their failures, and where they are.
 
 Spark runs it instead of `pyspark.daemon` where `spark.python.daemon.module` names it, as `spark_ext.session` does.
 """
@@ -6,9 +6,11 @@ Spark runs it instead of `pyspark.daemon` where `spark.python.daemon.module` nam
 from __future__ import annotations
 
 from spark_ext.failures.in_worker import install
+from spark_ext.spark.attendance import attend_all
 
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
     install()
+    attend_all()
     manager()

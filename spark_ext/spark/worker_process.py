@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_ext.failures import in_worker
+from spark_ext.spark.attendance import attend_task
 
 _REUSED: Final = "SPARK_REUSE_WORKER"
 """Environment variable that Spark sets for workers that it reuses."""
@@ -30,6 +31,7 @@ def begin_task() -> None:
     Does nothing in a process that is not one of Spark's workers. Failures of this one then carry a record.
     """
     in_worker.install()
+    attend_task()
     if _REUSED in os.environ and hasattr(socket, "TCP_QUICKACK"):
         _set(socket.TCP_QUICKACK)  # the kernel does not keep it: it has to be set for each task
 

@@ -3,15 +3,16 @@
     downtime(timeline, incidents, now) -> Downtime
 
 Time is divided among the whole life of the job, from its first start: each second belongs to one state of the job, and
-the seconds of all states add up to the wall time. A second in which the job neither ran nor was stopped on request
-belongs to one incident: the failure that began it, or that of the driver that was lost.
+the seconds of all states add up to the wall time. A second of downtime belongs to one incident: the failure that began
+it, a driver that was lost, a lack of slots, a stall, or what held up a stop. A start that somebody asked for is no
+downtime as long as nothing holds it up.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
@@ -19,14 +20,20 @@ from typing import Any, Final
 from spark_ext.views.incidents import query_of
 from spark_ext.views.timeline import DOWN, JOB, STOPPED, Interval, Span, Timeline
 
-UP: Final = frozenset({"RUNNING", "FINISHING", "FINISHED", "CANCELED", STOPPED})
-"""States of a job that are no downtime: it ran, had ended, or was stopped on request."""
+UP: Final = frozenset({"RUNNING", "PAUSED", "FINISHING", "FINISHED", "CANCELED", STOPPED})
+"""States of a job that are no downtime without an incident: it ran, had ended, or was paused or stopped on request."""
+
+STARTING: Final = frozenset({"CREATED", "SCHEDULING", "DEPLOYING", "RESTORING"})
+"""States of a start, which are downtime only if it was not asked for, or something holds it up."""
+
+BEGIN: Final = frozenset({"failure", "driver_lost", "stop_blocked"})
+"""Types of incidents that begin downtime, or take it over, by the time at which they began."""
 
 LATE: Final = timedelta(seconds=2)
 """By how much an incident may be recorded after the state that it led to."""
 
 UNKNOWN: Final = ""
-"""The incident of seconds for which none was recorded, as before the first start of a job has come to run."""
+"""The incident of seconds for which none was recorded."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Piece:
     @property
     def down(self) -> bool:
         """Whether it is downtime."""
-        return self.state not in UP
+        return self.incident != UNKNOWN or (self.state not in UP and self.state not in STARTING)
 
 
 @dataclass(frozen=True)
@@ -99,34 +106,35 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
         incidents: its rows of `incidents`, with `labels` and `evidence` as values.
         now: UTC; until then counts what has not ended.
     """
-    failures = sorted(
-        (row for row in incidents if row["type"] in ("failure", "driver_lost")), key=lambda row: row["at"]
-    )
+    failures = sorted((row for row in incidents if row["type"] in BEGIN), key=lambda row: row["at"])
     pieces: list[Piece] = []
+    by_query: dict[str, list[Piece]] = defaultdict(list)
     for span in timeline.spans:
         pieces += _job(span, now)
         pieces += [
             Piece(JOB, gap.state, gap.since, gap.until or now) for gap in timeline.gaps if gap.since == span.until
         ]
-    merged = _blamed(_contiguous(pieces), failures)
+        for part in span.intervals:
+            if part.operator != JOB:
+                own = Piece(part.operator, part.state, part.since, part.until or now, part.incident or UNKNOWN)
+                by_query[part.operator].append(own)
     queries = [
-        Piece(part.operator, part.state, part.since, part.until or now)
-        for span in timeline.spans
-        for part in span.intervals
-        if part.operator != JOB
+        piece
+        for query, own in sorted(by_query.items())
+        for piece in _blamed(own, [row for row in failures if query_of(row) == query])
     ]
-    return Downtime(tuple(merged), tuple(_blamed_query(piece, failures) for piece in queries))
+    return Downtime(tuple(_blamed(_contiguous(pieces), failures)), tuple(queries))
 
 
 def _job(span: Span, now: datetime) -> list[Piece]:
     """The states of the job while one driver ran, from its start to its end."""
     end = span.until or now
     own: list[Interval] = [part for part in span.of(JOB) if part.since < end]
-    states = [(span.since, "CREATED"), *((part.since, part.state) for part in own)]
-    bounds = [*(since for since, _ in states), end]
+    states = [(span.since, "CREATED", UNKNOWN), *((part.since, part.state, part.incident or UNKNOWN) for part in own)]
+    bounds = [*(since for since, _, _ in states), end]
     return [
-        Piece(JOB, state, since, until)
-        for (_, state), (since, until) in zip(states, pairwise(bounds), strict=True)
+        Piece(JOB, state, since, until, incident)
+        for (_, state, incident), (since, until) in zip(states, pairwise(bounds), strict=True)
         if since < until
     ]
 
@@ -137,7 +145,7 @@ def _contiguous(pieces: Iterable[Piece]) -> list[Piece]:
     for piece in sorted(pieces, key=lambda piece: (piece.since, piece.until)):
         since = found[-1].until if found else piece.since
         if piece.until > since:
-            found.append(Piece(piece.operator, piece.state, since, piece.until))
+            found.append(replace(piece, since=since))
     return found
 
 
@@ -149,35 +157,34 @@ def _blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]]) -> l
     found: list[Piece] = []
     blamed = UNKNOWN
     for piece in pieces:
-        if not piece.down:
+        recorded = piece.incident != UNKNOWN
+        if not recorded and piece.state in UP:
             blamed = UNKNOWN
             found.append(piece)
             continue
         begins = [row for row in failures if piece.since - LATE <= _began(row) < piece.until]
-        earlier = [row for row in begins if _began(row) <= piece.since + LATE]
-        if earlier and (blamed == UNKNOWN or piece.state == DOWN):
+        earlier = [row for row in begins if _began(row) <= piece.since + LATE and row["type"] != "stop_blocked"]
+        if recorded:
+            blamed = piece.incident
+            # Which of them it was is recorded; only what holds up a stop takes over within a state.
+            begins = [row for row in begins if row["type"] == "stop_blocked"]
+        elif earlier and (blamed == UNKNOWN or piece.state == DOWN):
             blamed = earlier[-1]["incident_id"]
         since = piece.since
         for row in begins:
             if row not in earlier and _began(row) > since:
-                found.append(Piece(JOB, piece.state, since, _began(row), blamed))
+                found.append(replace(piece, since=since, until=_began(row), incident=blamed))
                 since, blamed = _began(row), row["incident_id"]
-        found.append(Piece(JOB, piece.state, since, piece.until, blamed))
+        found.append(replace(piece, since=since, incident=blamed))
     return found
-
-
-def _blamed_query(piece: Piece, failures: Sequence[Mapping[str, Any]]) -> Piece:
-    if not piece.down or piece.state == "CREATED":
-        return piece
-    own = [row for row in failures if query_of(row) == piece.operator and _began(row) <= piece.since + LATE]
-    return Piece(piece.operator, piece.state, piece.since, piece.until, own[-1]["incident_id"] if own else UNKNOWN)
 
 
 def _began(row: Mapping[str, Any]) -> datetime:
     """When what an incident is about began: a driver that was lost is found by the next start."""
     evidence = row.get("evidence") or {}
-    if row["type"] == "driver_lost" and "last_seen" in evidence:
-        return datetime.fromisoformat(evidence["last_seen"])
+    for name in ("last_seen", "since"):
+        if name in evidence and row["type"] in ("driver_lost", "stop_blocked"):
+            return datetime.fromisoformat(evidence[name])
     at: datetime = row["at"]
     return at
 

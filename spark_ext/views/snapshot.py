@@ -71,6 +71,8 @@ class JobSnapshot:
     job: str
     state_directory: str
     state: State
+    reason: str = ""
+    """Why it is in this state; may be empty. One that is degraded names the queries that do not run."""
     incarnation: int
     """Number of the start, from 1; 0: it has not been started."""
     lineage: int

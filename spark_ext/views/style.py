@@ -18,8 +18,11 @@ OTHER = Colour("white", "#888")
 
 COLOURS = {
     "CREATED": Colour("bright_black", "#9aa0a6"),
+    "SCHEDULING": Colour("bright_red", "#d56e0c"),
+    "DEPLOYING": Colour("bright_cyan", "#7baaf7"),
     "RESTORING": Colour("cyan", "#4ecdc4"),
     "RUNNING": Colour("green", "#34a853"),
+    "PAUSED": Colour("bright_blue", "#80868b"),
     "FINISHING": Colour("blue", "#4285f4"),
     "RESTARTING": Colour("yellow", "#fbbc04"),
     "FAILING": Colour("red", "#ea4335"),

@@ -41,6 +41,8 @@ class Interval:
     until: datetime | None
     """None: it has not ended. For a state that is never left: the same as `since`."""
     reason: str = ""
+    incident: str | None = None
+    """The id of the incident that its time belongs to, if that was recorded with it."""
 
     def seconds(self, now: datetime) -> float:
         """Its length, s; one that has not ended is measured until `now`."""
@@ -203,7 +205,8 @@ def _intervals(rows: Iterable[Row], end: datetime | None) -> tuple[Interval, ...
         for row, following in zip(own, [*own[1:], None], strict=True):
             last = row["since"] if row["state"] in ENDED else end
             until = last if following is None else following["since"]
-            found.append(Interval(operator, row["state"], row["since"], until, row["reason"] or ""))
+            incident = row.get("incident")
+            found.append(Interval(operator, row["state"], row["since"], until, row["reason"] or "", incident))
     return tuple(found)
 
 

@@ -219,6 +219,10 @@ class FakeQuery:
         return end
 
     @property
+    def handle(self) -> None:
+        return None
+
+    @property
     def phase(self) -> str:
         return ""
 
@@ -330,7 +334,7 @@ class Bench:
             job="lab",
             job_id="job-id",
             state=str(folder / "state"),
-            settings=JobSettings(**settings),
+            settings=JobSettings(**{"monitor_interval": 0, **settings}),
             incarnation=self.writer.incarnation,
             registry=folder / "registry",
             write_behind=WriteBehind(self.writer, "lab"),  # type: ignore[arg-type]

@@ -22,10 +22,16 @@ from tests.support.history import History
 
 Problems = list[str]
 
+_ENDS: Final = frozenset({"RESTARTING", "FINISHING", "FAILED", "CANCELED"})
+
 LEGAL: Final[dict[str, frozenset[str]]] = {
-    "CREATED": frozenset({"RUNNING", "FINISHING", "FINISHED", "FAILED", "CANCELED"}),
-    "RUNNING": frozenset({"RESTARTING", "FINISHING", "FAILED", "CANCELED"}),
-    "RESTARTING": frozenset({"RUNNING", "FINISHING", "FAILED", "CANCELED"}),
+    "CREATED": frozenset({"DEPLOYING", "RUNNING", "FINISHING", "FINISHED", "FAILED", "CANCELED"}),
+    "DEPLOYING": _ENDS | {"SCHEDULING", "RESTORING", "RUNNING", "PAUSED"},
+    "SCHEDULING": _ENDS | {"DEPLOYING", "RESTORING", "RUNNING", "PAUSED"},
+    "RESTORING": _ENDS | {"DEPLOYING", "SCHEDULING", "RUNNING", "PAUSED"},
+    "RUNNING": _ENDS | {"SCHEDULING", "PAUSED"},
+    "PAUSED": _ENDS | {"SCHEDULING", "DEPLOYING", "RESTORING", "RUNNING"},
+    "RESTARTING": frozenset({"DEPLOYING", "RUNNING", "FINISHING", "FAILED", "CANCELED"}),
     "FINISHING": frozenset({"FINISHED", "FAILED", "CANCELED"}),
     "FINISHED": frozenset(),
     "FAILED": frozenset(),
@@ -124,7 +130,7 @@ def hooks_in_order(history: History) -> Problems:
 
 
 def legal_states(history: History) -> Problems:
-    """Within an incarnation each query's states follow one another as `LEGAL` allows, and the last one is final."""
+    """Within an incarnation each query's execution states may follow one another, and the last one is final."""
     out = []
     runs: dict[tuple[int, str], list[str]] = {}
     for row in sorted(history.states, key=lambda row: row.since):

@@ -65,7 +65,7 @@ def test_time_in_which_the_job_did_not_exist_does_not_count() -> None:
 
 
 def test_downtime_without_an_incident_counts_for_a_rule_without_labels_alone() -> None:
-    found = down(("CREATED", 50, ""), ("RUNNING", 50, ""))
+    found = down(("RESTARTING", 50, ""), ("RUNNING", 50, ""))
     assert availability(rule(), found, [], at(100)).share == 0.5
     assert availability(rule(type="SYSTEM"), found, [], at(100)).share == 1
 

@@ -1,0 +1,112 @@
+"""Looks at what Spark does for those queries of a job that have just been started, or are late, or do not stop.
+
+On a thread of its own, because a JVM that is busy with itself does not answer. It looks at nothing while every query
+commits epochs at its usual pace, and at one that waits for data more and more seldom.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.jobs.stalls import Stalls
+from spark_ext.masking import logger
+from spark_ext.model.execution import Phase
+from spark_ext.spark.activity import ActivityReader, look_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+    from spark_ext.spark.activity import Activity
+
+log = logger("spark_ext.job")
+
+LATE: Final = 1.0
+"""A query that has committed nothing for so long is looked at, s."""
+
+SELDOM: Final = 5.0
+"""One that waits for data is looked at again after this time at the latest, s."""
+
+
+@dataclass
+class _Pace:
+    """When a query is looked at next."""
+
+    moved_at: float
+    at: float
+    wait: float
+
+
+class Monitor:
+    """The thread that looks.
+
+    Args:
+        spark: the job's session.
+        context: the job's.
+        runs: the queries, as they are now.
+    """
+
+    def __init__(self, spark: SparkSession, context: JobContext, runs: Callable[[], Sequence[QueryRun]]) -> None:
+        self._spark = spark
+        self._context = context
+        self._runs = runs
+        self._every = context.settings.monitor_interval / 1000
+        self._paces: dict[str, _Pace] = {}
+        self._over = threading.Event()
+        self._warned = False
+        self._thread = threading.Thread(target=self._loop, name=f"spark-ext-monitor-{context.job}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, without waiting for it."""
+        self._over.set()
+
+    def _loop(self) -> None:
+        reader: ActivityReader | None = None
+        stalls = Stalls(self._spark, self._context, self._over.is_set)
+        while not self._over.wait(self._every):
+            for run in self._runs():
+                stalls.look_at_stop(run)
+            due = [run for run in self._runs() if self._is_due(run, time.monotonic())]
+            if not due:
+                continue
+            try:
+                reader = reader or ActivityReader(self._spark)
+                self._look(due, reader.read(), stalls)
+            except Exception as problem:
+                # Spark may be ending; what it does is then not known, and nothing depends on it.
+                if not self._warned and not self._over.is_set():
+                    log.info("job '%s': Spark does not say what it is doing: %s", self._context.job, problem)
+                self._warned = True
+
+    def _is_due(self, run: QueryRun, now: float) -> bool:
+        if not run.live:
+            return False
+        watched = run.watched
+        pace = self._paces.get(run.spec.uid)
+        if pace is None or pace.moved_at != watched.moved_at:
+            pace = self._paces[run.spec.uid] = _Pace(watched.moved_at, 0.0, self._every)
+        late = not watched.progress.settled or now - watched.moved_at >= LATE
+        return late and now >= pace.at
+
+    def _look(self, due: Sequence[QueryRun], activity: Activity, stalls: Stalls) -> None:
+        for run in due:
+            query = run.in_spark
+            if query is None:
+                continue
+            look = look_at(query, activity)
+            pace = self._paces[run.spec.uid]
+            idle = look.phase is Phase.IDLE and run.watched.progress.settled
+            pace.wait = min(SELDOM, 2 * pace.wait) if idle else self._every
+            pace.at = time.monotonic() + pace.wait - self._every / 2
+            run.watched.looked(look)
+            stalls.look(run, look, activity)
+        self._context.wake.set()

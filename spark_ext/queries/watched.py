@@ -1,0 +1,174 @@
+"""The execution state of one query: what it does, finer than its life cycle, and its record in the ledger."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.failures.labels import FailureType, Origin
+from spark_ext.model.execution import Look, Progress, Shown, execution_state
+from spark_ext.model.lifecycle import State
+from spark_ext.model.stalls import Holder
+
+if TYPE_CHECKING:
+    from spark_ext.queries.context import JobContext
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A query makes no progress, or its stop does not come to an end."""
+
+    kind: str
+    """Type of the incident: `stall` or `stop_blocked`."""
+    since: datetime
+    """The last progress, or the beginning of the stop, UTC."""
+    holder: Holder
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """For the incident."""
+        stacks = {
+            thread.name: [frame.place for frame in thread.frames[:MOST_FRAMES]]
+            for thread in self.holder.threads[:MOST_THREADS]
+        }
+        return {"since": self.since.isoformat(), "stacks": stacks}
+
+
+MOST_THREADS: Final = 4
+"""Threads whose stacks are kept with an incident."""
+
+MOST_FRAMES: Final = 40
+"""Frames of each of them."""
+
+
+class WatchedQuery:
+    """What a query does, from its life cycle, its commits, and looks at Spark that another thread takes.
+
+    Its methods are for the thread that decides, except `looked`.
+
+    Args:
+        uid: the query's.
+        who: job and query, for messages.
+        context: the job's.
+    """
+
+    def __init__(self, uid: str, who: str, context: JobContext) -> None:
+        self._uid = uid
+        self._who = who
+        self._context = context
+        self._monitored = bool(context.settings.monitor_interval)
+        self._looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Stall | None] = queue.SimpleQueue()
+        self.paused = False
+        """Whether a control event keeps its sources from reading."""
+        self.stall: Stall | None = None
+        """Why it makes no progress; None: it makes progress, or is not expected to."""
+        self._stall_incident: str | None = None
+        self.incident: str | None = None
+        """That led to the present state of the life cycle."""
+        self.shown = Shown(State.CREATED)
+        """What it does."""
+        self.progress = self._of_start(stateful=False)
+        """What is known of its Spark query."""
+        self.moved_at = time.monotonic()
+        """When it was last started, or has committed an epoch, s, monotonic."""
+
+    def had_finished(self) -> None:
+        """It had finished before this start: there is nothing to record."""
+        self.shown = Shown(State.FINISHED)
+
+    def launched(self, *, stateful: bool) -> None:
+        """Spark has started it.
+
+        Args:
+            stateful: whether it continues from state.
+        """
+        self.progress = self._of_start(stateful=stateful)
+        self.moved_at = time.monotonic()
+        for left in (self._looks, self._found):
+            while not left.empty():
+                left.get()  # about what ran before
+        self.stall = self._stall_incident = None
+
+    def _of_start(self, *, stateful: bool) -> Progress:
+        # Without looks at it: that it runs.
+        return Progress(stateful=stateful, settled=not self._monitored)
+
+    def committed(self) -> None:
+        """It has committed an epoch."""
+        self.progress = self.progress.committed()
+        self.stall = self._stall_incident = None
+        self.moved_at = time.monotonic()
+
+    def looked(self, look: Look) -> None:
+        """Take what Spark says of it at one moment; for any thread."""
+        self._looks.put(look)
+
+    def examined(self, found: Stall | None) -> None:
+        """Take that it is stalled, or not any more; for any thread."""
+        self._found.put(found)
+        self._context.wake.set()
+
+    def take(self, *, running: bool, paused: bool) -> None:
+        """Take in the looks so far.
+
+        Args:
+            running: whether it is RUNNING in its life cycle; looks at it are of no use otherwise.
+            paused: whether a control event keeps its sources from reading.
+        """
+        self.paused = paused
+        while not self._looks.empty():
+            look = self._looks.get()
+            if running:
+                self.progress = self.progress.after(look)
+        while not self._found.empty():
+            found = self._found.get()
+            if found is None or found.kind == "stall":
+                self.stall = found if running else None
+                self._stall_incident = None if self.stall is None else self._recorded(self.stall)
+            else:
+                self._recorded(found)
+
+    def _recorded(self, found: Stall) -> str:
+        words = "Spark's query does not stop" if found.kind == "stop_blocked" else "no progress"
+        what = f"{words} since {found.since:%H:%M:%S} UTC: {found.holder.what}"
+        action = "waiting for it" if found.kind == "stop_blocked" else "reported"
+        return self._context.write_behind.incident(
+            self._who, found.kind, what, action, found.evidence, found.holder.labels
+        )
+
+    def show(self, state: State, reason: str, *, starting: bool) -> None:
+        """Record what it does, if that has changed.
+
+        Args:
+            state: of its life cycle.
+            reason: why it entered that.
+            starting: whether Spark is asked to start it.
+        """
+        now = execution_state(state, reason, self.progress, starting=starting and self._monitored, paused=self.paused)
+        now = self._with_incident(now)
+        if (now.state, now.incident) != (self.shown.state, self.shown.incident):
+            self.shown = now
+            self._context.write_behind.state(self._uid, now.state, now.reason, now.since, now.incident)
+
+    def _with_incident(self, now: Shown) -> Shown:
+        if self.stall is not None and now.state in (State.RUNNING, State.DEPLOYING, State.RESTORING):
+            reason = f"stalled: {self.stall.holder.what}"
+            return replace(now, reason=reason, since=self.stall.since, incident=self._stall_incident)
+        if now.state is not State.SCHEDULING:
+            return replace(now, incident=self.incident)
+        if self.shown.state is State.SCHEDULING:
+            return replace(now, incident=self.shown.incident)
+        since = now.since or datetime.now(timezone.utc)
+        found = self._context.write_behind.incident(
+            self._who,
+            "scheduling",
+            now.reason,
+            "waiting for a slot",
+            {"since": since.isoformat()},
+            {"type": FailureType.SYSTEM.value, "origin": Origin.SPARK.value},
+        )
+        return replace(now, incident=found)

@@ -1,0 +1,187 @@
+"""What a Spark application is busy with at one moment: the jobs, stages and executors that Spark's status store has.
+
+One look costs three calls of the JVM, 2 to 5 ms in all, however many queries there are. The third module beside `jvm`
+that uses py4j; `tests/spark/test_activity.py` pins what it relies on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.model.execution import Cluster, Look, Phase, Tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True)
+class Executor:
+    """An executor, as Spark's status store has it."""
+
+    id: str
+    active: bool
+    host: str
+    slots: int
+    running: int
+    """Tasks."""
+    removed: str = ""
+    """Why it was removed; "" if it is there, or Spark does not say."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage that is being run."""
+
+    id: int
+    running: int
+    """Tasks."""
+    done: int
+    total: int
+    cpu_ns: int
+    """CPU time of its tasks in the JVM, ns; Spark brings it up to date with the heartbeats of executors."""
+    records: int
+    """Records read and written, also of shuffles; as up to date as the CPU time."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A Spark job that is being run."""
+
+    id: int
+    group: str
+    """Of a streaming query: its run id."""
+    running: int
+    done: int
+    failed: int
+    """Attempts of tasks."""
+    total: int
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a Spark application is busy with."""
+
+    at: datetime
+    """UTC."""
+    jobs: tuple[Job, ...] = ()
+    stages: Mapping[int, Stage] = field(default_factory=dict)
+    executors: tuple[Executor, ...] = ()
+    """Also those that were lost."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The executors that are there."""
+        # The driver is one that has slots only in local mode.
+        there = [one for one in self.executors if one.active and one.slots]
+        return Cluster(len(there), sum(one.slots for one in there), sum(one.running for one in there))
+
+    def stages_of(self, group: str) -> tuple[Stage, ...]:
+        """The stages that are being run for a streaming query."""
+        found = (self.stages.get(stage) for job in self.jobs if job.group == group for stage in job.stages)
+        return tuple(stage for stage in found if stage is not None)
+
+    def tasks(self, group: str) -> Tasks | None:
+        """The tasks of a streaming query; None if it runs no job.
+
+        Args:
+            group: its run id.
+        """
+        jobs = [job for job in self.jobs if job.group == group]
+        if not jobs:
+            return None
+        stages = self.stages_of(group)
+        last = {max(job.stages) for job in jobs if job.stages}
+        return Tasks(
+            running=sum(stage.running for stage in stages),
+            waiting=sum(max(0, stage.total - stage.done - stage.running) for stage in stages),
+            done=sum(job.done for job in jobs),
+            failed=sum(job.failed for job in jobs),
+            last_stage_done=sum(stage.done for stage in stages if stage.id in last),
+        )
+
+
+class ActivityReader:
+    """Reads what a Spark application is busy with.
+
+    Args:
+        spark: any session of the application.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        context: Any = spark.sparkContext
+        self._jvm = context._jvm
+        self._store = context._jsc.sc().statusStore()
+        self._mapper = getattr(self._jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
+        running = self._jvm.java.util.ArrayList()
+        running.add(getattr(self._jvm, "org.apache.spark.JobExecutionStatus").RUNNING)
+        self._running = running
+
+    def read(self) -> Activity:
+        """Look once.
+
+        Raises:
+            Exception: Spark does not answer, or has been stopped.
+        """
+        at = datetime.now(timezone.utc)
+        jobs = tuple(_job(one) for one in self._json(self._store.jobsList(self._running)))
+        stages = [_stage(one) for one in self._json(self._store.activeStages())] if jobs else []
+        executors = tuple(_executor(one) for one in self._json(self._store.executorList(False)))
+        return Activity(at, jobs, {stage.id: stage for stage in stages}, executors)
+
+    def _json(self, given: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._mapper.writeValueAsString(given))
+        return found
+
+
+def look_at(query: StreamingQuery, activity: Activity) -> Look:
+    """What Spark says of one query.
+
+    Args:
+        query: in Spark.
+        activity: of the application, read just before.
+    """
+    phase = Phase.of(str(query.status["message"]))
+    return Look(activity.at, phase, activity.tasks(str(query.runId)), activity.cluster)
+
+
+def _job(given: Mapping[str, Any]) -> Job:
+    return Job(
+        given["jobId"],
+        given.get("jobGroup") or "",
+        given["numActiveTasks"],
+        given["numCompletedTasks"],
+        given["numFailedTasks"],
+        given["numTasks"],
+        tuple(given["stageIds"]),
+    )
+
+
+_RECORDS = ("inputRecords", "outputRecords", "shuffleReadRecords", "shuffleWriteRecords")
+
+
+def _stage(given: Mapping[str, Any]) -> Stage:
+    return Stage(
+        given["stageId"],
+        given["numActiveTasks"],
+        given["numCompleteTasks"],
+        given["numTasks"],
+        given["executorCpuTime"],
+        sum(given[name] for name in _RECORDS),
+    )
+
+
+def _executor(given: Mapping[str, Any]) -> Executor:
+    return Executor(
+        given["id"],
+        given["isActive"],
+        given["hostPort"].rpartition(":")[0],
+        given["maxTasks"],
+        given["activeTasks"],
+        given.get("removeReason") or "",
+    )

@@ -1,0 +1,139 @@
+"""How a Python process that works for a query can be asked for its stack, wherever it runs.
+
+Nobody can attach to a process from outside without privileges that few have. So each process that works for a query of
+a job with a monitor leaves a note beside those of its machine, `<pid>.json`, and has Python's faulthandler write its
+stacks to `<pid>.stack` whenever it gets SIGUSR2, also while it is in a C extension. A watcher, one process per machine
+and state directory, looks for requests in the state directory and answers them there; see `watch_workers`.
+
+A note costs a small file per process and query, not per task. Without a monitor there is no file and no process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final
+
+PROPERTY: Final = "spark_ext.samples"
+"""Local property of a query's tasks: the job's state directory."""
+
+QUERY: Final = "spark_ext.query"
+"""Local property: the query's uid."""
+
+WATCHER: Final = Path(__file__).with_name("watch_workers.py")
+"""Run as a file: it needs nothing of this package, whose import would cost each machine a second."""
+
+LOCK: Final = "watcher.lock"
+
+_stacks: dict[str, IO[bytes]] = {}
+"""By state directory, the open file that the stacks go to."""
+
+_noted: dict[str, str] = {}
+"""By state directory, the note that this process has left."""
+
+
+def folder_of(state: str) -> Path:
+    """Where the processes of this machine leave their notes for a job, private to the user.
+
+    Args:
+        state: path or URI of the job's state directory.
+
+    Raises:
+        OSError: it cannot be made, or belongs to somebody else.
+    """
+    name = hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:20]
+    place = Path(tempfile.gettempdir()) / f"spark-ext-stacks-{os.getuid()}-{name}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    found = place.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or place.is_symlink():
+        raise PermissionError(f"{place} is not private to this user")
+    return place
+
+
+def attend_task() -> None:
+    """Let the process of the present task be asked, if the task's query is one of a job with a monitor."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    state = None if task is None else task.getLocalProperty(PROPERTY)
+    if task is not None and state:
+        attend("task", state, task.getLocalProperty(QUERY) or "")
+
+
+def attend_all() -> None:
+    """Have each task of this process, and of those that it forks, call `attend_task` before its function."""
+    from pyspark import worker
+
+    as_shipped = worker.setup_broadcasts
+
+    def setup_broadcasts(infile: IO[bytes]) -> None:
+        as_shipped(infile)
+        attend_task()
+
+    worker.setup_broadcasts = setup_broadcasts
+
+
+def attend(role: str, state: str, query: str, uid: str = "") -> None:
+    """Let this process be asked for its stack. What goes wrong is ignored: only the stack will be missing.
+
+    Args:
+        role: `task`, `planner` or `committer`.
+        state: path or URI of the job's state directory.
+        query: the query's uid.
+        uid: of the source or sink, if it is one's planner or committer.
+    """
+    note = json.dumps({"pid": os.getpid(), "role": role, "query": query, "uid": uid})
+    if _noted.get(state) == note:
+        return
+    with suppress(OSError, ValueError):
+        place = folder_of(state)
+        _listen(state, place)
+        draft = place / f".{os.getpid()}.tmp"
+        draft.write_text(note)
+        draft.replace(place / f"{os.getpid()}.json")
+        first = state not in _noted
+        _noted[state] = note
+        if first:
+            watch(state, place)
+
+
+def _listen(state: str, place: Path) -> None:
+    if state in _stacks:
+        return
+    import faulthandler
+
+    stacks = (place / f"{os.getpid()}.stack").open("wb", buffering=0)
+    faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
+    _stacks[state] = stacks
+
+
+def watch(state: str, place: Path) -> None:
+    """Start the watcher of this machine, unless it runs.
+
+    Args:
+        state: path or URI of the job's state directory.
+        place: the folder of the notes.
+    """
+    with (place / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return  # it runs, and holds the lock
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    # Two that are started at once: the second one finds the lock taken, and ends.
+    subprocess.Popen(
+        [sys.executable, "-E", "-s", str(WATCHER), state, str(place)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        close_fds=True,
+    )

@@ -1,0 +1,123 @@
+"""Stacks of the JVMs of a Spark application and of this Python process; asked of Spark, which needs no free slot.
+
+The fourth module beside `jvm` that uses py4j; `tests/spark/test_thread_dumps.py` pins what it relies on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.failures.evidence import Frame
+from spark_ext.failures.owners import owner_of_file
+from spark_ext.model.stalls import Thread, java_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRIVER: Final = "driver"
+"""The executor id of the driver."""
+
+_TASK: Final = re.compile(r"Executor task launch worker for task .* in stage (?P<stage>\d+)\.")
+
+
+class ThreadDumps:
+    """Takes stacks.
+
+    Args:
+        spark: any session of the application.
+        within: how long an executor may take to answer, s; one that is frozen does not.
+    """
+
+    def __init__(self, spark: SparkSession, within: float = 5.0) -> None:
+        context: Any = spark.sparkContext
+        self._context = context._jsc.sc()
+        self._mapper = getattr(context._jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
+        self._within = within
+
+    def of(self, executors: Iterable[str]) -> dict[str, tuple[Thread, ...] | None]:
+        """The threads of executors, asked at the same time; None for one that does not answer.
+
+        Args:
+            executors: their ids.
+        """
+        asked = {executor: self._asked(executor) for executor in executors}
+        found: dict[str, tuple[Thread, ...] | None] = {}
+        for executor, answer in asked.items():
+            try:
+                found[executor] = answer.result(self._within)
+            except Exception:
+                found[executor] = None
+        return found
+
+    def _asked(self, executor: str) -> Future[tuple[Thread, ...] | None]:
+        answer: Future[tuple[Thread, ...] | None] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._read(executor))
+            except BaseException as problem:
+                answer.set_exception(problem)
+
+        # One that hangs is left behind: Spark itself gives up after two minutes.
+        threading.Thread(target=ask, name=f"spark-ext-stacks-{executor}", daemon=True).start()
+        return answer
+
+    def _read(self, executor: str) -> tuple[Thread, ...] | None:
+        given = self._context.getExecutorThreadDump(executor)
+        if not given.isDefined():
+            return None
+        threads: list[dict[str, Any]] = json.loads(self._mapper.writeValueAsString(given.get()))
+        return tuple(_thread(one) for one in threads)
+
+
+def _thread(given: dict[str, Any]) -> Thread:
+    stack = given["stackTrace"]
+    lines = stack["elems"] if isinstance(stack, dict) else stack
+    return java_thread(given["threadName"], given["threadState"], lines)
+
+
+def tasks_of(threads: Iterable[Thread], stages: Iterable[int]) -> tuple[Thread, ...]:
+    """The threads that run tasks of some stages.
+
+    Args:
+        threads: of an executor.
+        stages: their ids.
+    """
+    wanted = set(stages)
+    return tuple(
+        thread
+        for thread in threads
+        if (match := _TASK.match(thread.name)) is not None and int(match["stage"]) in wanted
+    )
+
+
+def query_thread(threads: Iterable[Thread], run_id: str) -> tuple[Thread, ...]:
+    """The thread that runs a streaming query.
+
+    Args:
+        threads: of the driver.
+        run_id: of the query.
+    """
+    begin = "stream execution thread for "
+    return tuple(one for one in threads if one.name.startswith(begin) and run_id in one.name)
+
+
+def called_from_java() -> tuple[Thread, ...]:
+    """The threads of this process that the JVM has called, as for the function of a `foreachBatch`."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = []
+    for ident, frame in sys._current_frames().items():
+        stack = traceback.extract_stack(frame)[::-1]
+        if any("py4j" in entry.filename and entry.name == "_call_proxy" for entry in stack):
+            frames = tuple(
+                Frame(owner_of_file(entry.filename), entry.filename, entry.lineno or 0, entry.name) for entry in stack
+            )
+            found.append(Thread(names.get(ident, str(ident)), frames))
+    return tuple(found)

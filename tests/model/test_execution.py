@@ -1,0 +1,152 @@
+"""Execution states are a pure function of the life cycle and of what Spark says."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext.model.execution import (
+    HEALTHY,
+    Cluster,
+    Look,
+    Phase,
+    Progress,
+    Shown,
+    Tasks,
+    execution_state,
+    job_execution,
+)
+from spark_ext.model.lifecycle import State
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NOBODY = Cluster(0, 0, 0)
+FULL = Cluster(1, 2, 2)
+
+
+def look(phase: Phase, tasks: Tasks | None = None, *, seconds: float = 0, cluster: Cluster | None = FULL) -> Look:
+    return Look(T0 + timedelta(seconds=seconds), phase, tasks, cluster)
+
+
+def state_after(*looks: Look, stateful: bool = False, settled: bool = False) -> Shown:
+    progress = Progress(stateful=stateful, settled=settled)
+    for one in looks:
+        progress = progress.after(one)
+    return execution_state(State.RUNNING, "", progress)
+
+
+@pytest.mark.parametrize(
+    ("message", "phase"),
+    [
+        ("Initializing sources", Phase.STARTING),
+        ("Getting offsets from PythonSource", Phase.PLANNING),
+        ("Writing offsets to log", Phase.PLANNING),
+        ("Processing new data", Phase.EPOCH),
+        ("Waiting for data to arrive", Phase.IDLE),
+        ("Waiting for next trigger", Phase.IDLE),
+        ("Stopped", Phase.UNKNOWN),
+        ("", Phase.UNKNOWN),
+    ],
+)
+def test_phases_of_messages(message: str, phase: Phase) -> None:
+    assert Phase.of(message) is phase
+
+
+def test_a_start_is_deploying_until_a_task_runs() -> None:
+    assert state_after().state is State.DEPLOYING
+    assert state_after(look(Phase.STARTING)).state is State.DEPLOYING
+    assert state_after(look(Phase.PLANNING)).reason == "the first epoch is being planned"
+    assert state_after(look(Phase.EPOCH)).state is State.DEPLOYING
+    assert state_after(look(Phase.EPOCH, Tasks(running=1))).state is State.RUNNING
+
+
+def test_waiting_for_data_is_running() -> None:
+    assert state_after(look(Phase.PLANNING), look(Phase.IDLE)).state is State.RUNNING
+
+
+def test_an_epoch_that_the_driver_runs_alone_is_running_in_the_end() -> None:
+    assert state_after(*[look(Phase.EPOCH)] * 9).state is State.DEPLOYING
+    assert state_after(*[look(Phase.EPOCH)] * 10).state is State.RUNNING
+
+
+def test_state_is_restored_until_a_task_that_has_it_is_done_or_the_epoch_is_committed() -> None:
+    loads = look(Phase.EPOCH, Tasks(running=2, done=3))
+    assert state_after(loads, stateful=True).state is State.RESTORING
+    assert state_after(loads, look(Phase.EPOCH, Tasks(running=1, last_stage_done=1)), stateful=True).state is (
+        State.RUNNING
+    )
+    done = Progress(stateful=True).after(loads).committed()
+    assert execution_state(State.RUNNING, "", done).state is State.RUNNING
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_l8_tasks_without_a_slot_are_scheduling_since_they_were_seen_first(settled: bool) -> None:
+    waits = Tasks(waiting=4)
+    first, second = look(Phase.EPOCH, waits, cluster=NOBODY), look(Phase.EPOCH, waits, seconds=0.5, cluster=NOBODY)
+    # One look may fall between the submission of a stage and its first task.
+    assert state_after(first, settled=settled).state is (State.RUNNING if settled else State.DEPLOYING)
+    shown = state_after(first, second, settled=settled)
+    assert (shown.state, shown.since) == (State.SCHEDULING, T0)
+    assert shown.reason == "4 tasks without a slot: no executor is registered"
+    again = state_after(first, second, look(Phase.EPOCH, Tasks(running=1, waiting=3), seconds=1), settled=settled)
+    assert again.state is State.RUNNING
+
+
+def test_why_tasks_wait() -> None:
+    waits = Tasks(waiting=1)
+    assert state_after(*[look(Phase.EPOCH, waits)] * 2).reason == (
+        "1 task without a slot: all 2 are taken by other queries and jobs"
+    )
+    free = look(Phase.EPOCH, waits, cluster=Cluster(1, 2, 1))
+    assert "1 of 2 are taken" in state_after(free, free).reason
+
+
+def test_paused_is_shown_unless_tasks_wait() -> None:
+    progress = Progress(settled=True)
+    assert execution_state(State.RUNNING, "", progress, paused=True).state is State.PAUSED
+    waits = look(Phase.EPOCH, Tasks(waiting=1))
+    assert execution_state(State.RUNNING, "", progress.after(waits).after(waits), paused=True).state is State.SCHEDULING
+    assert execution_state(State.RESTARTING, "x", progress, paused=True) == Shown(State.RESTARTING, "x")
+
+
+states = st.sampled_from(State)
+shown = st.builds(Shown, states, st.just(""), st.none(), st.sampled_from([None, "i"]))
+queries = st.dictionaries(st.sampled_from("abcd"), shown).map(lambda found: list(found.items()))
+
+
+@given(queries, st.booleans())
+def test_l4_a_job_is_in_the_state_of_one_of_its_queries_that_have_not_ended(
+    given_queries: list[tuple[str, Shown]], ran: bool
+) -> None:
+    left = [one.state for _, one in given_queries if not one.state.ended]
+    found = job_execution(State.RUNNING, given_queries, ran=ran)
+    assert found.state in left if left else found.state is State.RUNNING
+
+
+@given(queries)
+def test_l11_a_job_that_has_run_is_down_only_if_each_of_its_queries_is(given_queries: list[tuple[str, Shown]]) -> None:
+    left = [one for _, one in given_queries if not one.state.ended]
+    found = job_execution(State.RUNNING, given_queries, ran=True)
+    well = [one for one in left if one.state in HEALTHY and one.incident is None]
+    if well:
+        assert found.state in HEALTHY and found.incident is None
+        assert found.reason.startswith("degraded: ") == (len(well) < len(left))
+
+
+def test_l11_a_query_that_restarts_leaves_the_job_running_degraded() -> None:
+    pair = [("a", Shown(State.RUNNING)), ("b", Shown(State.RESTARTING, "lost", None, "i"))]
+    found = job_execution(State.RESTARTING, pair, ran=True)
+    assert (found.state, found.reason, found.incident) == (State.RUNNING, "degraded: 'b' is RESTARTING", None)
+    # It has not run yet: a job is started when all of it is.
+    assert job_execution(State.CREATED, pair, ran=False).state is State.RESTARTING
+    assert job_execution(State.RESTARTING, pair[1:], ran=True) == pair[1][1]
+    stalled = [("a", Shown(State.RUNNING)), ("b", Shown(State.RUNNING, "stalled", None, "i"))]
+    assert job_execution(State.RUNNING, stalled, ran=True).reason == "degraded: 'b' is stalled"
+    assert job_execution(State.RUNNING, stalled[1:], ran=True).incident == "i"
+
+
+def test_l11_queries_that_have_finished_do_not_count() -> None:
+    pair = [("a", Shown(State.FINISHED)), ("b", Shown(State.PAUSED))]
+    assert job_execution(State.RUNNING, pair, ran=True).state is State.PAUSED

@@ -1,0 +1,226 @@
+"""When a query is stuck, and what holds it: pure functions of looks and stacks."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from spark_ext.failures.evidence import Owner
+from spark_ext.failures.labels import FailureType, Origin
+from spark_ext.model import stalls
+from spark_ext.model.execution import Look, Phase, Tasks
+from spark_ext.model.stalls import (
+    Marks,
+    Moves,
+    Sample,
+    StallClock,
+    Thread,
+    WorkerSample,
+    holder,
+    java_thread,
+    moves,
+    patience,
+    threads_of,
+)
+
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+RUNS = Tasks(running=2)
+
+SPARKS = "/venv/lib/python3.11/site-packages/pyspark"
+WORKER = [f"{SPARKS}/worker.py:3650:process", f"{SPARKS}/worker.py:3562:main", f"{SPARKS}/daemon.py:90:worker"]
+READS = [f"{SPARKS}/sql/worker/plan_data_source_read.py:120:records_to_arrow_batches", *WORKER]
+WRITES = [f"{SPARKS}/sql/worker/write_into_data_source.py:210:data_source_write_func", *WORKER]
+PLANS = [f"{SPARKS}/sql/streaming/python_streaming_source_runner.py:313:main"]
+COMMITS = [f"{SPARKS}/sql/worker/python_streaming_sink_runner.py:100:main"]
+MINE = ["/home/me/flights.py:12:half"]
+WAITS = [f"{SPARKS}/serializers.py:595:read_int", *WORKER]
+
+
+def dump(*stacks: list[str]) -> str:
+    """What faulthandler writes."""
+    out = []
+    for number, stack in enumerate(stacks):
+        out.append(f"{'Current thread' if not number else 'Thread'} 0x00007f{number} (most recent call first):")
+        for frame in stack:
+            file, line, function = frame.rsplit(":", 2)
+            out.append(f'  File "{file}", line {line} in {function}')
+        out.append("")
+    return "\n".join(out)
+
+
+def worker(*stacks: list[str], role: str = "task", uid: str = "", **given: float) -> WorkerSample:
+    return WorkerSample("host", 7, role, uid, threads=threads_of(dump(*stacks)), **given)  # type: ignore[arg-type]
+
+
+def java(*lines: str, name: str = "task", state: str = "TIMED_WAITING") -> Thread:
+    return java_thread(name, state, lines)
+
+
+PYTHON_RUNNER = "org.apache.spark.api.python.BasePythonRunner$ReaderInputStream.read(PythonRunner.scala:1001)"
+
+
+def test_stacks_of_python_are_read() -> None:
+    found = threads_of(dump([*MINE, *WORKER], WAITS))
+    assert [len(thread.frames) for thread in found] == [4, 4]
+    frame = found[0].frames[0]
+    assert (frame.owner, frame.place) == (Owner.USER, "/home/me/flights.py, line 12, in half")
+    assert threads_of("") == () and threads_of("Segmentation fault\n  ???") == ()
+
+
+@pytest.mark.parametrize(
+    ("phase", "sample", "expected", "words"),
+    [
+        (Phase.EPOCH, Sample((worker([*MINE, *WORKER]),), tasks=(java(PYTHON_RUNNER),)), "USER_CODE user", "half"),
+        # A library that the user's function has called is the user's.
+        (
+            Phase.EPOCH,
+            Sample((worker(["/venv/lib/python3.11/site-packages/requests/api.py:3:get", *MINE, *WORKER]),)),
+            "USER_CODE user",
+            "half",
+        ),
+        # A thread of the user's own, beside the one that Spark has begun.
+        (
+            Phase.EPOCH,
+            Sample((worker(["/home/me/pool.py:1:beside"], [*MINE, *WRITES]),)),
+            "SINK user",
+            "half",
+        ),
+        (Phase.EPOCH, Sample((worker([*MINE, *READS]),)), "SOURCE user", "the source at /home/me"),
+        (
+            Phase.EPOCH,
+            Sample((worker(["/x/spark_ext/sources/files/read.py:3:rows", *READS]),)),
+            "SOURCE library",
+            "read.py",
+        ),
+        # Another worker of the query waits for Spark: it says nothing.
+        (Phase.EPOCH, Sample((worker(WAITS), worker([*MINE, *WORKER]))), "USER_CODE user", "half"),
+        (
+            Phase.PLANNING,
+            Sample((worker([*MINE, *PLANS], role="planner", uid="in"),)),
+            "SOURCE user",
+            "the source 'in'",
+        ),
+        (
+            Phase.EPOCH,
+            Sample(
+                (worker([*MINE, *COMMITS], role="committer", uid="out"),),
+                driver=(
+                    java("org.apache.spark.sql.execution.python.streaming.PythonStreamingSinkCommitRunner.a(X:1)"),
+                ),
+            ),
+            "SINK user",
+            "the sink 'out'",
+        ),
+        # The planner of the last epoch says nothing about this one.
+        (
+            Phase.EPOCH,
+            Sample(
+                (worker([*MINE, *PLANS], role="planner"),),
+                driver=(java("org.apache.spark.sql.execution.streaming.HDFSMetadataLog.add(H.scala:1)"),),
+            ),
+            "SYSTEM spark",
+            "Spark's checkpoint",
+        ),
+        (
+            Phase.EPOCH,
+            Sample(
+                driver=(java("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction.call(P:1)"),),
+                python=(Thread("t", threads_of(dump([*MINE, f"{SPARKS}/sql/utils.py:160:call"]))[0].frames),),
+            ),
+            "USER_CODE user",
+            "the function of foreachBatch at /home/me/flights.py, line 12",
+        ),
+        (Phase.EPOCH, Sample((worker(WAITS),), silent=("1",)), "SYSTEM spark", "executor 1 does not answer"),
+        (
+            Phase.EPOCH,
+            Sample(tasks=(java("org.rocksdb.RocksDB.get(Native Method)", "a.b.C.d(C.java:1)"),)),
+            "USER_CODE user",
+            "a.b.C.d",
+        ),
+        (Phase.EPOCH, Sample(tasks=(java("org.rocksdb.RocksDB.get(Native Method)"),)), "SYSTEM spark", "state store"),
+        (
+            Phase.EPOCH,
+            Sample(tasks=(java("org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.get(K.scala:3)"),)),
+            "SOURCE library",
+            "Kafka",
+        ),
+        # A Python worker that is frozen writes no stack.
+        (Phase.EPOCH, Sample((worker(),), tasks=(java(PYTHON_RUNNER),)), "SYSTEM spark", "does not answer"),
+        (Phase.EPOCH, Sample(), "SYSTEM spark", "driver"),
+    ],
+)
+def test_l6_what_holds_a_query(phase: Phase, sample: Sample, expected: str, words: str) -> None:
+    found = holder(phase, sample)
+    assert f"{found.type.value} {found.origin.value}" == expected
+    assert words in found.what
+    if found.origin is Origin.USER and found.type is not FailureType.SYSTEM:
+        assert found.frame is not None and found.labels["line"] == str(found.frame.line)
+
+
+# -- the clock --------------------------------------------------------------------------------------------------------
+
+
+def look(phase: Phase, tasks: Tasks | None = None) -> Look:
+    return Look(T0, phase, tasks)
+
+
+STUCK = st.tuples(st.sampled_from([Phase.PLANNING, Phase.EPOCH]), st.sampled_from([None, RUNS]))
+NOT_STUCK = st.sampled_from([(Phase.IDLE, None), (Phase.EPOCH, Tasks(waiting=3)), (Phase.UNKNOWN, None)])
+
+
+@given(st.lists(st.tuples(st.one_of(STUCK, NOT_STUCK), st.integers(0, 3), st.floats(0.1, 5)), max_size=20))
+def test_the_clock_runs_only_while_nothing_changes_and_something_should(
+    looks: list[tuple[tuple[Phase, Tasks | None], int, float]],
+) -> None:
+    clock, now, since, last = StallClock(), 0.0, 0.0, None
+    for (phase, tasks), done, seconds in looks:
+        now += seconds
+        marks = Marks(0, phase, done=done)
+        clock = clock.after(look(phase, tasks), marks, now, paused=False)
+        waits = tasks is not None and tasks.waiting > 0
+        if marks != last or phase in (Phase.IDLE, Phase.UNKNOWN) or waits:
+            since, last = now, marks
+        assert clock.still(now) == pytest.approx(now - since)
+
+
+def test_a_pause_stops_the_clock_unless_an_epoch_is_under_way() -> None:
+    planning, epoch = Marks(0, Phase.PLANNING), Marks(0, Phase.EPOCH)
+    clock = StallClock(planning, 0.0)
+    assert clock.after(look(Phase.PLANNING), planning, 9.0, paused=True).still(9.0) == 0
+    assert clock.after(look(Phase.PLANNING), planning, 9.0, paused=False).still(9.0) == 9
+    clock = StallClock(epoch, 0.0)
+    assert clock.after(look(Phase.EPOCH, RUNS), epoch, 9.0, paused=True).still(9.0) == 9
+
+
+def test_patience() -> None:
+    assert patience((), None) == stalls.FIRST
+    assert patience((200, 900), None) == stalls.SHORTEST
+    assert patience((200, 10_000), None) == 20
+    assert patience((200, 10_000), 3.0) == 3
+
+
+# -- progress of processes --------------------------------------------------------------------------------------------
+
+
+def samples(cpu: float, switches: int) -> tuple[Sample, Sample]:
+    return Sample((worker(cpu=1.0, switches=5),)), Sample((worker(cpu=1.0 + cpu, switches=5 + switches),))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "switches", "expected"),
+    [(0.5, 3, Moves.YES), (0.0, 0, Moves.NOT), (0.001, 0, Moves.NOT), (0.001, 4, Moves.WEAKLY)],
+)
+def test_cpu_time_is_progress_and_waking_up_is_some(cpu: float, switches: int, expected: int) -> None:
+    assert moves(*samples(cpu, switches), 1.0) == expected
+
+
+def test_another_process_or_a_task_that_computes_is_progress() -> None:
+    assert moves(Sample(), Sample((worker(),)), 1.0) == Moves.YES
+    computes = java("a.b.C.loop(C.java:3)", state="RUNNABLE")
+    assert moves(Sample(tasks=(computes,)), Sample(tasks=(computes,)), 1.0) == Moves.YES
+    reads = java("sun.nio.ch.SocketDispatcher.read0(Native Method)", state="RUNNABLE")
+    assert moves(Sample(tasks=(reads,)), Sample(tasks=(reads,)), 1.0) == Moves.NOT
+    assert moves(Sample(tasks=(reads,)), Sample(tasks=(java("a.b.C.next(C.java:9)"),)), 1.0) == Moves.YES

@@ -1,0 +1,66 @@
+"""What the status store and the thread dumps of this Spark are: what `activity` and `thread_dumps` rely on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from spark_ext.model.execution import Phase
+from spark_ext.spark.activity import ActivityReader, look_at
+from spark_ext.spark.thread_dumps import DRIVER, ThreadDumps, query_thread, tasks_of
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.spark.activity import Activity
+
+
+def full(activity: Activity, run: str) -> Activity | None:
+    """What was seen, if both slots run tasks of the query."""
+    tasks = activity.tasks(run)
+    return activity if tasks is not None and tasks.running == 2 else None
+
+
+def test_tasks_executors_and_threads_of_a_streaming_query(spark: SparkSession, tmp_path: Path) -> None:
+    gate = str(tmp_path / "gate")
+
+    @F.udf("long")
+    def wait(value: int) -> int:
+        from pathlib import Path
+
+        while not Path(gate).exists():
+            time.sleep(0.05)
+        return value
+
+    reader, dumps = ActivityReader(spark), ThreadDumps(spark)
+    frame = spark.readStream.format("rate").option("rowsPerSecond", 10).option("numPartitions", 5).load()
+    query = (
+        frame.withColumn("v", wait("value"))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        run = str(query.runId)
+        activity = until(lambda: full(reader.read(), run), "two tasks run")
+        assert activity is not None
+        look = look_at(query, activity)
+        assert look.phase is Phase.EPOCH and look.tasks is not None
+        assert (look.tasks.waiting, look.tasks.done, look.tasks.failed) == (3, 0, 0)
+        assert look.cluster is not None and (look.cluster.executors, look.cluster.slots) == (1, 2)
+
+        threads = dumps.of([DRIVER, "nobody"])
+        assert threads["nobody"] is None and threads[DRIVER] is not None
+        stages = [stage.id for stage in activity.stages_of(run)]
+        assert len(tasks_of(threads[DRIVER], stages)) == 2
+        assert tasks_of(threads[DRIVER], [stages[0] + 1000]) == ()
+        (own,) = query_thread(threads[DRIVER], run)
+        assert any("MicroBatchExecution" in frame.function for frame in own.frames)
+    finally:
+        Path(gate).touch()
+        query.stop()
+    until(lambda: reader.read().tasks(run) is None, "its job has ended")

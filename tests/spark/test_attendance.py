@@ -1,0 +1,99 @@
+"""Processes leave notes, and a watcher answers for them through the state directory: real processes, without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_ext.queries.samples import Samples
+from spark_ext.spark.attendance import folder_of
+from tests.support.waiting import until
+
+ATTENDS = """
+import sys, threading
+from spark_ext.spark.attendance import attend
+
+def stuck_here():
+    threading.Event().wait()
+
+attend("task", sys.argv[1], sys.argv[2])
+print("attends", flush=True)
+stuck_here()
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[str]:
+    """A state directory whose watcher is gone after the test."""
+    yield str(tmp_path)
+    place = folder_of(str(tmp_path))
+    until(lambda: not list(place.glob("*")) or not watchers(str(tmp_path)), "the watcher has ended", 30)
+    if place.exists():
+        place.rmdir()
+
+
+def watchers(state: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if state in words and any(word.endswith("watch_workers.py") for word in words):
+            found.append(process)
+    return found
+
+
+def attending(state: str, query: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", ATTENDS, state, query], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline().strip() == "attends"
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def test_stacks_of_processes_come_through_the_state_directory(state: str) -> None:
+    mine, other, later = (attending(state, query) for query in ("q", "another", "q"))
+    try:
+        until(lambda: watchers(state), "a watcher runs")
+        found = Samples(state).take("q", stacks=True)
+        assert {one.pid for one in found} == {mine.pid, later.pid}
+        functions = [frame.function for frame in found[0].threads[0].frames]
+        assert "stuck_here" in functions and found[0].cpu > 0
+        assert all(not one.threads for one in Samples(state).take("q", stacks=False))
+
+        # A process that is frozen writes nothing, and keeps nobody else from being asked.
+        psutil.Process(mine.pid).suspend()
+        by_pid = {one.pid: one.threads for one in Samples(state).take("q", stacks=True)}
+        psutil.Process(mine.pid).resume()
+        assert by_pid[mine.pid] == () and by_pid[later.pid] != ()
+
+        end(later)
+        assert [one.pid for one in Samples(state).take("q", stacks=False)] == [mine.pid]
+        assert len(watchers(state)) == 1
+        assert list((Path(state) / "samples").iterdir()) == [], "requests and answers are removed"
+    finally:
+        for process in (mine, other, later):
+            end(process)
+    until(lambda: not watchers(state), "the watcher has ended with the last process", 30)
+    assert not [path.name for path in folder_of(state).iterdir()]
+
+
+def test_nobody_answers_where_nobody_attends(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    assert Samples(str(tmp_path), over=lambda: time.monotonic() - begun > 0.3).take("q", stacks=True) == ()
+
+
+def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    folder_of("state").chmod(0o755)
+    with pytest.raises(PermissionError, match="not private"):
+        folder_of("state")

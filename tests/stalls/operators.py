@@ -1,0 +1,106 @@
+"""Operators and functions that stop in the middle when a file says so, and continue when it has gone.
+
+They stop as real ones do: in a sleep, on a lock that nobody releases, on a socket that nobody writes to. A thread of
+theirs waits for the file to go, so that a test need not kill what it has stopped.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_ext.sinks.contract import CommitOutcome, Epoch, Task
+from spark_ext.sources.contract import Advance, Channel, Limit
+from tests.support.operators import Folder, FolderOptions, Numbers, NumbersOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+POINTS = ("function", "read", "plan", "write", "commit")
+
+
+def stop_here(flags: str, point: str) -> None:
+    """Stop for as long as the flag of this point exists; its content says how."""
+    flag = Path(flags) / point
+    if not flags or not flag.exists():
+        return
+    how = flag.read_text()
+    release: Callable[[], object]
+    if how == "lock":
+        lock = threading.Lock()
+        lock.acquire()
+        release = lock.release
+        wait: Callable[[], object] = lock.acquire
+    elif how == "socket":
+        mine, other = socket.socketpair()
+        release, wait = (lambda: other.send(b"x")), (lambda: mine.recv(1))
+    elif how == "sleep":
+        left, right = socket.socketpair()
+        release, wait = (lambda: right.send(b"x")), (lambda: select.select([left], [], [], 3600))
+    else:
+        raise ValueError(how)
+
+    def watch() -> None:
+        while flag.exists():
+            time.sleep(0.3)
+        release()
+
+    threading.Thread(target=watch, daemon=True).start()
+    wait()
+
+
+class StoppingOptions(NumbersOptions):
+    """The source's options."""
+
+    flags: str = ""
+
+
+class StoppingNumbers(Numbers):
+    """Numbers that can be stopped while they are planned or read."""
+
+    options_type = StoppingOptions
+    options: StoppingOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "stopping_numbers"
+
+    def advance(self, channel: Channel, start: Any, limit: Limit) -> Advance:
+        stop_here(self.options.flags, "plan")
+        return super().advance(channel, start, limit)
+
+    def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
+        stop_here(self.options.flags, "read")
+        yield from super().read(channel, start, end)
+
+
+class StoppingFolderOptions(FolderOptions):
+    """The sink's options."""
+
+    flags: str = ""
+
+
+class StoppingFolder(Folder):
+    """A folder that can be stopped while it is written or committed."""
+
+    options_type = StoppingFolderOptions
+    options: StoppingFolderOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "stopping_folder"
+
+    def write(self, schema: StructType, batches: Iterator[pa.RecordBatch], task: Task) -> Any:
+        stop_here(self.options.flags, "write")
+        return super().write(schema, batches, task)
+
+    def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
+        stop_here(self.options.flags, "commit")
+        return super().commit(schema, epoch, prepared)
