@@ -49,6 +49,8 @@ class Entry:
     recorded: int = 1
     """The count that the last change had."""
     recorded_at: datetime | None = None
+    inherited: bool = False
+    """Whether it has not happened since this start."""
 
     @property
     def key(self) -> Key:
@@ -63,7 +65,8 @@ class Noted:
     incident: Incident
     changes: tuple[IncidentChange, ...]
     told: bool
-    """Whether there is more to say than a greater count: it is new, open again, or something else is done about it."""
+    """Whether there is more to say than a greater count: it is new, open again or new in this start, or something else
+    is done about it."""
 
 
 class Book:
@@ -136,14 +139,14 @@ class Book:
             return Noted(incident, (_change(incident, None, state, cause, incident.at, 1),), told=True)
         last, count = before.incident, before.count + 1
         incident = replace(incident, incident_id=last.incident_id, parent=last.parent)
-        other = incident.action != last.action
+        other = incident.action != last.action or before.inherited
         if before.state is RESOLVED and type_.resolved is not Resolution.AT_ONCE:
             self._put(Entry(incident, OPEN, count, count, incident.at))
             cause = "it happened again"
             return Noted(incident, (_change(incident, RESOLVED, OPEN, cause, incident.at, count),), told=True)
         at_once = count <= EACH_UPTO or before.recorded_at is None or incident.at - before.recorded_at >= COUNT_EVERY
         if not at_once:
-            self._put(replace(before, incident=incident, count=count))
+            self._put(replace(before, incident=incident, count=count, inherited=False))
             self._uncounted[incident.incident_id] = None
             return Noted(incident, (), told=other)
         self._put(Entry(incident, before.state, count, count, incident.at))

@@ -137,7 +137,7 @@ def entries(
             fingerprint=row["fingerprint"],
             parent=row["parent"],
         )
-        found.append(Entry(incident, standing.state, standing.count, standing.count, standing.since))
+        found.append(Entry(incident, standing.state, standing.count, standing.count, standing.since, inherited=True))
         if is_open:
             incarnations[incident_id] = row["incarnation"]
     return found, incarnations

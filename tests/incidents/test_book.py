@@ -194,6 +194,12 @@ def test_old_ones_that_are_resolved_are_forgotten() -> None:
     assert len(book._entries) <= MOST_RESOLVED + 1 and len(book._alike) <= MOST_RESOLVED + 1
 
 
+def test_each_start_says_once_what_it_finds_again() -> None:
+    book = Book(registry(), [Entry(incident("a"), OPEN, 3, inherited=True)])
+    assert [book.occurred(incident(str(n), n)).told for n in (1, 2, 3)] == [True, False, False]
+    assert book.open()[0].count == 6
+
+
 def test_inherited_ones_are_open_counted_and_adopted() -> None:
     left = [
         Entry(incident("a", query="old"), OPEN, 3),

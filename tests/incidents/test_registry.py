@@ -43,6 +43,14 @@ def test_each_shipped_type_has_a_runbook_with_its_three_parts() -> None:
     assert sections == shipped().types.keys()
 
 
+def test_the_file_of_the_page_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_HOOK", "hunter2-hunter2")
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(types:.*?)```", page, re.DOTALL)
+    found = read_registry(text, "incidents.yaml")
+    assert found.own == {"late_prices"} and len(found.listeners) == 2 and found.alerts[0].below == pytest.approx(0.999)
+
+
 def test_severities_have_an_order() -> None:
     assert [one.rank for one in (Severity.INFO, Severity.WARNING, Severity.ERROR, Severity.CRITICAL)] == [0, 1, 2, 3]
 
