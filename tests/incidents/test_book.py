@@ -112,6 +112,12 @@ def test_an_epoch_resolves_what_is_open_of_its_query_and_of_the_job() -> None:
     assert book.committed("q", "again", at(6)) == ()
 
 
+def test_an_epoch_of_any_query_resolves_what_is_open_of_the_job_alone() -> None:
+    book = Book(registry())
+    book.occurred(incident("a", query=""))
+    assert [one.new for one in book.committed("q", "epoch 1", at(1))] == [RESOLVED]
+
+
 def test_it_is_opened_again_if_it_happens_again_within_the_window() -> None:
     book = Book(registry())
     book.occurred(incident("a", 0))
