@@ -103,9 +103,13 @@ class Cluster:
         found = until(address, "the Master is up")
         assert found is not None
         self.master, self._ui = found
-        for number in range(self._count):
-            self.workers.append(self._worker(number))
+        for _ in range(self._count):
+            self.add_worker()
         until(lambda: self.registered() == self._count, f"{self._count} workers registered")
+
+    def add_worker(self) -> None:
+        """Start a further worker, without waiting until it is registered."""
+        self.workers.append(self._worker(len(self.workers)))
 
     def _worker(self, number: int) -> Tree:
         host = f"127.0.0.{number + 1}" if self._apart else "127.0.0.1"

@@ -1,0 +1,135 @@
+"""Execution states and stalls on a standalone cluster: without workers, with a stuck function, a frozen executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
+from spark_ext.views.downtime import downtime
+from spark_ext.views.timeline import timeline
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+DRIVER = """
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+from pyspark import cloudpickle
+from pyspark.sql import functions as F
+
+import spark_ext as sx
+from spark_ext.model.lifecycle import State
+from spark_ext.spark.activity import ActivityReader
+from tests.stalls import operators
+from tests.support.jobs import register
+from tests.support.waiting import until
+
+folder = Path(sys.argv[1])
+spark = sx.session("x", conf={"spark.executor.memory": "600m", "spark.executor.cores": "1"})
+register(spark)
+cloudpickle.register_pickle_by_value(operators)
+flags = folder / "flags"
+flags.mkdir()
+
+
+@F.udf("long")
+def user_function(n):
+    operators.stop_here(str(flags), "function")
+    return n
+
+
+rows = spark.readStream.format("numbers").options(uid="in", counts="1", live="true", rate=20).load()
+job = sx.Job(spark, "lab", state=folder / "state", stall_after="3 s", interval="200 ms")
+rows = rows.withColumn("m", user_function("n"))
+job.add("q", rows.writeStream.format("folder").options(uid="out", path=str(folder / "out")))
+first = []
+
+
+def watch():
+    reader = ActivityReader(spark)
+    while not first:
+        tasks = reader.read().tasks(str(job.runs[0].in_spark.runId)) if job.runs and job.runs[0].in_spark else None
+        if tasks and tasks.running:
+            first.append(time.time())
+        time.sleep(0.05)
+
+
+job.start()
+threading.Thread(target=watch, daemon=True).start()
+until(lambda: job.state is State.SCHEDULING, "the job waits for a slot")
+(folder / "waits").touch()
+until(lambda: job.state is State.RUNNING, "the job runs")
+epochs = lambda: job.snapshot().query("q").epochs
+until(lambda: epochs() > 3, "epochs are committed")
+stalled = lambda: job.runs[0].watched.stall
+found = []
+(flags / ".f").write_text("lock")
+(flags / ".f").rename(flags / "function")
+found.append(until(stalled, "the function is stuck").holder)
+(flags / "function").unlink()
+until(lambda: stalled() is None, "it continues")
+before = epochs()
+until(lambda: epochs() > before + 2, "epochs are committed")
+executors = [one for one in psutil.process_iter(["cmdline"]) if "--executor-id" in (one.info["cmdline"] or [])]
+mine = [one for one in executors if spark.sparkContext.applicationId in one.info["cmdline"]]
+for one in mine:
+    one.suspend()
+found.append(until(stalled, "the executor is frozen").holder)
+for one in mine:
+    one.resume()
+until(lambda: stalled() is None, "it continues")
+job.stop()
+print(json.dumps({"first": first[0], "found": [[one.type.value, one.what] for one in found]}))
+spark.stop()
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.slow(70, "starts a cluster without workers, and adds one")
+def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(DRIVER)
+    (tmp_path / "cluster").mkdir()
+    with Cluster(tmp_path / "cluster", workers=0) as cluster:
+        driver = subprocess.Popen(
+            [sys.executable, str(tmp_path / "driver.py"), str(tmp_path)],
+            env={**os.environ, **cluster.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=subprocess.PIPE,
+            stderr=(tmp_path / "errors").open("w"),
+            text=True,
+        )
+        try:
+            waits = tmp_path / "waits"
+            until(lambda: waits.exists() or driver.poll() is not None, "the job waits for a slot")
+            cluster.add_worker()
+            out, _ = driver.communicate(timeout=100)
+        finally:
+            driver.kill()
+            driver.wait()
+    assert driver.returncode == 0, (tmp_path / "errors").read_text()
+    seen = json.loads(out)
+    (function, what), (frozen, silent) = seen["found"]
+    assert (function, frozen) == ("USER_CODE", "SYSTEM")
+    assert "stop_here" in what and silent == "executor 0 does not answer"
+
+    ledger = Ledger(str(tmp_path / "state"))
+    states = sorted(ledger.table(ExecutionStateRow).rows([("operator", "=", "q")]), key=lambda row: row.since)
+    assert [row.state for row in states][:3] == ["DEPLOYING", "SCHEDULING", "RUNNING"]
+    incidents = [vars(row) for row in ledger.table(IncidentRow).rows()]
+    waited = next(row for row in incidents if row["type"] == "scheduling")
+    assert waited["what"].endswith("no executor is registered") and waited["labels"]["type"] == "SYSTEM"
+    tables = ([vars(row) for row in ledger.table(kind).rows()] for kind in (ExecutionStateRow, JobRow))
+    spent = downtime(timeline(*tables), incidents, datetime.now(timezone.utc)).by_incident()
+    began = datetime.fromisoformat(waited["evidence"]["since"]).timestamp()
+    assert spent[waited["incident_id"]]["SCHEDULING"] == pytest.approx(seen["first"] - began, abs=1.0)
