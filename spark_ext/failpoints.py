@@ -83,6 +83,8 @@ class FailPoint(str, Enum):
     LEDGER_EXCHANGES = "ledger.exchanges.after"
     LEDGER_BEFORE_INCIDENTS = "ledger.incidents.before"
     LEDGER_INCIDENTS = "ledger.incidents.after"
+    LEDGER_BEFORE_INCIDENT_CHANGES = "ledger.incident_changes.before"
+    LEDGER_INCIDENT_CHANGES = "ledger.incident_changes.after"
 
     # control events
     CONTROL_BEFORE_STAMP = "control.before_stamp"

@@ -63,6 +63,8 @@ class JobSettings(BaseModel):
     """What is done about a stall: an incident is recorded, or the query, and so the job, also fails."""
     failures: str | None = None
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
+    incidents: str | None = None
+    """Path of a file of types of incidents, listeners and alert rules, in addition to `conf/incidents.yaml`."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from spark_ext.incidents.registry import read_registry
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.views.incidents import moment
 from tests.test_cli import T0, spark_ext
 
@@ -89,8 +91,24 @@ def test_queries_times_and_the_newest(state: str) -> None:
 
 def test_the_table_shows_type_and_origin(state: str) -> None:
     lines = spark_ext("incidents", state).stdout.splitlines()
-    assert lines[0].split() == ["at", "id", "kind", "type", "origin", "operator", "what", "action"]
-    assert lines[3].split()[3:6] == ["failure", "USER_CODE", "user"]
+    columns = [
+        "at",
+        "id",
+        "severity",
+        "state",
+        "since",
+        "count",
+        "kind",
+        "type",
+        "origin",
+        "operator",
+        "what",
+        "action",
+    ]
+    assert lines[0].split() == columns
+    assert lines[3].split()[3:7] == ["1", "failure", "USER_CODE", "user"], (
+        "nothing is known of an older release's state"
+    )
     assert "and more" not in "".join(lines)
 
 
@@ -137,6 +155,99 @@ def test_incidents_are_followed(tmp_path: Path) -> None:
             assert json.loads(following.stdout.readline())["what"].startswith("failure 3")
         finally:
             following.terminate()
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, WriteBehind]:
+    """A job with an incident that was resolved, one that has happened three times, and one of a user's type."""
+    place = str(tmp_path_factory.mktemp("changing") / "state")
+    own = read_registry("types: [{name: late, severity: CRITICAL, description: Late., resolved: report}]", "x.yaml")
+    behind = WriteBehind(writer_of(place), "shop", registry=own)
+    behind.incident("job 'shop', query 'load'", "failure", "failure 1", "restart 1", labels={"type": "NETWORK"})
+    behind.committed("load", 7)
+    for attempt in range(3):
+        behind.incident("job 'shop', query 'sum'", "failure", "failure 2", f"restart {attempt + 1}")
+    behind.incident("job 'shop'", "definition", "failure 3", "none")
+    behind.incident("job 'shop'", "late", "failure 4", "none", labels={"type": "NETWORK"})
+    behind.flush()
+    return place, behind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "numbers"),
+    [
+        ((), [1, 2, 3, 4]),
+        (("--state", "open"), [2, 4]),
+        (("--state", "RESOLVED"), [1, 3]),
+        (("--severity", "error"), [1, 2, 4]),
+        (("--severity", "CRITICAL"), [4]),
+        (("--type", "failure"), [1, 2]),
+        (("--type", "failure", "--type", "late"), [1, 2, 4]),
+        (("--type", "failure", "--state", "open"), [2]),
+        (("--label", "type=NETWORK", "--state", "open", "--severity", "info"), [4]),
+        (("--type", "failure", "--state", "open", "--label", "type=NETWORK"), []),
+    ],
+)
+def test_severity_state_and_type(
+    changing: tuple[str, WriteBehind], arguments: tuple[str, ...], numbers: list[int]
+) -> None:
+    assert found(changing[0], *arguments) == numbers
+
+
+def test_an_incident_that_happened_again_is_one_line(changing: tuple[str, WriteBehind]) -> None:
+    place, _ = changing
+    one, two, _, _ = json.loads(spark_ext("incidents", place, "--json").stdout)
+    assert (one["state"], one["severity"], one["count"]) == ("RESOLVED", "ERROR", 1)
+    assert one["cause"] == "query 'load' has committed epoch 7" and one["state_since"] >= one["at"]
+    assert (two["state"], two["count"], two["action"], two["cause"]) == ("OPEN", 3, "restart 3", "")
+    assert two["at"] < two["last"], "the first time, and the last one"
+    shown = spark_ext("incidents", place, two["incident_id"]).stdout
+    for words in ("severity: ERROR", "open since", "3 times, last at", "runbook: docs/operations.md#failure"):
+        assert words in shown
+    assert ["ERROR", "open"] in [line.split()[3:5] for line in spark_ext("incidents", place).stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--severity", "LOUD"), "'LOUD' is not one of: INFO, WARNING, ERROR, CRITICAL"),
+        (("--state", "shut"), "'shut' is not one of: OPEN, RESOLVED"),
+        (("--type", "nosuch"), "no incident of this job has the type 'nosuch'"),
+    ],
+)
+def test_a_filter_that_nothing_can_pass_is_refused(
+    changing: tuple[str, WriteBehind], arguments: tuple[str, ...], says: str
+) -> None:
+    done = spark_ext("incidents", changing[0], *arguments)
+    assert (done.returncode, says in done.stderr) == (2, True)
+
+
+def test_changes_are_followed(tmp_path: Path) -> None:
+    place = str(tmp_path / "state")
+    behind = WriteBehind(writer_of(place), "shop")
+    command = [sys.executable, "-m", "spark_ext", "incidents", place, "--follow", "--json", "--type", "failure"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        try:
+            assert following.stdout is not None
+            seen: list[tuple[str, str, int]] = []
+
+            def read() -> None:
+                one = json.loads(following.stdout.readline())  # type: ignore[union-attr]
+                seen.append((one["what"], one["state"], one["count"]))
+
+            behind.incident("job 'shop', query 'q'", "failure", "it failed", "restart 1")
+            behind.incident("job 'shop', query 'q'", "close", "of another type", "none")
+            behind.flush()
+            read()
+            behind.committed("q", 1)
+            behind.flush()
+            read()
+            behind.incident("job 'shop', query 'q'", "failure", "it failed", "restart 1")
+            behind.flush()
+            read()
+        finally:
+            following.terminate()
+    assert seen == [("it failed", "OPEN", 1), ("it failed", "RESOLVED", 1), ("it failed", "OPEN", 2)]
 
 
 @pytest.mark.parametrize(("text", "ago"), [("30s", 30), ("5m", 300), ("2 h", 7200), ("7d", 604_800)])

@@ -1,9 +1,10 @@
-"""`spark-ext incidents`: what has happened to a job, by label, query and time."""
+"""`spark-ext incidents`: what has happened to a job, by label, query, time, severity, state and type."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,12 +12,18 @@ import typer
 
 from spark_ext.commands.output import Json, State, Storage, print_json, print_rows, print_text, storage_options
 from spark_ext.errors import ConfigurationError
-from spark_ext.views.incidents import Wanted, label, moment
+from spark_ext.incidents.types import IncidentState, Severity
+from spark_ext.views.incidents import Wanted, chosen, label, merged, moment, severity_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from spark_ext.ledger import Ledger
 
-_COLUMNS: Final = ("at", "id", "kind", "type", "origin", "operator", "what", "action")
+_COLUMNS: Final = (
+    *("at", "id", "severity", "state", "since", "count", "kind", "type", "origin"),
+    *("operator", "what", "action"),
+)
 _SHORT: Final = 8
 """Characters of an incident's id that are shown."""
 _LOOK_AGAIN: Final = 1.0
@@ -33,6 +40,16 @@ def incidents(
         typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; may be repeated, all must be there."),
     ] = None,
     query: Annotated[str | None, typer.Option(help="Only of this query's uid.")] = None,
+    severity: Annotated[
+        str | None, typer.Option(metavar="SEVERITY", help="Only so serious, or more: INFO, WARNING, ERROR, CRITICAL.")
+    ] = None,
+    state_: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="Only those that are open, or resolved.")
+    ] = None,
+    type_: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only of this type; may be repeated, any of them."),
+    ] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only from then on: ISO 8601, or 2h, 7d.")] = None,
     last: Annotated[int, typer.Option(min=0, metavar="N", help="Only the newest N; 0 for all.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", help="Then each one as it comes, until Ctrl-C.")] = False,
@@ -43,32 +60,93 @@ def incidents(
     from spark_ext.views.status import open_ledger
 
     ledger = open_ledger(state, storage_options(storage))
-    found = read_incidents(ledger)
+    seen = Seen(ledger)
+    seen.look()
+    found = seen.merged()
     if incident is not None:
         _show_one(found, incident, as_json=as_json)
         return
     now = datetime.now(timezone.utc)
-    wanted = Wanted(dict(map(label, label_ or ())), query, None if since is None else moment(since, now))
+    wanted = Wanted(
+        dict(map(label, label_ or ())),
+        query,
+        None if since is None else moment(since, now),
+        None if severity is None else chosen(severity, Severity, "--severity"),
+        None if state_ is None else chosen(state_, IncidentState, "--state"),
+        tuple(type_ or ()),
+    )
     wanted.check(found, _queries(ledger))
-    chosen = [one for one in found if wanted.accepts(one)]
+    first = [one for one in found if wanted.accepts(one)]
+    first = first[-last:] if last else first
     if not follow:
-        shown = chosen[-last:] if last else chosen
-        print_rows(shown if as_json else [_row(one) for one in shown], _COLUMNS, as_json=as_json)
+        print_rows(first if as_json else [_row(one) for one in first], _COLUMNS, as_json=as_json)
         return
-    _follow(ledger, wanted, chosen[-last:] if last else chosen, as_json=as_json)
+    _follow(seen, wanted, found, first, as_json=as_json)
+
+
+class Seen:
+    """What was read of a job's incidents; each look after the first reads only what is new.
+
+    Args:
+        ledger: the job's.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        from spark_ext.ledger.added import Added
+        from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
+
+        self._rows = Added(ledger.table(IncidentRow), "at")
+        self._changes = Added(ledger.table(IncidentChangeRow), "at")
+        self._by_id: dict[str, dict[datetime, dict[str, Any]]] = {}
+        self._steps: dict[str, list[dict[str, Any]]] = {}
+        self._begun = False
+
+    def look(self) -> set[str]:
+        """Read what is new; returns the ids that it is about."""
+        first, self._begun = not self._begun, True
+        # In this order: a change that is known is of an incident that is.
+        changes = (self._changes.everything() if first else self._changes.rows()).to_pylist()
+        rows = _values(self._rows.everything() if first else self._rows.rows())
+        for row in rows:
+            self._by_id.setdefault(row["incident_id"], {})[row["at"]] = row  # a row may be there twice
+        for step in changes:
+            steps = self._steps.setdefault(step["incident_id"], [])
+            if step not in steps:
+                steps.append(step)
+        return {row["incident_id"] for row in (*rows, *changes)}
+
+    def merged(self, ids: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Some of the incidents, or all of them; see `views.incidents.merged`."""
+        from spark_ext.ledger.incidents import standings
+
+        wanted = self._by_id.keys() if ids is None else self._by_id.keys() & set(ids)
+        rows = (row for one in wanted for row in self._by_id[one].values())
+        return merged(rows, standings(step for one in wanted for step in self._steps.get(one, ())))
+
+    def occurrences(self) -> list[dict[str, Any]]:
+        """Each row of the table `incidents`, once; oldest first."""
+        rows = [row for rows in self._by_id.values() for row in rows.values()]
+        return sorted(rows, key=lambda row: (row["at"], row["incident_id"]))
 
 
 def read_incidents(ledger: Ledger) -> list[dict[str, Any]]:
-    """All incidents of a job, oldest first, each once, with labels and evidence as values."""
-    from spark_ext.ledger.columns import from_json_many
-    from spark_ext.ledger.schema import IncidentRow
-    from spark_ext.views.status import rows_of
+    """All rows of a job's incidents, oldest first, each once, with labels and evidence as values.
 
-    rows = list({row["incident_id"]: row for row in rows_of(ledger, IncidentRow)}.values())
+    An incident that has happened several times may have several.
+    """
+    seen = Seen(ledger)
+    seen.look()
+    return seen.occurrences()
+
+
+def _values(table: pa.Table) -> list[dict[str, Any]]:
+    from spark_ext.ledger.columns import from_json_many
+
+    rows: list[dict[str, Any]] = table.to_pylist()
     for name in ("labels", "evidence"):
         for row, value in zip(rows, from_json_many([row[name] for row in rows]), strict=True):
             row[name] = value
-    return sorted(rows, key=lambda row: (row["at"], row["incident_id"]))
+    return rows
 
 
 def _queries(ledger: Ledger) -> set[str]:
@@ -78,11 +156,15 @@ def _queries(ledger: Ledger) -> set[str]:
     return {row["operator"] for row in rows_of(ledger, ExecutionStateRow, "operator") if row["operator"]}
 
 
-def _row(one: dict[str, Any]) -> dict[str, Any]:
+def _row(one: Mapping[str, Any]) -> dict[str, Any]:
     labels = one["labels"] or {}
     return {
         "at": one["at"],
         "id": one["incident_id"][:_SHORT],
+        "severity": severity_of(one).value if one["severity"] else "",
+        "state": (one["state"] or "").lower(),
+        "since": one["state_since"],
+        "count": one["count"],
         "kind": one["type"],
         "type": labels.get("type", ""),
         "origin": labels.get("origin", ""),
@@ -93,50 +175,82 @@ def _row(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_one(found: list[dict[str, Any]], beginning: str, *, as_json: bool) -> None:
-    chosen = [one for one in found if one["incident_id"].startswith(beginning)]
-    if len(chosen) != 1:
+    matching = [one for one in found if one["incident_id"].startswith(beginning)]
+    if len(matching) != 1:
         ids = ", ".join(one["incident_id"][:_SHORT] for one in found[-10:])
         raise ConfigurationError(
-            f"{len(chosen) or 'no'} incidents have an id that begins with '{beginning}'",
+            f"{len(matching) or 'no'} incidents have an id that begins with '{beginning}'",
             operator="incidents",
             kept="nothing was changed",
             do=f"use one of the newest: {ids or 'there are none'}",
         )
-    (one,) = chosen
+    (one,) = matching
     if as_json:
         print_json(one)
         return
-    labels, evidence = one["labels"] or {}, one["evidence"] or {}
-    print_text(f"{one['at']:%Y-%m-%d %H:%M:%S} UTC  {one['operator']}\n{one['what']}\n  done: {one['action']}")
-    for name, value in labels.items():
-        print_text(f"  {name}: {value}")
+    for line in _described(one):
+        print_text(line)
+
+
+def _described(one: Mapping[str, Any]) -> Iterator[str]:
+    from spark_ext.incidents.registry import shipped
+
+    evidence = one["evidence"] or {}
+    yield f"{one['at']:%Y-%m-%d %H:%M:%S} UTC  {one['operator']}\n{one['what']}\n  done: {one['action']}"
+    if one["severity"]:
+        yield f"  severity: {one['severity']}"
+    if one["state"]:
+        why = f": {one['cause']}" if one["cause"] else ""
+        yield f"  {one['state'].lower()} since {one['state_since']:%Y-%m-%d %H:%M:%S} UTC{why}"
+    if one["count"] > 1:
+        yield f"  {one['count']} times, last at {one['last']:%Y-%m-%d %H:%M:%S} UTC"
+    if one["parent"]:
+        yield f"  during the recovery from {one['parent'][:_SHORT]}"
+    for name, value in (one["labels"] or {}).items():
+        yield f"  {name}: {value}"
     if verdict := evidence.get("verdict"):
-        print_text(f"  line: {verdict['place']}" if verdict["place"] else "  line: none of the user's")
+        yield f"  line: {verdict['place']}" if verdict["place"] else "  line: none of the user's"
+    known = shipped().types.get(one["type"])
+    if known is not None and known.runbook:
+        yield f"  runbook: {known.runbook}"
     if stack := evidence.get("stack"):
-        print_text(f"\n{stack}")
+        yield f"\n{stack}"
 
 
-def _follow(ledger: Ledger, wanted: Wanted, first: list[dict[str, Any]], *, as_json: bool) -> None:
-    shown: set[str] = set()
+def _follow(
+    seen: Seen, wanted: Wanted, known: list[dict[str, Any]], first: list[dict[str, Any]], *, as_json: bool
+) -> None:
+    shown = {one["incident_id"]: _sight(one) for one in known}
     following = first
     try:
         while True:
             for one in following:
-                shown.add(one["incident_id"])
                 _print_line(one, as_json=as_json)
             time.sleep(_LOOK_AGAIN)
-            following = [
-                one for one in read_incidents(ledger) if one["incident_id"] not in shown and wanted.accepts(one)
-            ]
+            following = []
+            for one in seen.merged(seen.look()):
+                if shown.get(one["incident_id"]) != _sight(one):
+                    shown[one["incident_id"]] = _sight(one)
+                    following += [one] if wanted.accepts(one) else []
     except KeyboardInterrupt:
         raise typer.Exit from None
 
 
-def _print_line(one: dict[str, Any], *, as_json: bool) -> None:
+def _sight(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes an incident worth a further line."""
+    return one["state"], one["state_since"], one["last"]
+
+
+def _print_line(one: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(one, indent=None)
     else:
         row = _row(one)
         about = " ".join(filter(None, (row["type"], row["origin"]))) or row["kind"]
-        print_text(f"{row['at']:%H:%M:%S}  {row['id']}  {about}  {row['operator']}: {row['what']} ({row['action']})")
+        text = f"{row['id']}  {about}  {row['operator']}: {row['what']} ({row['action']})"
+        if one["state"] == IncidentState.RESOLVED.value:
+            text = f"{one['state_since']:%H:%M:%S}  {text}; resolved: {one['cause']}"
+        else:
+            text = f"{one['last']:%H:%M:%S}  {text}"
+        print_text(text + (f"; {one['count']} times" if one["count"] > 1 else ""))
     sys.stdout.flush()

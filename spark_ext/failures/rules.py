@@ -11,15 +11,14 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spark_ext.errors import ConfigurationError
 from spark_ext.failures.evidence import UNRELATED, Evidence, Frame, Owner, Raised
 from spark_ext.failures.labels import FailureType, Origin, Response
 from spark_ext.options import Milliseconds
+from spark_ext.yaml_file import line_of, read_model, wrong_line
 
 
 def _several(value: object) -> object:
@@ -178,64 +177,15 @@ def read_rules(text: str, name: str) -> FailureRules:
     Raises:
         ConfigurationError: it is not YAML, or a field is unknown or invalid; the message names the line.
     """
-    try:
-        node, given = _parsed(text)
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark
-        raise _refused(name, mark.line + 1 if mark is not None else 1, str(problem.problem)) from None
-    except yaml.YAMLError as problem:
-        raise _refused(name, 1, str(problem)) from None
-    try:
-        found = FailureRules.model_validate(given)
-    except ValidationError as problem:
-        first = problem.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise _refused(name, _line(node, first["loc"]), f"{where}: {first['msg']}" if where else first["msg"]) from None
+    found, node = read_model(FailureRules, text, name, _WHO)
     names = [rule.name for rule in found.rules]
     twice = next((at for at, rule in enumerate(names) if rule in names[:at]), None)
     if twice is not None:
-        raise _refused(name, _line(node, ("rules", twice)), f"there are two rules '{names[twice]}'")
+        raise wrong_line(name, line_of(node, ("rules", twice)), f"there are two rules '{names[twice]}'", _WHO)
     return found
 
 
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one in C, where there is one, is ten times as fast."""
-
-
-def _parsed(text: str) -> tuple[Any, Any]:
-    """The nodes of a document, which know their lines, and its values."""
-    loader = _LOADER(text)
-    try:
-        node = loader.get_single_node()
-        return node, loader.construct_document(node) if node is not None else {}
-    finally:
-        loader.dispose()
-
-
-def _refused(name: str, line: int, what: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{name}, line {line}: {what}",
-        operator="failure rules",
-        kept="nothing was started",
-        do=f"correct line {line} of {name}",
-    )
-
-
-def _line(node: Any, loc: tuple[Any, ...]) -> int:
-    """The line, from 1, of what pydantic names, or of the nearest that contains it."""
-    line: int = node.start_mark.line if node is not None else 0
-    for part in loc:
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line
-        elif isinstance(node, yaml.MappingNode):
-            pair = next(((key, value) for key, value in node.value if key.value == str(part)), None)
-            if pair is None:
-                break
-            line, node = pair[0].start_mark.line, pair[1]
-        else:
-            break
-    return line + 1
+_WHO: Final = "failure rules"
 
 
 def _is(name: str, patterns: tuple[str, ...]) -> bool:

@@ -410,6 +410,7 @@ class Coordinator:
 
     def _write_the_end(self, by: float) -> None:
         self._ending.attempt("writing the last rows", lambda: self._ending.write(by))
+        self._ending.attempt("notifying of the last incidents", self._context.write_behind.notify_last)
         self._ending.attempt("ending a thread", self._upkeep.close)
         self._ending.attempt("ending a thread", self._close_links)
         self._ending.attempt("ending a thread", self._context.write_behind.close)

@@ -19,11 +19,12 @@ from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.failures.classifier import load
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.incidents import JobIncidents
 from spark_ext.jobs.interrupt import stop_on_interrupt
+from spark_ext.jobs.reportable import Reportable
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
-from spark_ext.jobs.steerable import Steerable
 from spark_ext.jobs.taking import check_folder
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Job(Steerable):
+class Job(Reportable):
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
@@ -66,7 +67,8 @@ class Job(Steerable):
         settings: see `conf/job.yaml`.
 
     Raises:
-        ConfigurationError: a bad name or setting, or invalid failure rules.
+        ConfigurationError: a bad name or setting, or an invalid file of failure rules or incidents.
+        EnvironmentProblem: an incident listener needs a library that is not installed.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class Job(Steerable):
             )
         self.name = name
         self.settings = JobSettings.of(name, settings)
-        load(self.settings.failures)  # refused here rather than by the start, which reads it again
+        # Refused here rather than by the start, which reads both again.
+        load(self.settings.failures)
+        self._registry = JobIncidents.load(self.settings.incidents).registry
         if self.settings.storage_options:
             raise ConfigurationError(
                 "the setting storage_options reaches the driver's ledger, and neither Spark's checkpoints nor the "

@@ -24,6 +24,7 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
+from spark_ext.jobs.incidents import JobIncidents
 from spark_ext.jobs.lost_driver import record_lost_driver
 from spark_ext.jobs.memory import nothing_recalled, recall
 from spark_ext.jobs.monitor import Monitor
@@ -94,6 +95,7 @@ def start_job(
     """
     # Before an incarnation is taken: one that is not needed would have to be ended.
     classifier = load(settings.failures)
+    incidents = JobIncidents.load(settings.incidents)
     place = registry.folder_of(spark)
     incarnation = start_incarnation(
         ledger,
@@ -111,7 +113,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        write_behind=_write_behind(ledger, writer, name, settings),
+        write_behind=_write_behind(ledger, writer, name, settings, incidents),
         wake=threading.Event(),
         control=control,
         hold=hold,
@@ -127,6 +129,7 @@ def start_job(
         halted = not stop_older(_older(spark, ledger.uri), context, stopping)
         # A job that was stopped meanwhile starts nothing, and what the older one still runs is left as it is.
         memory = JobMemory.read(ledger)
+        incidents.inherit(ledger, context.write_behind)
         record_lost_driver(ledger, incarnation, context.write_behind)
         control.compact()
         composition.configuration = lambda: with_renames(
@@ -143,6 +146,8 @@ def start_job(
             else recall(name, memory, ledger, specs, composition.wishes, writer, [gate.uid for gate in gated])
         )
         memory = past.memory
+        if not halted:
+            incidents.adopt(memory, composition.uids, context.write_behind)
         present = add_events(control, memory.lineages)
         for notice in past.notices:
             who = f"job '{name}', query '{notice.query}'"
@@ -185,6 +190,7 @@ def start_job(
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
         coordinator = Coordinator(context, ledger, runs, finals, exchanges, gates, graph)
         late.coordinator = coordinator
+        incidents.follow(coordinator)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if coordinator.controller.stop_requested:
@@ -226,12 +232,16 @@ def start_job(
             _undo(spark, context, listener, writer, coordinator)
 
 
-def _write_behind(ledger: Ledger, writer: LedgerWriter, job: str, settings: JobSettings) -> WriteBehind:
+def _write_behind(
+    ledger: Ledger, writer: LedgerWriter, job: str, settings: JobSettings, incidents: JobIncidents
+) -> WriteBehind:
+    dispatcher = incidents.dispatcher(job, writer.incarnation.number)
     if not settings.heartbeat:
-        return WriteBehind(writer, job)
+        return WriteBehind(writer, job, registry=incidents.registry, dispatcher=dispatcher)
     heartbeat = Heartbeat(ledger.uri, writer.incarnation)
     heartbeat.beat()
-    return WriteBehind(writer, job, heartbeat, settings.heartbeat / 1000)
+    every = settings.heartbeat / 1000
+    return WriteBehind(writer, job, heartbeat, every, registry=incidents.registry, dispatcher=dispatcher)
 
 
 def _has_finished(query: str, memory: JobMemory, coordinator: Coordinator | None) -> bool:
@@ -342,6 +352,7 @@ def _undo(
         steps.append(partial(spark.streams.removeListener, listener))
     steps.append(context.write_behind.flush)
     steps.append(partial(writer.end, "the start was refused"))
+    steps.append(context.write_behind.notify_last)
     for step in steps:
         try:
             step()

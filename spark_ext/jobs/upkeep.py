@@ -1,13 +1,15 @@
-"""What a job does for its ledger beside its queries, on a thread of its own: maintenance, and a look at the fence."""
+"""What a job does for its ledger on a thread of its own: maintenance, alert rules, and a look at the fence."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import FencedError
+from spark_ext.jobs.alerts import Alerts
 from spark_ext.ledger import maintain
 from spark_ext.masking import logger
 from spark_ext.queries.outage import UNREADABLE, Outage
@@ -40,6 +42,8 @@ class Upkeep:
         self._maintained_at = self._fence_at = time.monotonic()
         self._looks = 0
         self._asked = False
+        rules = context.write_behind.incidents.registry.alerts
+        self._alerts = Alerts(context.job, ledger, context.write_behind) if rules else None
         self._outage = Outage("the newest incarnation in the ledger", f"job '{context.job}'", context)
 
     @property
@@ -70,6 +74,8 @@ class Upkeep:
         if now - self._maintained_at >= self._context.settings.maintenance_interval / 1000 and not self._worker.busy:
             self._maintained_at = now
             self._worker.do("maintenance", self._maintain, _maintained)
+        if self._alerts is not None and self._alerts.due(now) and not self._worker.busy:
+            self._worker.do("alert rules", partial(self._alerts.evaluate, now), _evaluated)
 
     def look_at_fence(self) -> None:
         """Find out whether a newer incarnation has been started; `tick` raises it."""
@@ -126,6 +132,11 @@ class Upkeep:
                 kept="all committed epochs; the newer incarnation continues from them",
                 do="let the newer one run; nothing has to be done here",
             )
+
+
+def _evaluated(outcome: Outcome[None]) -> None:
+    if outcome.error is not None:  # no job ends for it
+        log.warning("the alert rules could not be evaluated, and will be later: %s", outcome.error)
 
 
 def _maintained(outcome: Outcome[Any]) -> None:

@@ -15,6 +15,7 @@ from spark_ext.ledger.schema import (
     ExchangeRow,
     ExecutionStateRow,
     FinishedRow,
+    IncidentChangeRow,
     IncidentRow,
     JobRow,
     Row,
@@ -83,6 +84,10 @@ class LedgerFrames:
     def incidents(self) -> DataFrame:
         """Failures and other notable events."""
         return self._frame(IncidentRow)
+
+    def incident_changes(self) -> DataFrame:
+        """When incidents were opened and resolved, and how often they happened."""
+        return self._frame(IncidentChangeRow)
 
     def _frame(self, row_type: type[Row]) -> DataFrame:
         table = self._ledger.table(row_type)

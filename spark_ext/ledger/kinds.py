@@ -106,18 +106,3 @@ class ControlStatus(Kind):
     """It was attempted, or lost its chance."""
     EXPIRED = "expired"
     """Its time was over before it was obeyed."""
-
-
-class IncidentType(Kind):
-    """What kind of incident occurred; later versions may write others."""
-
-    FAILURE = "failure"
-    """A query has failed."""
-    CLOSE = "close"
-    """An operator could not be closed."""
-    DEFINITION = "definition"
-    """A query is no longer what it was when it finished, or a change was accepted."""
-    CHECKPOINT = "checkpoint"
-    """An aligned checkpoint was aborted, or an operator's hook for it has raised."""
-    EXCHANGE = "exchange"
-    """A source that reads an exchange has left the job; its rows are kept."""

@@ -36,6 +36,7 @@ from spark_ext.ledger.schema import (
     EpochRow,
     ExchangeRow,
     ExecutionStateRow,
+    IncidentChangeRow,
     IncidentRow,
     Row,
 )
@@ -385,5 +386,6 @@ _EXPIRY: dict[type[Row], Callable[[Ledger, LedgerTable[Any], datetime, Maintenan
     ExecutionStateRow: _old_states,
     ExchangeRow: _old_incidents,
     IncidentRow: _old_incidents,
+    IncidentChangeRow: _old_incidents,
     CheckpointRow: _old_checkpoints,
 }

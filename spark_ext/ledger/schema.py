@@ -346,7 +346,10 @@ class ExchangeRow(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class IncidentRow(Row):
-    """One notable event: a failure, a stall, a failed checkpoint."""
+    """One notable event: a failure, a stall, a failed checkpoint.
+
+    An incident that happens again has a further row with its id if there is more to say than a greater count.
+    """
 
     table: ClassVar[str] = "incidents"
 
@@ -361,7 +364,7 @@ class IncidentRow(Row):
     operator: str
     """Where it happened."""
     type: str
-    """The kind of incident: `failure`, `driver_lost`, `close`, ..."""
+    """The type of incident: `failure`, `driver_lost`, `close`, ..., or one of the user's."""
     labels: Json
     """Labels by name; an object. Failures have `type` and `origin`, and those of rules and plugins."""
     what: str
@@ -370,6 +373,34 @@ class IncidentRow(Row):
     """Further facts; null if there is only the text. Of failures the stack, the verdict and the exceptions."""
     action: str
     """What was done about it."""
+    severity: str | None = None
+    """INFO, WARNING, ERROR or CRITICAL; null in rows of older releases."""
+    parent: str | None = None
+    """The incident during whose recovery it happened; null if there is none, and in rows of older releases."""
+    fingerprint: str | None = None
+    """Equal for incidents of one type and operator that are the same; null in rows of older releases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentChangeRow(Row):
+    """A step in the life of an incident: its last row says whether it is open."""
+
+    table: ClassVar[str] = "incident_changes"
+
+    incident_id: str
+    """The incident."""
+    at: datetime
+    """When."""
+    old: str
+    """The state before: OPEN or RESOLVED; "" for a new incident."""
+    new: str
+    """The state after; the same if it has only been counted."""
+    cause: str
+    """What has resolved it, or opened it again; "" otherwise."""
+    incarnation: int
+    """The incarnation that wrote the row."""
+    count: int
+    """How often it had happened by then."""
 
 
 ROWS: tuple[type[Row], ...] = (
@@ -384,5 +415,6 @@ ROWS: tuple[type[Row], ...] = (
     ExecutionStateRow,
     ExchangeRow,
     IncidentRow,
+    IncidentChangeRow,
 )
 """All tables of the ledger."""

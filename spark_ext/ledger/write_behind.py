@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import StorageError
-from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.incidents.reporter import Incidents
+from spark_ext.ledger.incidents import change_row, incident_row
+from spark_ext.ledger.schema import ExecutionStateRow
 from spark_ext.masking import logger
+from spark_ext.model.lifecycle import State
 
 if TYPE_CHECKING:
+    from spark_ext.incidents.book import Noted
+    from spark_ext.incidents.dispatch import Dispatcher
+    from spark_ext.incidents.registry import Registry
+    from spark_ext.incidents.types import IncidentChange
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
     from spark_ext.ledger.heartbeat import Heartbeat
 
@@ -31,6 +37,9 @@ SOON = 0.25
 BEHIND = 1.0
 """How long history may wait, s."""
 
+NOTIFIED_WITHIN = 2.0
+"""How long the end of a job waits for listeners to be notified of its last incidents, s."""
+
 
 class WriteBehind:
     """Collects rows and writes them through the fenced writer.
@@ -40,9 +49,23 @@ class WriteBehind:
         job: for incidents.
         heartbeat: written on the same thread; None: there is none.
         every: time between two beats, s.
+        registry: types of incidents; None: those that ship with the package.
+        dispatcher: of listeners; None: there are none.
     """
 
-    def __init__(self, writer: LedgerWriter, job: str, heartbeat: Heartbeat | None = None, every: float = inf) -> None:
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        job: str,
+        heartbeat: Heartbeat | None = None,
+        every: float = inf,
+        registry: Registry | None = None,
+        dispatcher: Dispatcher | None = None,
+    ) -> None:
+        self.incidents = Incidents(
+            registry, on_noted=self._put_incident, on_changed=self._put_changes, dispatcher=dispatcher
+        )
+        """The incidents of this job: which are open, and who is notified of them."""
         self._writer = writer
         self._job = job
         self._heartbeat = heartbeat
@@ -112,6 +135,8 @@ class WriteBehind:
                 self._beat()
                 if self._due is not None and self._due <= time.monotonic():
                     self.flush()
+                elif self.incidents.uncounted:
+                    self.incidents.count()
             except Exception as problem:
                 self._problem = problem
                 wake()
@@ -139,6 +164,7 @@ class WriteBehind:
         Raises:
             FencedError: a newer incarnation owns the ledger.
         """
+        self.incidents.count()
         with self._writing:
             rows = self._take()
             if not rows:
@@ -187,6 +213,7 @@ class WriteBehind:
             StorageError: the end is not in the ledger.
         """
         try:
+            self.incidents.count(everything=True)
             self.write_now([])
         finally:
             # Also when nothing can be written: this process must know that the incarnation no longer runs.
@@ -201,7 +228,7 @@ class WriteBehind:
     def state(
         self, operator: str, state: str, reason: str = "", since: datetime | None = None, incident: str | None = None
     ) -> None:
-        """Record that a query, or the job (""), has entered a state.
+        """Record that a query, or the job (""), has entered a state. One that has finished has no open incidents.
 
         Args:
             operator: the query's uid, or "".
@@ -210,16 +237,26 @@ class WriteBehind:
             since: when, UTC; None: now.
             incident: that its time belongs to.
         """
+        name = str(getattr(state, "value", state))
         self.put(
             ExecutionStateRow(
                 operator=operator,
-                state=str(getattr(state, "value", state)),
+                state=name,
                 since=since or datetime.now(timezone.utc),
                 incarnation=self._writer.incarnation.number,
                 reason=reason,
                 incident=incident,
             )
         )
+        if name == State.FINISHED.value:
+            if operator:
+                self.incidents.ended(operator)
+            else:
+                self.incidents.all_ended()
+
+    def committed(self, query: str, epoch: int) -> None:
+        """A query has committed an epoch: what it was recovering from is over."""
+        self.incidents.committed(query, epoch)
 
     def incident(
         self,
@@ -229,35 +266,43 @@ class WriteBehind:
         action: str,
         evidence: Any = None,
         labels: Mapping[str, str] | None = None,
+        *,
+        parent: str | None = None,
+        fingerprint: str | None = None,
     ) -> str:
         """Record one incident, and log it.
 
         Args:
             operator: where it happened.
-            kind: of incident.
+            kind: its type; see `conf/incidents.yaml`.
             what: what happened.
             action: what is done about it.
             evidence: further facts, for JSON.
             labels: of a failure; see `failures.labels`.
+            parent: id of the incident during whose recovery it happened; None: the one that is open.
+            fingerprint: equal for equal incidents; None: made from `what` and `labels`.
 
         Returns:
-            The incident's id.
+            Its id: that of an earlier one if it is the same incident once more.
         """
-        incident_id = uuid.uuid4().hex
-        # Its first line: the rest, and the stack, are in the table.
-        log.warning("%s: %s (%s)", operator, what.partition("\n")[0], action)
-        self.put(
-            IncidentRow(
-                incident_id=incident_id,
-                at=datetime.now(timezone.utc),
-                job=self._job,
-                incarnation=self._writer.incarnation.number,
-                operator=operator,
-                type=kind,
-                labels=dict(labels or {}),
-                what=what,
-                evidence=evidence,
-                action=action,
-            )
+        return self.incidents.report(
+            operator,
+            kind,
+            what,
+            action,
+            evidence=evidence,
+            labels=labels,
+            parent=parent,
+            fingerprint=fingerprint,
         )
-        return incident_id
+
+    def notify_last(self) -> None:
+        """The job has ended: notify the listeners of what is left, within a limit."""
+        self.incidents.close(NOTIFIED_WITHIN)
+
+    def _put_incident(self, noted: Noted, evidence: Any) -> None:
+        self.put(incident_row(noted, self._job, self._writer.incarnation.number, evidence))
+
+    def _put_changes(self, changes: Sequence[IncidentChange]) -> None:
+        for change in changes:
+            self.put(change_row(change, self._writer.incarnation.number))

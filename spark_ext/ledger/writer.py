@@ -164,7 +164,7 @@ class LedgerWriter:
         forget(self.ledger.uri, self.incarnation.number)
 
 
-_FREE_TEXT = ("what", "action", "reason", "evidence")
+_FREE_TEXT = ("what", "action", "reason", "evidence", "cause", "labels")
 """Fields that may quote servers, libraries and users: no secret of this process may be in them."""
 
 

@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,8 +73,17 @@ class Diagnosis:
     @property
     def sign(self) -> str:
         """What it looks like: two failures with one sign are the same failure of the same epoch."""
+        return f"{self.epoch} {self._look}"
+
+    @property
+    def fingerprint(self) -> str:
+        """What it looks like, in whatever epoch: equal for failures that are one incident."""
+        return hashlib.sha256(self._look.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    @property
+    def _look(self) -> str:
         verdict = self.verdict
-        return f"{self.epoch} {verdict.type.value} {verdict.raised.kind} {verdict.raised.condition} {verdict.place}"
+        return f"{verdict.type.value} {verdict.raised.kind} {verdict.raised.condition} {verdict.place}"
 
     @property
     def stored(self) -> dict[str, Any]:

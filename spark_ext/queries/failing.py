@@ -15,9 +15,20 @@ class FailingQuery(RestartableQuery):
     def _diagnosed(self, failure: BaseException) -> Diagnosis:
         return diagnosed(failure, self.who, self.committed, self._context.classifier, self.spec.uid)
 
-    def _failure_incident(self, what: str, action: str, found: Diagnosis) -> str:
-        labels = found.verdict.labels
-        return self._context.write_behind.incident(self.who, "failure", what, action, found.stored, labels)
+    def _failure_incident(self, what: str, action: str, found: Diagnosis, *, last: bool = False) -> str:
+        """Record a failure; returns the incident's id.
+
+        Args:
+            what: has happened.
+            action: is taken.
+            found: the diagnosis.
+            last: whether the query is given up. That is another incident than the one that was retried: listeners are
+                notified of it, and not of each attempt.
+        """
+        fingerprint = f"{found.fingerprint}-last" if last else found.fingerprint
+        return self._context.write_behind.incident(
+            self.who, "failure", what, action, found.stored, found.verdict.labels, fingerprint=fingerprint
+        )
 
     def _decide(self, cause: Cause, found: Diagnosis | None, now: float, run: AvailableNowRun = ANY_RUN) -> None:
         if found is None:
@@ -70,7 +81,7 @@ class FailingQuery(RestartableQuery):
         """
         self._error = error
         found = found or self._diagnosed(error)
-        incident = self._failure_incident(reason or str(error), "stopped: FAILED", found)
+        incident = self._failure_incident(reason or str(error), "stopped: FAILED", found, last=True)
         self._become(State.FAILED, reason or str(error), incident)
         if self._live:
             self._worker.do("stop", self._query.stop, self._stop_returned)

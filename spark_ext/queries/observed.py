@@ -218,6 +218,7 @@ class ObservedQuery:
         flags = self._observer.look()
         if flags is not None:
             self._restarts.progressed()
+            self._context.write_behind.committed(self.spec.uid, self.committed)
             self.watched.committed()
             self._show()
             for flag in flags:

@@ -185,12 +185,13 @@ class QueryRun(FailingQuery):
     def _look_at_the_end(self, now: float) -> None:
         if self._live and self._query.ended:
             run = ANY_RUN
+            if not self._restarts.stopping:
+                # Before the end is taken: if Spark's log cannot be read, it is still there for the next look. An epoch
+                # may have been committed between the last look and the end, and resolves no incident of the end.
+                self.observe()
             if (
                 self.spec.available_now or self._restarts.draining or self._boundary is not None
             ) and not self._restarts.stopping:
-                # Before the end is taken: if Spark's log cannot be read, it is still there for the next look. An epoch
-                # may have been committed between the last look and the end.
-                self.observe()
                 run = self._observer.run_since(self._planned_before, self._committed_before, further=self._runs > 1)
             end = self._query.take_end()
             assert end is not None

@@ -1,4 +1,4 @@
-"""Incidents as a user asks for them: by label, query and time. Pure."""
+"""Incidents as a user asks for them: by label, query, time, severity, state and type. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from spark_ext.errors import ConfigurationError
+from spark_ext.incidents.registry import shipped
+from spark_ext.incidents.types import IncidentState, Severity, query_in
+from spark_ext.ledger.incidents import Standing
 
 Incident = Mapping[str, Any]
-"""A row of the table `incidents`, with `labels` and `evidence` as values."""
+"""A row of the table `incidents`, with `labels` and `evidence` as values; see `merged`."""
 
 _AGO: Final = re.compile(r"(?P<number>\d+)\s*(?P<unit>s|m|h|d)")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -24,6 +27,11 @@ class Wanted:
     labels: Mapping[str, str] = field(default_factory=dict)
     query: str | None = None
     since: datetime | None = None
+    severity: Severity | None = None
+    """The least one. An incident of an older release has none, and is as serious as a warning."""
+    state: IncidentState | None = None
+    types: tuple[str, ...] = ()
+    """One of these; none: any."""
 
     def accepts(self, incident: Incident) -> bool:
         """Whether an incident is asked for."""
@@ -32,6 +40,9 @@ class Wanted:
             all(str(labels.get(name)) == value for name, value in self.labels.items())
             and (self.query is None or query_of(incident) == self.query)
             and (self.since is None or incident["at"] >= self.since)
+            and (self.severity is None or severity_of(incident).rank >= self.severity.rank)
+            and (self.state is None or incident.get("state") == self.state.value)
+            and (not self.types or incident["type"] in self.types)
         )
 
     def check(self, incidents: Sequence[Incident], queries: Iterable[str]) -> None:
@@ -51,12 +62,67 @@ class Wanted:
         uids = sorted({*queries, *filter(None, map(query_of, incidents))})
         if self.query is not None and self.query not in uids:
             raise _unknown(f"query '{self.query}'", uids)
+        kinds = sorted({incident["type"] for incident in incidents} | shipped().types.keys())
+        for name in self.types:
+            if name not in kinds:
+                raise _unknown(f"type '{name}'", kinds)
 
 
 def query_of(incident: Incident) -> str:
     """The uid of the query that an incident is about; "" if it is about the whole job."""
-    match = re.search(r"query '([^']+)'", incident["operator"])
-    return match[1] if match is not None else ""
+    return query_in(incident["operator"])
+
+
+def severity_of(incident: Incident) -> Severity:
+    """How serious an incident is."""
+    known = {one.value: one for one in Severity}
+    return known.get(incident.get("severity") or "", Severity.WARNING)
+
+
+def merged(rows: Iterable[Incident], standing: Mapping[str, Standing]) -> list[dict[str, Any]]:
+    """The incidents of a job, each once, oldest first.
+
+    An incident that has happened more than once has the time of the first, and everything else of the last. It has
+    further fields: `last`, when it has happened last as far as rows say; `state`, OPEN or RESOLVED, and None if nothing
+    is known, as of an older release; `state_since`; `cause`; and `count`.
+
+    Args:
+        rows: of `incidents`, with `labels` and `evidence` as values.
+        standing: by id, what its changes say; see `ledger.incidents.standings`.
+    """
+    first: dict[str, datetime] = {}
+    newest: dict[str, Incident] = {}
+    for row in sorted(rows, key=lambda row: row["at"]):
+        first.setdefault(row["incident_id"], row["at"])
+        newest[row["incident_id"]] = row
+    found = [
+        {**row, "at": first[incident_id], "last": row["at"], **_standing(standing.get(incident_id))}
+        for incident_id, row in newest.items()
+    ]
+    return sorted(found, key=lambda row: (row["at"], row["incident_id"]))
+
+
+def _standing(known: Standing | None) -> dict[str, Any]:
+    if known is None:
+        return {"state": None, "state_since": None, "cause": "", "count": 1}
+    return {"state": known.state.value, "state_since": known.since, "cause": known.cause, "count": known.count}
+
+
+def chosen(text: str, values: type[Severity] | type[IncidentState], option: str) -> Any:
+    """A severity or state from what a user has written, in any case.
+
+    Raises:
+        ConfigurationError: there is none of this name.
+    """
+    try:
+        return values(text.upper())
+    except ValueError:
+        raise ConfigurationError(
+            f"'{text}' is not one of: {', '.join(one.value for one in values)}",
+            operator=option,
+            kept="nothing was changed",
+            do=f"write one of: {', '.join(one.value for one in values)}",
+        ) from None
 
 
 def label(text: str) -> tuple[str, str]:
@@ -96,7 +162,7 @@ def moment(text: str, now: datetime) -> datetime:
 
 def _unknown(what: str, there: Sequence[str]) -> ConfigurationError:
     return ConfigurationError(
-        f"no incident of this job has the {what}" if what.startswith("label") else f"the job has no {what}",
+        f"the job has no {what}" if what.startswith("query") else f"no incident of this job has the {what}",
         operator="incidents",
         kept="nothing was changed",
         do=f"use one of: {', '.join(there) or 'none yet'}",

@@ -133,7 +133,7 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
     )
     checkpoints = rows_of(ledger, CheckpointRow, "kind", "query", "epoch", "status", "lineage", "incarnation", "at")
     flags = rows_of(ledger, FinishedRow, "kind", "query", "source", "channel", "lineage")
-    recorded = rows_of(ledger, IncidentRow, "at", "operator", "type", "what", "action")
+    recorded = rows_of(ledger, IncidentRow, "incident_id", "at", "operator", "type", "what", "action")
     newest = max((row for row in jobs if row["event"] == "started"), key=lambda row: row["incarnation"])
     alive = driver_alive(newest)
     number = newest["incarnation"]
@@ -160,9 +160,16 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
         error=next((query.reason for query in queries if state_now is query.state is State.FAILED), ""),
         driver=f"{newest['host']}, process {newest['driver_pid']}",
         alive=False if ended is not None else alive,
-        incidents=tuple(sorted(recorded, key=lambda row: row["at"], reverse=True)[:incidents]),
+        incidents=_newest_incidents(recorded, incidents),
         timeline=DisplayTimeline(found.spans, found.downs, found.stops),
     )
+
+
+def _newest_incidents(rows: list[dict[str, Any]], number: int) -> tuple[Mapping[str, Any], ...]:
+    """The newest incidents, each once, as it was noticed last."""
+    last = {row["incident_id"]: row for row in sorted(rows, key=lambda row: row["at"])}
+    chosen = sorted(last.values(), key=lambda row: row["at"], reverse=True)[:number]
+    return tuple({name: value for name, value in row.items() if name != "incident_id"} for row in chosen)
 
 
 def beats_of(ledger: Ledger, jobs: Sequence[Mapping[str, Any]]) -> dict[int, datetime]:

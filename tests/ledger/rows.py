@@ -20,6 +20,7 @@ from spark_ext.ledger.schema import (
     ExchangeRow,
     ExecutionStateRow,
     FinishedRow,
+    IncidentChangeRow,
     IncidentRow,
 )
 
@@ -169,6 +170,12 @@ def incident(number: int, at: datetime | None = None) -> IncidentRow:
         what="it failed",
         evidence=None,
         action="restart",
+    )
+
+
+def incident_change(number: int, at: datetime | None = None) -> IncidentChangeRow:
+    return IncidentChangeRow(
+        incident_id=f"i{number}", at=at or START, old="", new="OPEN", cause="", incarnation=1, count=1
     )
 
 

@@ -11,10 +11,18 @@ import pytest
 from spark_ext.errors import FencedError
 from spark_ext.ledger import Ledger, LedgerWriter, MaintenanceSettings, maintain, start_incarnation
 from spark_ext.ledger.incarnation import forget
-from spark_ext.ledger.schema import CheckpointRow, ControlEventRow, EpochRow, ExecutionStateRow, IncidentRow, Row
+from spark_ext.ledger.schema import (
+    CheckpointRow,
+    ControlEventRow,
+    EpochRow,
+    ExecutionStateRow,
+    IncidentChangeRow,
+    IncidentRow,
+    Row,
+)
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView
-from tests.ledger.rows import START, checkpoint, epoch, event, flag, incident, line, process, state
+from tests.ledger.rows import START, checkpoint, epoch, event, flag, incident, incident_change, line, process, state
 
 LONG = timedelta(minutes=5)
 AT_ONCE = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), file_retention_hours=0, budget=LONG)
@@ -216,9 +224,11 @@ def test_old_states_and_incidents_go_but_not_the_present_state(writer: LedgerWri
     later = OLD + timedelta(hours=1)
     writer.append([state("CREATED", since=OLD), state("RUNNING", since=later), state("CREATED", "q", OLD)])
     writer.append([state("RUNNING", "q", NEW), incident(1, OLD), incident(2, NEW)])
+    writer.append([incident_change(1, OLD), incident_change(2, NEW)])
     expire(writer)
     assert left(writer, ExecutionStateRow, "operator", "state") == [("", "RUNNING"), ("q", "RUNNING")]
     assert left(writer, IncidentRow, "incident_id") == [("i2",)]
+    assert left(writer, IncidentChangeRow, "incident_id") == [("i2",)]
 
 
 def test_flags_and_jobs_are_never_deleted(writer: LedgerWriter) -> None:

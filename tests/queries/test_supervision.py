@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from spark_ext.errors import DataError, SparkExtError, StateError, StorageError
-from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
+from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, FinishedRow, IncidentChangeRow, IncidentRow
 from spark_ext.model.lifecycle import IllegalTransition, State
 from spark_ext.queries.history import ASK_AFTER
 from spark_ext.queries.observer import LIST_EVERY
@@ -185,6 +185,54 @@ def test_a_query_that_fails_each_time_fails_for_good(bench: Bench) -> None:
     assert [row.action for row in bench.rows(IncidentRow)][2:] == ["restart 3 in 1600 ms", "stopped: FAILED"]
     bench.tick(1000.0)
     assert bench.query.starts == 4
+
+
+def test_attempts_are_one_incident_and_the_end_is_another(bench: Bench) -> None:
+    """So a listener is notified of the first failure and of the last one, and not of each attempt."""
+    failures_until_the_end(bench, PASSING)
+    rows = bench.rows(IncidentRow)
+    first, *attempts, last = [row.incident_id for row in rows]
+    assert attempts == [first, first] and last != first
+    assert (rows[0].parent, rows[-1].parent) == (None, first)
+    opened = [row.incident_id for row in bench.rows(IncidentChangeRow) if row.old != row.new]
+    assert opened == [first, last], "neither is resolved: the query has committed nothing since"
+
+
+def test_an_epoch_resolves_a_failure_and_the_next_one_opens_it_again(bench: Bench) -> None:
+    for _ in range(2):
+        bench.query.end(PASSING)
+        bench.tick()
+        bench.tick(0.1)
+        bench.query.commit(position())
+        bench.tick()
+    changes = bench.rows(IncidentChangeRow)
+    assert [(row.old, row.new) for row in changes] == [
+        ("", "OPEN"),
+        ("OPEN", "RESOLVED"),
+        ("RESOLVED", "OPEN"),
+        ("OPEN", "RESOLVED"),
+    ]
+    assert changes[-1].cause == "query 'q' has committed epoch 1"
+    assert len({row.incident_id for row in changes}) == 1
+
+
+def test_an_epoch_before_a_failure_does_not_resolve_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was committed, and the query has failed, between the look at Spark's log and that at the query's end."""
+    look = bench.run._observer.look
+
+    def look_and_then(*, once: list[None] = [None]) -> Any:  # noqa: B006
+        found = look()
+        if once:
+            once.clear()
+            bench.query.commit(position())
+            bench.query.end(PASSING)
+        return found
+
+    monkeypatch.setattr(bench.run._observer, "look", look_and_then)
+    bench.tick()
+    bench.tick(0.1)
+    assert bench.run.committed == 0
+    assert [row.new for row in bench.rows(IncidentChangeRow)] == ["OPEN"]
 
 
 def test_a_committed_epoch_starts_the_count_of_failures_again(bench: Bench) -> None:

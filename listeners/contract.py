@@ -1,0 +1,77 @@
+"""Incident listeners: what the author of one reads. Nothing else of this package is needed.
+
+    from spark_ext.listeners.contract import IncidentListener
+
+    class Pager(IncidentListener):
+        def __init__(self, url):
+            self.url = url
+
+        def changed(self, change, context):
+            page(self.url, f"{change.incident.severity.value}: {change.incident.what} is {change.new.value}")
+
+The file that a job's setting `incidents` names says which changes it is notified of:
+
+    listeners:
+      - use: "shop.paging:Pager"
+        types: [failure, driver_lost]
+        severity: ERROR
+        options: {url: "https://..."}
+
+**What is guaranteed.** Each listener has a queue and a thread of its own: `changed`, `digest` and `close` of one object
+are never called by two threads at once, and never by a thread of the job. The changes of one incident come in their
+order. Secrets that the process knows are masked in all texts. No call and no error of a listener changes what the job
+does.
+
+**What is not guaranteed.**
+
+- *That a change comes.* A queue holds a limited number; what finds no room is dropped and counted. When the job ends,
+  what could not be delivered within two seconds is dropped. A driver that is killed takes its queue with it: the next
+  start notifies of what it finds itself (`driver_lost`), and not of what was lost. The ledger's tables `incidents` and
+  `incident_changes` are the record.
+- *That it comes at once*, or before the job acts on what has happened; or that the ledger has it by then.
+- *That each step comes.* An incident that is opened again soon after it was resolved is not many notifications: see
+  "Listeners" in docs/operations.md. What is only counted is never one.
+- *An order among different incidents*, or among listeners.
+- *A further attempt.* A call that raises is counted, and its change is not given again. Repeat within the call what is
+  worth repeating.
+- *That a call which is late is ended.* Nothing can end it. After `timeout` it is counted; further changes wait until it
+  has returned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, MetricsContext, Severity
+
+__all__ = ["Incident", "IncidentChange", "IncidentListener", "IncidentState", "MetricsContext", "Severity"]
+
+
+class IncidentListener(ABC):
+    """Is notified of incidents: one is new, was resolved, or is open again.
+
+    The constructor gets the options of the configuration by name, and checks them: an object is made when the `Job` is
+    created, so that bad options are refused there, and another one by each start. Connect to servers in `changed`.
+    """
+
+    digest_ms: ClassVar[int] = 0
+    """For how long changes are collected into one call of `digest`, ms, unless the configuration says otherwise."""
+
+    @abstractmethod
+    def changed(self, change: IncidentChange, context: MetricsContext) -> None:
+        """Take one change.
+
+        Args:
+            change: what has happened to which incident. `change.old` is None for a new one.
+            context: what is known of the job now, which may be later than the change.
+        """
+
+    def digest(self, notices: Sequence[tuple[IncidentChange, MetricsContext]]) -> None:
+        """Take several changes, if the listener collects them; in the order in which they came."""
+        for change, context in notices:
+            self.changed(change, context)
+
+    def close(self) -> None:  # noqa: B027
+        """No further change comes. Not called if an earlier call has not returned by then."""

@@ -1,0 +1,79 @@
+"""Incident listener `prometheus`: counts incidents in a registry of the library prometheus-client.
+
+The metrics are in the registry of the process, which an endpoint of yours exports. Their labels are the job, the type
+and the severity: all three are bounded by what is declared.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from spark_ext.clients.library import load
+from spark_ext.listeners.contract import IncidentChange, IncidentListener, IncidentState, MetricsContext
+from spark_ext.listeners.options import ListenerOptions
+
+COUNTER: Final = "spark_ext_incident_changes"
+GAUGE: Final = "spark_ext_incidents_open"
+
+_lock = threading.Lock()
+_made: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
+"""The metrics by registry: a name can be registered once, and a process may have several jobs."""
+
+
+class PrometheusOptions(ListenerOptions):
+    """Options of the listener `prometheus`: there are none."""
+
+
+class PrometheusListener(IncidentListener):
+    """Counts changes of incidents by the state they led to, and incidents that are open.
+
+    Args:
+        registry: None: the library's own of this process.
+        **options: none.
+    """
+
+    def __init__(self, registry: Any = None, **options: object) -> None:
+        PrometheusOptions.of("prometheus", options)
+        self._client = load("prometheus_client", "metrics", "listener 'prometheus'")
+        self._registry = registry
+        self._open: dict[str, tuple[str, str, str]] = {}
+
+    def changed(self, change: IncidentChange, context: MetricsContext) -> None:
+        """Count a change."""
+        counter, gauge = self._metrics()
+        one = change.incident
+        labels = (context.job or "", one.type, one.severity.value)
+        counter.labels(*labels, change.new.value.lower()).inc()
+        before = self._open.pop(one.incident_id, None)
+        if change.new is IncidentState.OPEN:
+            self._open[one.incident_id] = labels
+            if before is None:
+                gauge.labels(*labels).inc()
+        elif before is not None:
+            gauge.labels(*before).dec()
+
+    def close(self) -> None:
+        """What is open stays so in the ledger; this process does not follow it any more."""
+        if self._open:
+            _, gauge = self._metrics()
+            for labels in self._open.values():
+                gauge.labels(*labels).dec()
+            self._open.clear()
+
+    def _metrics(self) -> tuple[Any, Any]:
+        registry = self._client.REGISTRY if self._registry is None else self._registry
+        with _lock:
+            if registry not in _made:
+                labels = ["job", "type", "severity"]
+                _made[registry] = (
+                    self._client.Counter(
+                        COUNTER,
+                        "Changes of incidents, by the state they led to.",
+                        [*labels, "state"],
+                        registry=registry,
+                    ),
+                    self._client.Gauge(GAUGE, "Incidents that are open.", labels, registry=registry),
+                )
+            return _made[registry]

@@ -1,0 +1,149 @@
+"""Incident listener `smtp`: mails. Changes are collected, so that a storm of incidents is one mail."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from collections.abc import Sequence
+from email.message import EmailMessage
+from email.utils import format_datetime, make_msgid
+from enum import Enum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+
+from spark_ext import masking
+from spark_ext.listeners.contract import IncidentChange, IncidentListener, IncidentState, MetricsContext, Severity
+from spark_ext.listeners.log import line
+from spark_ext.listeners.options import ListenerOptions
+from spark_ext.options import Milliseconds
+
+MOST_SHOWN: Final = 50
+"""Changes that one mail lists; of further ones it gives the number."""
+
+
+class Encryption(str, Enum):
+    """How a connection is encrypted."""
+
+    STARTTLS = "starttls"
+    """From the server's answer on; a server that does not offer it is refused."""
+    TLS = "tls"
+    """From the beginning."""
+    NONE = "none"
+    """Not at all."""
+
+
+def _several(value: object) -> object:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+class SmtpOptions(ListenerOptions):
+    """Options of the listener `smtp`."""
+
+    host: str = Field(min_length=1)
+    port: int = Field(default=587, ge=1, le=65535)
+    sender: str = Field(min_length=3)
+    """Address from which mails come."""
+    to: Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
+    """Addresses to which they go."""
+    user: str = ""
+    """For the login; "": there is none."""
+    password: SecretStr | None = None
+    encryption: Encryption = Encryption.STARTTLS
+    ca_file: str | None = None
+    """Certificates that are trusted; none: those of the system."""
+    connect_timeout: Milliseconds = 10_000
+    """How long the server may take for an answer, ms."""
+
+    @model_validator(mode="after")
+    def _login(self) -> SmtpOptions:
+        if bool(self.user) != (self.password is not None):
+            raise ValueError("'user' and 'password' belong together")
+        if self.user and self.encryption is Encryption.NONE:
+            raise ValueError("a password is not sent without encryption: use encryption 'starttls' or 'tls'")
+        for address in (self.sender, *self.to):
+            if any(character in address for character in "\r\n"):
+                raise ValueError("an address has one line")
+        return self
+
+
+class SmtpListener(IncidentListener):
+    """Sends one mail for all changes of half a minute."""
+
+    digest_ms: ClassVar[int] = 30_000
+
+    def __init__(self, **options: object) -> None:
+        self._options = SmtpOptions.of("smtp", options)
+        if self._options.password is not None:
+            masking.remember(self._options.password.get_secret_value())
+
+    def changed(self, change: IncidentChange, context: MetricsContext) -> None:
+        """Send a mail about one change."""
+        self.digest([(change, context)])
+
+    def digest(self, notices: Sequence[tuple[IncidentChange, MetricsContext]]) -> None:
+        """Send one mail about several changes.
+
+        Raises:
+            OSError, smtplib.SMTPException: the server cannot be reached, or has not taken the mail.
+        """
+        mail = composed(notices, self._options.sender, self._options.to)
+        with self._connected() as server:
+            server.send_message(mail)
+
+    def _connected(self) -> smtplib.SMTP:
+        given = self._options
+        seconds = given.connect_timeout / 1000
+        trusted = None
+        if given.encryption is not Encryption.NONE:
+            trusted = ssl.create_default_context(cafile=given.ca_file)
+        if given.encryption is Encryption.TLS:
+            server: smtplib.SMTP = smtplib.SMTP_SSL(given.host, given.port, timeout=seconds, context=trusted)
+        else:
+            server = smtplib.SMTP(given.host, given.port, timeout=seconds)
+        try:
+            if given.encryption is Encryption.STARTTLS:
+                server.starttls(context=trusted)  # raises if the server does not offer it
+            if given.password is not None:
+                server.login(given.user, given.password.get_secret_value())
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+
+def composed(notices: Sequence[tuple[IncidentChange, MetricsContext]], sender: str, to: Sequence[str]) -> EmailMessage:
+    """The mail about some changes.
+
+    Args:
+        notices: at least one.
+        sender: address.
+        to: addresses.
+    """
+    first, context = notices[0]
+    opened = [change for change, _ in notices if change.new is IncidentState.OPEN]
+    worst = max((change.incident.severity for change in opened), key=lambda one: one.rank, default=Severity.INFO)
+    job = context.job or first.incident.operator
+    mail = EmailMessage()
+    mail["From"], mail["To"] = sender, ", ".join(to)
+    if len(notices) == 1:
+        what = " ".join(first.incident.what.partition("\n")[0].split())[:120]
+        state = "resolved" if first.new is IncidentState.RESOLVED else first.incident.severity.value
+        mail["Subject"] = _one_line(f"[{state}] {job}: {first.incident.type}: {what}")
+    else:
+        resolved = len(notices) - len(opened)
+        state = worst.value if opened else "resolved"
+        mail["Subject"] = _one_line(f"[{state}] {job}: {len(opened)} incidents, {resolved} resolved")
+    mail["Date"] = format_datetime(notices[-1][0].at)
+    mail["Message-ID"] = make_msgid(idstring=first.incident.incident_id[:8], domain="spark-ext.invalid")
+    lines = [f"{change.at:%Y-%m-%d %H:%M:%S} UTC  {line(change, one)}" for change, one in notices[:MOST_SHOWN]]
+    if len(notices) > MOST_SHOWN:
+        lines.append(
+            f"... and {len(notices) - MOST_SHOWN} further changes: spark-ext incidents STATE lists all of them"
+        )
+    mail.set_content("\n".join(lines) + "\n")
+    return mail
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

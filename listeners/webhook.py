@@ -1,0 +1,169 @@
+"""Incident listener `webhook`: sends each change as JSON to an HTTP endpoint, signed if there is a secret.
+
+Requests that fail with a network error, 408, 429 or 5xx are repeated with back-off. Each attempt of one change has the
+same `Spark-Ext-Delivery`, by which the receiver knows a repetition. The signature is over the time and the body:
+
+    Spark-Ext-Signature: t=1767225600,v1=HEX      HEX = HMAC-SHA256(secret, "1767225600." + body)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from enum import Enum
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, model_validator
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from spark_ext import masking
+from spark_ext.clients.library import load
+from spark_ext.listeners.contract import IncidentChange, IncidentListener, MetricsContext
+from spark_ext.listeners.options import ListenerOptions
+from spark_ext.options import Milliseconds
+
+if TYPE_CHECKING:
+    import httpx
+
+_AGAIN: Final = frozenset({408, 425, 429})
+"""Statuses below 500 that are worth a further attempt."""
+
+_SHOWN: Final = 200
+"""Characters of a receiver's answer that an error shows."""
+
+
+class WebhookOptions(ListenerOptions):
+    """Options of the listener `webhook`."""
+
+    url: str
+    """`https://...`; `http://` for this machine only, unless `insecure`. A long path or query is taken for a secret."""
+    secret: SecretStr | None = None
+    """Signs each request; none: they are not signed."""
+    headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
+    """Further headers; their values are taken for secrets."""
+    request_timeout: Milliseconds = 5_000
+    """How long one attempt may take, ms."""
+    give_up_after: Milliseconds = 20_000
+    """After how long no further attempt is made, ms; below the `timeout` of the listener."""
+    insecure: bool = False
+    """Whether `http://` is allowed for other machines."""
+
+    @model_validator(mode="after")
+    def _address(self) -> WebhookOptions:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("the url does not begin with https:// or http:// and a host")
+        if parts.scheme == "http" and not self.insecure and not _is_loopback(parts.hostname):
+            raise ValueError(
+                "http:// to another machine shows the incidents on the way: use https://, or insecure: true"
+            )
+        return self
+
+
+class WebhookListener(IncidentListener):
+    """Sends each change to an HTTP endpoint."""
+
+    def __init__(self, **options: object) -> None:
+        self._options = WebhookOptions.of("webhook", options)
+        secret = self._options.secret
+        parts = urlsplit(self._options.url)
+        secrets = [*self._options.headers.values(), "" if secret is None else secret.get_secret_value()]
+        secrets += [part for part in (parts.path.strip("/"), parts.query, parts.password or "") if len(part) >= _LONG]
+        masking.remember(*filter(None, secrets))
+        self._httpx = load("httpx", "webhook", "listener 'webhook'")
+        self._client: httpx.Client | None = None
+
+    def changed(self, change: IncidentChange, context: MetricsContext) -> None:
+        """Send a change.
+
+        Raises:
+            RuntimeError: it was not accepted; the text names the host and the last answer.
+        """
+        body = json.dumps(payload(change, context), separators=(",", ":")).encode()
+        delivery = f"{change.incident.incident_id}-{int(change.at.timestamp() * 1000)}-{change.new.value.lower()}"
+        attempts = Retrying(
+            retry=retry_if_exception_type(_Again),
+            wait=wait_exponential_jitter(multiplier=0.2, max=5, jitter=0.2),
+            stop=stop_after_delay(self._options.give_up_after / 1000),
+            reraise=True,
+        )
+        attempts(self._send, body, delivery)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+
+    def _send(self, body: bytes, delivery: str) -> None:
+        if self._client is None:
+            # No redirects: a signed request goes where the configuration says.
+            self._client = self._httpx.Client(timeout=self._options.request_timeout / 1000, follow_redirects=False)
+        host = urlsplit(self._options.url).hostname
+        try:
+            answer = self._client.post(self._options.url, content=body, headers=self._headers(body, delivery))
+        except self._httpx.TransportError as problem:
+            raise _Again(f"{host} cannot be reached: {type(problem).__name__}") from None
+        if answer.is_success:
+            return
+        said = masking.mask(" ".join(answer.text[:_SHOWN].split()))
+        kind = _Again if answer.status_code in _AGAIN or answer.status_code >= 500 else RuntimeError
+        raise kind(f"{host} has answered {answer.status_code}: {said}")
+
+    def _headers(self, body: bytes, delivery: str) -> dict[str, str]:
+        found = {"Content-Type": "application/json", "Spark-Ext-Delivery": delivery, **self._options.headers}
+        if self._options.secret is not None:
+            found["Spark-Ext-Signature"] = signature(self._options.secret.get_secret_value(), int(time.time()), body)
+        return found
+
+
+_LONG: Final = 16
+"""Characters from which a path may be a secret, as those of chat services are."""
+
+
+class _Again(RuntimeError):
+    """Worth a further attempt."""
+
+
+def signature(secret: str, at: int, body: bytes) -> str:
+    """The signature of a request.
+
+    Args:
+        secret: shared with the receiver.
+        at: s since 1970 UTC; a receiver refuses one that is old.
+        body: of the request.
+    """
+    code = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={at},v1={code}"
+
+
+def payload(change: IncidentChange, context: MetricsContext) -> dict[str, Any]:
+    """A change as JSON: `incident`, `old`, `new`, `cause`, `at`, `count`, and `context` with what is known."""
+    known = {name: value for name, value in asdict(context).items() if value is not None}
+    found: dict[str, Any] = _plain(asdict(change))
+    return {**found, "context": known}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""Incidents: their types, which of them are open, and who is notified. Knows neither jobs nor the ledger."""

@@ -1,0 +1,297 @@
+"""Which incidents are open, and which are the same: what an occurrence, a commit or an end changes. No clock or thread.
+
+An occurrence that equals an earlier one (type, operator, fingerprint) and comes within the type's window after its last
+one is the same incident, counted once more. An incident that was resolved meanwhile is opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from spark_ext.incidents.registry import Registry
+from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, Resolution
+
+OPEN, RESOLVED = IncidentState.OPEN, IncidentState.RESOLVED
+
+MOST_ALIKE: Final = 200
+"""How many incidents of one type and operator are kept apart while they are open or within the window; all further ones
+are one incident."""
+
+OTHER: Final = "other"
+"""The fingerprint of those further ones."""
+
+OTHER_WINDOW: Final = timedelta(minutes=1)
+"""Their least window."""
+
+MOST_RESOLVED: Final = 1_000
+"""How many incidents that are resolved are remembered, so that they can be opened again."""
+
+EACH_UPTO: Final = 10
+"""Up to this count each one is recorded at once."""
+
+COUNT_EVERY: Final = timedelta(minutes=1)
+"""How often a greater count is recorded while the incident stays open."""
+
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An incident in the book."""
+
+    incident: Incident
+    """Its last occurrence, under the id of the first."""
+    state: IncidentState
+    count: int = 1
+    recorded: int = 1
+    """The count that the last change had."""
+    recorded_at: datetime | None = None
+    inherited: bool = False
+    """Whether it has not happened since this start."""
+
+    @property
+    def key(self) -> Key:
+        """By which an equal one is found."""
+        return self.incident.type, self.incident.operator, self.incident.fingerprint
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What has come of an occurrence."""
+
+    incident: Incident
+    changes: tuple[IncidentChange, ...]
+    told: bool
+    """Whether there is more to say than a greater count: it is new, open again or new in this start, or something else
+    is done about it."""
+
+
+class Book:
+    """The incidents of a job or of some queries. For one thread at a time.
+
+    Args:
+        registry: the types.
+        inherited: what an earlier start has left.
+    """
+
+    def __init__(self, registry: Registry, inherited: Iterable[Entry] = ()) -> None:
+        self._registry = registry
+        self._entries: dict[str, Entry] = {}
+        """By id."""
+        self._newest: dict[Key, str] = {}
+        self._open: dict[str, dict[str, None]] = {}
+        """Ids of open incidents by query, oldest first."""
+        self._done: dict[str, None] = {}
+        """Ids of those that are resolved, oldest first."""
+        self._alike: dict[tuple[str, str], dict[str, None]] = {}
+        """Ids by type and operator, that of the last occurrence last."""
+        self._uncounted: dict[str, None] = {}
+        self.inherit(inherited)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def entry(self, incident_id: str) -> Entry | None:
+        """An incident; None if it is not known, or not any more."""
+        return self._entries.get(incident_id)
+
+    @property
+    def all_resolved(self) -> bool:
+        """Whether nothing is open; for any thread."""
+        return not self._open
+
+    def open(self, query: str | None = None) -> tuple[Entry, ...]:
+        """The open incidents of a query, of the whole job (""), or all, oldest first."""
+        queries = self._open if query is None else (query,)
+        return tuple(self._entries[one] for name in queries for one in self._open.get(name, ()))
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether there are counts that no change has recorded."""
+        return bool(self._uncounted)
+
+    # -- changing -----------------------------------------------------------------------------------------------------
+
+    def inherit(self, entries: Iterable[Entry]) -> None:
+        """Take over what an earlier start has left."""
+        for entry in entries:
+            self._put(entry)
+
+    def occurred(self, incident: Incident) -> Noted:
+        """Take an occurrence.
+
+        Args:
+            incident: with the id that it gets if it is new. Without a parent it gets the newest open incident from
+                which its query, or the job, is recovering.
+        """
+        type_ = self._registry.of(incident.type)
+        window = timedelta(milliseconds=type_.window)
+        incident = self._among_many(incident, window)
+        before = self._same(incident, window)
+        if before is None:
+            parent = incident.parent or self._recovering(incident)
+            incident = replace(incident, parent=parent)
+            state = RESOLVED if type_.resolved is Resolution.AT_ONCE else OPEN
+            self._put(Entry(incident, state, recorded_at=incident.at))
+            cause = "it is information" if state is RESOLVED else ""
+            return Noted(incident, (_change(incident, None, state, cause, incident.at, 1),), told=True)
+        last, count = before.incident, before.count + 1
+        incident = replace(incident, incident_id=last.incident_id, parent=last.parent)
+        other = incident.action != last.action or before.inherited
+        if before.state is RESOLVED and type_.resolved is not Resolution.AT_ONCE:
+            self._put(Entry(incident, OPEN, count, count, incident.at))
+            cause = "it happened again"
+            return Noted(incident, (_change(incident, RESOLVED, OPEN, cause, incident.at, count),), told=True)
+        at_once = count <= EACH_UPTO or before.recorded_at is None or incident.at - before.recorded_at >= COUNT_EVERY
+        if not at_once:
+            self._put(replace(before, incident=incident, count=count, inherited=False))
+            self._uncounted[incident.incident_id] = None
+            return Noted(incident, (), told=other)
+        self._put(Entry(incident, before.state, count, count, incident.at))
+        self._uncounted.pop(incident.incident_id, None)
+        return Noted(incident, (_change(incident, before.state, before.state, "", incident.at, count),), told=other)
+
+    def committed(self, query: str, cause: str, at: datetime) -> tuple[IncidentChange, ...]:
+        """A query has committed an epoch, or has finished: what was open of it, and of the whole job, is resolved.
+
+        Args:
+            query: its uid.
+            cause: for the changes.
+            at: when.
+        """
+        if not self._open.get(query) and not self._open.get(""):
+            return ()
+        return self._resolved((*self.open(query), *(self.open("") if query else ())), cause, at)
+
+    def finished(self, cause: str, at: datetime) -> tuple[IncidentChange, ...]:
+        """The whole job has finished: whatever an epoch would resolve is resolved."""
+        return self._resolved(self.open(), cause, at)
+
+    def resolve(self, incident_id: str, cause: str, at: datetime) -> tuple[IncidentChange, ...]:
+        """One incident is over, whatever its type says. One that is not open is not changed."""
+        entry = self._entries.get(incident_id)
+        return () if entry is None or entry.state is RESOLVED else (self._close(entry, cause, at),)
+
+    def adopt(self, queries: Mapping[str, str | None], cause: str, at: datetime) -> tuple[IncidentChange, ...]:
+        """Give inherited incidents to the queries whose history they belong to now.
+
+        Args:
+            queries: by id of an open incident, the present uid of its query; None: nobody continues that history.
+            cause: for the changes of those.
+            at: when.
+        """
+        changes = []
+        for incident_id, query in queries.items():
+            entry = self._entries.get(incident_id)
+            if entry is None or entry.state is RESOLVED:
+                continue
+            if query is None:
+                changes.append(self._close(entry, cause, at))
+            elif query != entry.incident.query:
+                self._forget_open(entry)
+                self._put(replace(entry, incident=replace(entry.incident, query=query)))
+        return tuple(changes)
+
+    def counts(self, at: datetime, *, everything: bool = False) -> tuple[IncidentChange, ...]:
+        """The counts that are due to be recorded.
+
+        Args:
+            at: now.
+            everything: also those that are not due yet.
+        """
+        changes = []
+        for incident_id in tuple(self._uncounted):
+            entry = self._entries[incident_id]
+            if everything or entry.recorded_at is None or at - entry.recorded_at >= COUNT_EVERY:
+                del self._uncounted[incident_id]
+                self._entries[incident_id] = replace(entry, recorded=entry.count, recorded_at=at)
+                changes.append(_change(entry.incident, entry.state, entry.state, "", at, entry.count))
+        return tuple(changes)
+
+    # -- within -------------------------------------------------------------------------------------------------------
+
+    def _same(self, incident: Incident, window: timedelta) -> Entry | None:
+        if incident.fingerprint == OTHER:
+            window = max(window, OTHER_WINDOW)
+        found = self._newest.get((incident.type, incident.operator, incident.fingerprint))
+        entry = None if found is None else self._entries[found]
+        # A window of 0 means that each is one of its own, also at the same moment.
+        if entry is None or not window or incident.at - entry.incident.at > window:
+            return None
+        return entry
+
+    def _among_many(self, incident: Incident, window: timedelta) -> Incident:
+        """The incident itself; beyond the limit, one that stands for all further ones of its type and operator."""
+        alike = self._alike.get((incident.type, incident.operator), {})
+        if len(alike) < MOST_ALIKE or self._same(incident, window) is not None:
+            return incident
+        for one in tuple(alike):
+            entry = self._entries[one]
+            if incident.at - entry.incident.at <= window:
+                break
+            if entry.state is RESOLVED:
+                self._forget(entry)
+        return incident if len(alike) < MOST_ALIKE else replace(incident, fingerprint=OTHER)
+
+    def _recovering(self, incident: Incident) -> str | None:
+        """The newest open incident from which the query, or the job, is recovering."""
+        queries = dict.fromkeys((incident.query, ""))
+        found = [entry.incident for query in queries for entry in self.open(query) if self._interrupts(entry.incident)]
+        return max(found, key=lambda one: one.at).incident_id if found else None
+
+    def _interrupts(self, incident: Incident) -> bool:
+        return self._registry.of(incident.type).interrupts
+
+    def _resolved(self, entries: Iterable[Entry], cause: str, at: datetime) -> tuple[IncidentChange, ...]:
+        return tuple(
+            self._close(entry, cause, at)
+            for entry in entries
+            if self._registry.of(entry.incident.type).resolved is not Resolution.REPORT
+        )
+
+    def _close(self, entry: Entry, cause: str, at: datetime) -> IncidentChange:
+        self._forget_open(entry)
+        self._put(replace(entry, state=RESOLVED, recorded=entry.count, recorded_at=at))
+        self._uncounted.pop(entry.incident.incident_id, None)
+        return _change(entry.incident, OPEN, RESOLVED, cause, at, entry.count)
+
+    def _put(self, entry: Entry) -> None:
+        one, key = entry.incident, entry.key
+        self._entries[one.incident_id] = entry
+        self._newest[key] = one.incident_id
+        alike = self._alike.setdefault(key[:2], {})
+        alike.pop(one.incident_id, None)
+        alike[one.incident_id] = None
+        self._done.pop(one.incident_id, None)
+        if entry.state is OPEN:
+            self._open.setdefault(one.query, {})[one.incident_id] = None
+            return
+        self._done[one.incident_id] = None
+        if len(self._done) > MOST_RESOLVED:
+            self._forget(self._entries[next(iter(self._done))])
+
+    def _forget_open(self, entry: Entry) -> None:
+        ids = self._open.get(entry.incident.query, {})
+        ids.pop(entry.incident.incident_id, None)
+        if not ids:
+            self._open.pop(entry.incident.query, None)
+
+    def _forget(self, entry: Entry) -> None:
+        """Forget one that is resolved."""
+        incident_id = entry.incident.incident_id
+        del self._entries[incident_id], self._done[incident_id]
+        self._uncounted.pop(incident_id, None)
+        alike = self._alike[entry.key[:2]]
+        del alike[incident_id]
+        if not alike:
+            del self._alike[entry.key[:2]]
+        if self._newest.get(entry.key) == incident_id:
+            del self._newest[entry.key]
+
+
+def _change(
+    incident: Incident, old: IncidentState | None, new: IncidentState, cause: str, at: datetime, count: int
+) -> IncidentChange:
+    return IncidentChange(incident=incident, old=old, new=new, cause=cause, at=at, count=count)

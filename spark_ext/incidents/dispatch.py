@@ -1,0 +1,292 @@
+"""Brings changes of incidents to listeners: each has its own queue, its own thread and its own time limit.
+
+A listener that hangs, raises or is slow delays neither the job nor another listener. The thread of a listener starts
+with its first change. Nothing is sent twice, and nothing is kept: what a queue has no room for is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import Any, Final, Protocol
+
+from spark_ext.incidents.damping import Damper
+from spark_ext.incidents.registry import ListenerEntry, Registry, accepted
+from spark_ext.incidents.types import IncidentChange, MetricsContext
+from spark_ext.masking import logger, mask
+
+log = logger("spark_ext.incidents")
+
+Notice = tuple[IncidentChange, MetricsContext]
+
+MOST_IN_A_DIGEST: Final = 10_000
+"""Changes in one call at most."""
+
+
+class Notified(Protocol):
+    """What a listener has; see `listeners.contract.IncidentListener`."""
+
+    def changed(self, change: IncidentChange, context: MetricsContext) -> None:
+        """Take one change."""
+
+    def digest(self, notices: Sequence[Notice]) -> None:
+        """Take several."""
+
+    def close(self) -> None:
+        """No further change comes."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What has become of the changes for a listener."""
+
+    delivered: int = 0
+    dropped: int = 0
+    """Found no room in the queue, or were left when the job had ended."""
+    failed: int = 0
+    """Of which the listener raised."""
+    late: int = 0
+    """Of which the listener did not return in time."""
+
+
+class Outlet:
+    """One listener.
+
+    Args:
+        name: for messages and threads.
+        listener: as configured.
+        entry: its configuration.
+        window: the window of a type by its name, s.
+        context: what is known of the job, for a change; called on the listener's thread.
+        digest: ms for which changes are collected; None: as the entry says.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listener: Notified,
+        entry: ListenerEntry,
+        window: Callable[[str], float],
+        context: Callable[[IncidentChange], MetricsContext],
+        digest: int | None = None,
+    ) -> None:
+        self.name = name
+        self.figures = Figures()
+        self._listener = listener
+        self._entry = entry
+        self._context = context
+        self._digest = (entry.digest if digest is None else digest) / 1000
+        self._damper = Damper(window)
+        self._queue: deque[tuple[float, IncidentChange]] = deque()
+        self._lock = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._abandoned = False
+        self._said: set[str] = set()
+
+    def wants(self, change: IncidentChange) -> bool:
+        """Whether it is configured for a change."""
+        return not change.counted and accepted(self._entry, change.incident.type, change.incident.severity)
+
+    def put(self, change: IncidentChange) -> None:
+        """Queue a change. Returns at once; after `finish` it is dropped."""
+        with self._lock:
+            if self._closing or len(self._queue) >= self._entry.queue:
+                self._count(dropped=1)
+                full = not self._closing
+            else:
+                full = False
+                self._queue.append((time.monotonic(), change))
+                if self._thread is None:
+                    name = f"spark-ext-incidents-{self.name}"
+                    self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+                    self._thread.start()
+                self._lock.notify()
+        if full:
+            self._say_once("dropped", "its queue of %d changes is full: further ones are dropped", self._entry.queue)
+
+    def finish(self) -> None:
+        """Nothing more comes: what is queued is delivered without waiting for a digest."""
+        with self._lock:
+            self._closing = True
+            self._lock.notify()
+
+    def join(self, by: float) -> None:
+        """Wait until everything is delivered, and then leave it.
+
+        Args:
+            by: s, monotonic.
+        """
+        if self._thread is not None:
+            self._thread.join(max(0.0, by - time.monotonic()))
+        with self._lock:
+            self._abandoned = True
+            left = len(self._queue)
+            self._queue.clear()
+            if left:
+                self._count(dropped=left)
+        if self.figures != replace(self.figures, dropped=0, failed=0, late=0):
+            log.warning(
+                "incident listener '%s' was notified of %d changes; %d were dropped, it failed for %d, and did not "
+                "return in time for %d",
+                self.name,
+                self.figures.delivered,
+                self.figures.dropped,
+                self.figures.failed,
+                self.figures.late,
+            )
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while True:
+            changes = self._next()
+            if changes is None:
+                break
+            if changes:
+                self._deliver(changes)
+        if self._thread is not None and not self._abandoned:
+            self._call(self._listener.close, 0)
+
+    def _next(self) -> list[IncidentChange] | None:
+        """Wait for what is due; None: nothing more comes."""
+        with self._lock:
+            while not self._abandoned:
+                now = time.monotonic()
+                if self._queue and (self._closing or now >= self._queue[0][0] + self._digest):
+                    most = MOST_IN_A_DIGEST if self._digest else 1
+                    taken = [self._queue.popleft()[1] for _ in range(min(most, len(self._queue)))]
+                    return [change for change in taken if self._damper.take(change, now)]
+                held = list(self._damper.release(inf if self._closing else now))
+                if held:
+                    return held
+                if self._closing:
+                    return None
+                at = min(self._queue[0][0] + self._digest if self._queue else inf, self._damper.due or inf)
+                self._lock.wait(None if at == inf else max(0.0, at - now))
+            return None
+
+    def _deliver(self, changes: list[IncidentChange]) -> None:
+        notices = [(masked(change), self._context_of(change)) for change in changes]
+        if self._digest:
+            self._call(lambda: self._listener.digest(notices), len(notices))
+            return
+        for change, context in notices:
+            self._call(partial(self._listener.changed, change, context), 1)
+
+    def _context_of(self, change: IncidentChange) -> MetricsContext:
+        try:
+            return self._context(change)
+        except Exception as problem:
+            log.debug("no context for a change of an incident: %s", problem)
+            return MetricsContext()
+
+    def _call(self, action: Callable[[], object], changes: int) -> None:
+        """Call the listener, on a thread that can be left behind; wait for a call that is late before the next one."""
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                action()
+            except BaseException as problem:  # a listener that calls sys.exit() must not go unnoticed
+                failed.append(problem)
+
+        call = threading.Thread(target=run, name=f"spark-ext-incidents-{self.name}-call", daemon=True)
+        call.start()
+        call.join(self._entry.timeout / 1000)
+        if call.is_alive():
+            self._count(late=changes)
+            limit = self._entry.timeout / 1000
+            self._say_once("late", "it has not returned within %g s: further changes wait until it has", limit)
+            call.join()
+            return
+        if failed:
+            self._count(failed=changes)
+            kind = type(failed[0]).__name__
+            self._say_once("failed", "%s: %s; further errors of it are counted, not logged", kind, failed[0])
+        else:
+            self._count(delivered=changes)
+
+    def _count(self, *, delivered: int = 0, dropped: int = 0, failed: int = 0, late: int = 0) -> None:
+        with self._lock:
+            was = self.figures
+            self.figures = Figures(
+                was.delivered + delivered, was.dropped + dropped, was.failed + failed, was.late + late
+            )
+
+    def _say_once(self, kind: str, text: str, *values: object) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            log.warning(f"incident listener '%s': {text}", self.name, *values)
+
+
+class Dispatcher:
+    """All listeners of a job. Safe for several threads.
+
+    Args:
+        outlets: the listeners.
+    """
+
+    def __init__(self, outlets: Sequence[Outlet]) -> None:
+        self.outlets = tuple(outlets)
+
+    @classmethod
+    def of(
+        cls,
+        registry: Registry,
+        listeners: Sequence[Notified],
+        context: Callable[[IncidentChange], MetricsContext],
+    ) -> Dispatcher | None:
+        """The dispatcher of a registry's listeners; None if it has none.
+
+        Args:
+            registry: with the configuration of the listeners.
+            listeners: in that order.
+            context: what is known of the job, for a change.
+        """
+        if not listeners:
+            return None
+
+        def window(type_: str) -> float:
+            return registry.of(type_).window / 1000
+
+        outlets = []
+        for number, (entry, listener) in enumerate(zip(registry.listeners, listeners, strict=True), 1):
+            name = f"{entry.use.rpartition(':')[2]}-{number}" if len(listeners) > 1 else entry.use.rpartition(":")[2]
+            digest = None if "digest" in entry.model_fields_set else getattr(listener, "digest_ms", None)
+            outlets.append(Outlet(name, listener, entry, window, context, digest))
+        return cls(outlets)
+
+    def put(self, change: IncidentChange) -> None:
+        """Queue a change for each listener that is configured for it. Returns at once."""
+        for outlet in self.outlets:
+            if outlet.wants(change):
+                outlet.put(change)
+
+    def close(self, within: float) -> None:
+        """Deliver what is queued, as far as that takes no longer than so many s in all."""
+        by = time.monotonic() + within
+        for outlet in self.outlets:
+            outlet.finish()
+        for outlet in self.outlets:
+            with suppress(RuntimeError):  # a listener that ends the job does not wait for itself
+                outlet.join(by)
+
+    @property
+    def figures(self) -> dict[str, Figures]:
+        """What has become of the changes, by listener."""
+        return {outlet.name: outlet.figures for outlet in self.outlets}
+
+
+def masked(change: IncidentChange) -> IncidentChange:
+    """A change as a listener gets it: no text has a secret that this process knows."""
+    one = change.incident
+    texts: dict[str, Any] = {name: mask(getattr(one, name)) for name in ("what", "action", "operator")}
+    labels = {mask(name): mask(value) for name, value in one.labels.items()}
+    return replace(change, cause=mask(change.cause), incident=replace(one, labels=labels, **texts))

@@ -1,0 +1,302 @@
+"""The types of incidents, the listeners and the alert rules of a job: `conf/incidents.yaml` and a file of the user's.
+
+A type that is not declared cannot be reported by the user. One that a newer release of this package has written is
+shown as any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from spark_ext.errors import SparkExtError, refused
+from spark_ext.incidents.types import Resolution, Severity
+from spark_ext.options import Milliseconds, Options, milliseconds
+from spark_ext.yaml_file import line_of, read_model, wrong_line
+
+WHO: Final = "incidents"
+"""How messages name such a file."""
+
+ANY: Final = "*"
+"""Stands for all types."""
+
+OF_A_RULE: Final = "rule:"
+"""How fingerprints of incidents of alert rules begin."""
+
+_NAME: Final = r"^[a-z][a-z0-9_]{0,63}$"
+_RULE: Final = re.compile(r"availability\s+below\s+(?P<below>[0-9.]+)\s*(?P<percent>%?)\s+over\s+(?P<over>.+)")
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def _several(value: object) -> object:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+class IncidentType(BaseModel):
+    """A type of incident."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=_NAME)
+    severity: Severity
+    description: str = Field(min_length=1)
+    """One sentence."""
+    runbook: str = ""
+    """What to do: a page and anchor, or a URL."""
+    window: Milliseconds = 600_000
+    """Within so many ms after the last one an equal incident is the same one, counted once more; 0: never."""
+    resolved: Resolution = Resolution.EPOCH
+    """What resolves it."""
+    interrupts: bool = False
+    """Whether the query has to recover from it: what happens until its next epoch has it as parent."""
+
+
+class AlertRule(BaseModel):
+    """An incident that is open while the job was available for too small a share of its time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rule: str
+    """`availability below 99.9 % over 1 day`."""
+    labels: Mapping[str, Annotated[tuple[str, ...], BeforeValidator(_several)]] = Field(default_factory=dict)
+    """Only downtime due to incidents with these labels counts, of each one of these values; none: all downtime."""
+    type: str = "unavailability"
+    """Of the incident."""
+    every: Annotated[Milliseconds, Field(ge=1)] = 60_000
+    """How often the rule is evaluated, ms."""
+
+    @model_validator(mode="after")
+    def _is_a_rule(self) -> AlertRule:
+        self._parts  # noqa: B018
+        return self
+
+    @property
+    def _parts(self) -> tuple[float, int]:
+        match = _RULE.fullmatch(self.rule.strip())
+        if match is None:
+            raise ValueError(f"'{self.rule}' is not a rule such as 'availability below 99.9 % over 1 day'")
+        try:
+            share = float(match["below"]) / (100 if match["percent"] else 1)
+        except ValueError:
+            raise ValueError(f"'{match['below']}' is not a number") from None
+        if not 0 < share <= 1:
+            raise ValueError(f"an availability of {match['below']}{match['percent']} is not above 0 and at most 1")
+        window = milliseconds(match["over"])
+        if not isinstance(window, int) or window <= 0:
+            raise ValueError(f"'{match['over']}' is not a duration above 0")
+        return share, window
+
+    @property
+    def below(self) -> float:
+        """The least share of time that raises no alert, above 0 and at most 1."""
+        return self._parts[0]
+
+    @property
+    def over(self) -> int:
+        """The period up to now that is looked at, ms."""
+        return self._parts[1]
+
+    @property
+    def name(self) -> str:
+        """The rule with its labels, for messages."""
+        text = " ".join(self.rule.split())
+        labels = ", ".join(f"{name}={'|'.join(values)}" for name, values in sorted(self.labels.items()))
+        return f"{text}, of {labels}" if labels else text
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its incidents: rules with another text or other labels are other rules."""
+        return OF_A_RULE + hashlib.sha256(self.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class ListenerEntry(BaseModel):
+    """A listener, and which changes it is notified of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    use: str = Field(min_length=1)
+    """`log`, `webhook`, `smtp`, `prometheus`, an entry point of `spark_ext.incident_listeners`, or `module:Class`."""
+    types: Annotated[tuple[str, ...], BeforeValidator(_several)] = (ANY,)
+    severity: Severity = Severity.INFO
+    """The least one."""
+    queue: Annotated[int, Field(ge=1)] = 1_000
+    """How many changes may wait; further ones are dropped and counted."""
+    timeout: Annotated[Milliseconds, Field(ge=1)] = 30_000
+    """How long one call may take, ms."""
+    digest: Milliseconds = 0
+    """How long changes are collected for one call, ms, counted from the first."""
+    options: Mapping[str, Any] = Field(default_factory=dict, repr=False)
+    """Handed to the listener. A value of the form `${NAME}` is taken from the environment."""
+
+
+def _none_twice(types: tuple[IncidentType, ...]) -> tuple[IncidentType, ...]:
+    names = [one.name for one in types]
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise ValueError(f"there are two types '{twice}'")
+    return types
+
+
+class IncidentFile(BaseModel):
+    """A whole file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    types: Annotated[tuple[IncidentType, ...], AfterValidator(_none_twice)] = ()
+    listeners: tuple[ListenerEntry, ...] = ()
+    alerts: tuple[AlertRule, ...] = ()
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What is declared."""
+
+    types: Mapping[str, IncidentType]
+    own: frozenset[str] = frozenset()
+    """Names of the types that the user has declared."""
+    listeners: tuple[ListenerEntry, ...] = ()
+    alerts: tuple[AlertRule, ...] = ()
+    place: str = "conf/incidents.yaml"
+    """The file, for messages."""
+    lines: Mapping[int, int] = field(default_factory=dict)
+    """The line of each listener in it, by its index."""
+
+    def of(self, name: str) -> IncidentType:
+        """A type by its name; one that is not declared is a warning, and never the same as another one."""
+        found = self.types.get(name)
+        # Not validated: the name may be one of a later release.
+        return found or IncidentType.model_construct(
+            name=name, severity=Severity.WARNING, description="not declared", window=0
+        )
+
+    def refuse_undeclared(self, name: str, who: str) -> None:
+        """Refuse a type that the user has not declared.
+
+        Raises:
+            ConfigurationError: there is no such type, or it is one of this package's own.
+        """
+        if name in self.own:
+            return
+        if name in self.types:
+            what, do = f"'{name}' is a type of incident that spark-ext itself reports", "declare a type of another name"
+        else:
+            what = f"'{name}' is no type of incident"
+            do = f"declare it under 'types' in {self.place}" if self.own else "declare it in a file, and name that file"
+            do += "" if self.own else " in the job's setting 'incidents'"
+        known = f"; declared are: {', '.join(sorted(self.own))}" if self.own else ""
+        raise refused(what, who, do + known, kept="nothing was reported")
+
+
+@lru_cache(maxsize=1)
+def shipped() -> Registry:
+    """What ships with the package, `conf/incidents.yaml`."""
+    name = "conf/incidents.yaml"
+    text = files("spark_ext.conf").joinpath("incidents.yaml").read_text(encoding="utf-8")
+    found, _ = read_model(IncidentFile, text, name, WHO)
+    return Registry({one.name: one for one in found.types})
+
+
+def load(path: str | None = None) -> Registry:
+    """The registry of a job: the shipped types, and the user's file.
+
+    Args:
+        path: of the user's file; None: there is none.
+
+    Raises:
+        ConfigurationError: the file cannot be read or is invalid; the message names the line.
+    """
+    if path is None:
+        return shipped()
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise refused(
+            f"the file of incidents {path} cannot be read: {problem}", WHO, "correct the setting 'incidents'"
+        ) from None
+    return read_registry(text, path)
+
+
+def read_registry(text: str, name: str) -> Registry:
+    """The registry of a user's file.
+
+    Args:
+        text: its content.
+        name: of the file, for messages.
+
+    Raises:
+        ConfigurationError: it is invalid, or names a type or an environment variable that is not there.
+    """
+    found, node = read_model(IncidentFile, text, name, WHO)
+    types = dict(shipped().types)
+    for at, one in enumerate(found.types):
+        if one.name in types:
+            what = f"the type '{one.name}' is one of spark-ext's own"
+            raise wrong_line(name, line_of(node, ("types", at, "name")), what, WHO)
+        types[one.name] = one
+    for at, rule in enumerate(found.alerts):
+        given = types.get(rule.type)
+        if given is None or given.resolved is not Resolution.REPORT:
+            loc = ("alerts", at, "type" if given is not None or "type" in rule.model_fields_set else "rule")
+            what = f"the alert needs a type with 'resolved: report', and '{rule.type}' is none"
+            raise wrong_line(name, line_of(node, loc), what, WHO)
+    for at, entry in enumerate(found.listeners):
+        for unknown in (one for one in entry.types if one != ANY and one not in types):
+            what = f"there is no type '{unknown}'; declared are: {', '.join(sorted(types))}"
+            raise wrong_line(name, line_of(node, ("listeners", at, "types")), what, WHO)
+    lines = {at: line_of(node, ("listeners", at)) for at in range(len(found.listeners))}
+    listeners = []
+    for at, entry in enumerate(found.listeners):
+        options = _filled(entry.options, name, partial(_line_of_option, node, at))
+        listeners.append(entry.model_copy(update={"options": options}))
+    return Registry(types, frozenset(one.name for one in found.types), tuple(listeners), found.alerts, name, lines)
+
+
+def _line_of_option(node: Any, index: int, option: str) -> int:
+    return line_of(node, ("listeners", index, "options", option))
+
+
+def _filled(options: Mapping[str, Any], name: str, line: Callable[[str], int]) -> dict[str, Any]:
+    """Options with what they take from the environment. Secrets among them are masked from now on."""
+    filled = {}
+    for key, value in options.items():
+        match = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+        if match is not None and match[1] not in os.environ:
+            what = f"option '{key}': the environment has no variable {match[1]}"
+            raise wrong_line(name, line(key), what, WHO)
+        filled[key] = value if match is None else os.environ[match[1]]
+    Options.keep_secret(filled)
+    return filled
+
+
+def at_line(registry: Registry, index: int, problem: Exception) -> SparkExtError:
+    """The refusal of a listener, with the line that names it.
+
+    Args:
+        registry: of the file.
+        index: of the listener.
+        problem: what is wrong.
+    """
+    if not isinstance(problem, SparkExtError):
+        return wrong_line(registry.place, registry.lines.get(index, 1), f"{type(problem).__name__}: {problem}", WHO)
+    wrong = wrong_line(registry.place, registry.lines.get(index, 1), problem.what, WHO)
+    return type(problem)(wrong.what, operator=WHO, kept=wrong.kept, do=problem.do or wrong.do)
+
+
+def accepted(entry: ListenerEntry, type_: str, severity: Severity) -> bool:
+    """Whether a listener is notified of an incident.
+
+    Args:
+        entry: the listener.
+        type_: of the incident.
+        severity: likewise.
+    """
+    return severity.rank >= entry.severity.rank and not {ANY, type_}.isdisjoint(entry.types)

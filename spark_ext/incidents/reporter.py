@@ -1,0 +1,196 @@
+"""Takes incidents from any thread, keeps the book of them, and hands on what has changed.
+
+It knows neither jobs nor the ledger: whoever makes it says where the rows go, and which listeners there are. A call
+costs a look into the book and an append; nothing here waits for a disk or a listener.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from spark_ext.incidents.book import Book, Entry, Noted
+from spark_ext.incidents.dispatch import Dispatcher
+from spark_ext.incidents.registry import Registry, shipped
+from spark_ext.incidents.types import Incident, IncidentChange, Severity, fingerprint_of, query_in
+from spark_ext.masking import logger
+
+log = logger("spark_ext.job")
+
+LONGEST_CAUSE = 500
+"""Characters of a cause that are kept."""
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Incidents:
+    """The incidents of a job, or of some queries. Safe for several threads.
+
+    Args:
+        registry: the types; None: those that ship with the package.
+        on_noted: called with each occurrence that is worth a record, and its evidence.
+        on_changed: called with what has changed, in order.
+        dispatcher: of the listeners; None: there are none.
+        clock: the time, UTC.
+        new_id: draws the id of an incident.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | None = None,
+        *,
+        on_noted: Callable[[Noted, Any], None] = _nothing,
+        on_changed: Callable[[Sequence[IncidentChange]], None] = _nothing,
+        dispatcher: Dispatcher | None = None,
+        clock: Callable[[], datetime] = _now,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self.registry = registry or shipped()
+        self.dispatcher = dispatcher
+        self._book = Book(self.registry)
+        self._on_noted = on_noted
+        self._on_changed = on_changed
+        self._clock = clock
+        self._new_id = new_id
+        self._lock = threading.RLock()
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def entry(self, incident_id: str) -> Entry | None:
+        """An incident; None if it is not known, or not any more."""
+        with self._lock:
+            return self._book.entry(incident_id)
+
+    def open(self, query: str | None = None) -> tuple[Entry, ...]:
+        """The open incidents of a query, of the whole job (""), or all, oldest first."""
+        with self._lock:
+            return self._book.open(query)
+
+    # -- reporting ----------------------------------------------------------------------------------------------------
+
+    def report(
+        self,
+        operator: str,
+        type_: str,
+        what: str,
+        action: str,
+        *,
+        evidence: Any = None,
+        labels: Mapping[str, str] | None = None,
+        parent: str | None = None,
+        fingerprint: str | None = None,
+    ) -> str:
+        """Take an incident, and log it.
+
+        Args:
+            operator: where it happened: `job 'shop', query 'load'`.
+            type_: name of its type.
+            what: what happened.
+            action: what is done about it.
+            evidence: further facts, for JSON.
+            labels: of the incident.
+            parent: id of the incident during whose recovery it happened; None: found by what is open.
+            fingerprint: equal for equal incidents of this type and operator; None: made from `what` and `labels`.
+
+        Returns:
+            Its id: that of the earlier one if it is the same incident once more.
+        """
+        found = Incident(
+            incident_id=self._new_id(),
+            type=type_,
+            severity=self.registry.of(type_).severity,
+            operator=operator,
+            query=query_in(operator),
+            at=self._clock(),
+            what=what,
+            action=action,
+            labels=dict(labels or {}),
+            fingerprint=fingerprint_of(what, labels) if fingerprint is None else fingerprint,
+            parent=parent,
+        )
+        with self._lock:
+            noted = self._book.occurred(found)
+            if noted.told:
+                self._on_noted(noted, evidence)
+            self._hand_on(noted.changes)
+        if noted.told:
+            # Its first line: the rest, and the stack, are in the table.
+            level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
+            log.log(level, "%s: %s (%s)", operator, what.partition("\n")[0], action)
+        return noted.incident.incident_id
+
+    def committed(self, query: str, epoch: int) -> None:
+        """A query has committed an epoch: what it had to recover from is resolved, and so is what the job had."""
+        if self._book.all_resolved:
+            return  # as for nearly all epochs
+        self._change(lambda at: self._book.committed(query, f"query '{query}' has committed epoch {epoch}", at))
+
+    def ended(self, query: str) -> None:
+        """A query has finished: all its input is committed."""
+        self._change(lambda at: self._book.committed(query, f"query '{query}' has finished", at))
+
+    def all_ended(self) -> None:
+        """The job has finished."""
+        self._change(lambda at: self._book.finished("the job has finished", at))
+
+    def resolve(self, incident_id: str, cause: str) -> bool:
+        """An incident is over.
+
+        Args:
+            incident_id: as `report` returned it.
+            cause: why.
+
+        Returns:
+            Whether it was open.
+        """
+        return bool(self._change(lambda at: self._book.resolve(incident_id, cause[:LONGEST_CAUSE], at)))
+
+    # -- across starts ------------------------------------------------------------------------------------------------
+
+    def inherit(self, entries: Iterable[Entry]) -> None:
+        """Take over what earlier starts have left, before anything is reported."""
+        with self._lock:
+            self._book.inherit(entries)
+
+    def adopt(self, queries: Mapping[str, str | None], cause: str) -> None:
+        """Give inherited incidents to the queries that continue their history; see `Book.adopt`."""
+        self._change(lambda at: self._book.adopt(queries, cause, at))
+
+    def count(self, *, everything: bool = False) -> None:
+        """Hand on the counts that are due, or all of them."""
+        if self._book.uncounted:
+            self._change(lambda at: self._book.counts(at, everything=everything))
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether there are counts that were not handed on yet."""
+        return self._book.uncounted
+
+    def close(self, within: float) -> None:
+        """Notify the listeners of what is left, as far as that takes no longer than so many s. Nothing more comes."""
+        if self.dispatcher is not None:
+            self.dispatcher.close(within)
+
+    def _change(self, change: Callable[[datetime], tuple[IncidentChange, ...]]) -> tuple[IncidentChange, ...]:
+        with self._lock:
+            changes = change(self._clock())
+            self._hand_on(changes)
+        return changes
+
+    def _hand_on(self, changes: tuple[IncidentChange, ...]) -> None:
+        if not changes:
+            return
+        self._on_changed(changes)
+        if self.dispatcher is not None:
+            for change in changes:
+                self.dispatcher.put(change)

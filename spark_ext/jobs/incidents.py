@@ -1,0 +1,112 @@
+"""The incidents of a job: its types and listeners, what earlier starts have left open, and what listeners are given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.errors import SparkExtError
+from spark_ext.incidents.dispatch import Dispatcher, Notified
+from spark_ext.incidents.loading import listeners_of
+from spark_ext.incidents.registry import OF_A_RULE, Registry, load
+from spark_ext.incidents.types import IncidentChange, MetricsContext
+from spark_ext.ledger.incidents import heirs, remembered
+from spark_ext.masking import logger
+
+if TYPE_CHECKING:
+    from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.ledger import Ledger
+    from spark_ext.ledger.memory import JobMemory
+    from spark_ext.ledger.write_behind import WriteBehind
+
+log = logger("spark_ext.job")
+
+NO_HEIR: Final = "its query was reset, restored or removed since: nothing continues its history"
+NO_RULE: Final = "its alert rule is not configured any more"
+HAD_FINISHED: Final = "its query had finished"
+
+
+class JobIncidents:
+    """What one start of a job needs for its incidents.
+
+    Args:
+        registry: types, listeners and alert rules.
+        listeners: as the registry names them.
+    """
+
+    def __init__(self, registry: Registry, listeners: list[Notified]) -> None:
+        self.registry = registry
+        self._listeners = listeners
+        self._job: str | None = None
+        self._number: int | None = None
+        self._coordinator: Coordinator | None = None
+        self._incarnations: dict[str, int] = {}
+
+    @classmethod
+    def load(cls, path: str | None) -> JobIncidents:
+        """From a job's setting `incidents`.
+
+        Raises:
+            ConfigurationError: the file or a listener is invalid; the message names the line.
+        """
+        registry = load(path)
+        return cls(registry, listeners_of(registry))
+
+    def dispatcher(self, job: str, incarnation: int) -> Dispatcher | None:
+        """Brings changes to the listeners; None if there are none."""
+        self._job, self._number = job, incarnation
+        return Dispatcher.of(self.registry, self._listeners, self.context)
+
+    # -- across starts ------------------------------------------------------------------------------------------------
+
+    def inherit(self, ledger: Ledger, write_behind: WriteBehind) -> None:
+        """Take over what earlier starts have left. Incidents are history: what cannot be read keeps no job from it."""
+        window = max(one.window for one in self.registry.types.values())
+        newer_than = datetime.now(timezone.utc) - timedelta(milliseconds=window)
+        try:
+            found, self._incarnations = remembered(ledger, newer_than)
+        except SparkExtError as problem:
+            log.warning("incidents of earlier starts of job '%s' stay open: %s", self._job, problem)
+            return
+        write_behind.incidents.inherit(found)
+
+    def adopt(self, memory: JobMemory, queries: Collection[str], write_behind: WriteBehind) -> None:
+        """Give what was left open to the queries of this start that continue its history; resolve the rest.
+
+        Args:
+            memory: of the job, with the renames of this start.
+            queries: of this start.
+            write_behind: takes the changes.
+        """
+        if not self._incarnations:
+            return
+        rules = {rule.fingerprint for rule in self.registry.alerts}
+        for entry in write_behind.incidents.open(""):
+            if entry.incident.fingerprint.startswith(OF_A_RULE) and entry.incident.fingerprint not in rules:
+                write_behind.incidents.resolve(entry.incident.incident_id, NO_RULE)
+        found = heirs(write_behind.incidents.open(), self._incarnations, memory.lineages, queries)
+        write_behind.incidents.adopt(found, NO_HEIR)
+        ended = {query for query in queries if memory.of(query).finished}
+        write_behind.incidents.adopt({one: None for one, query in found.items() if query in ended}, HAD_FINISHED)
+
+    # -- what listeners are given -------------------------------------------------------------------------------------
+
+    def follow(self, coordinator: Coordinator) -> None:
+        """From now on listeners are given figures of this job."""
+        self._coordinator = coordinator
+
+    def context(self, change: IncidentChange) -> MetricsContext:
+        """What is known of the job now; for any thread."""
+        query = change.incident.query or None
+        runs = () if self._coordinator is None else self._coordinator.runs
+        run = next((run for run in runs if run.spec.uid == query), None)
+        if run is None:
+            return MetricsContext(job=self._job, incarnation=self._number, query=query)
+        return MetricsContext(
+            job=self._job,
+            incarnation=self._number,
+            query=query,
+            epoch=run.committed if run.committed >= 0 else None,
+            rows=run.figures.input_rows,
+        )

@@ -1,0 +1,180 @@
+"""Incidents as rows of the ledger: what is written of them, what is known of each, and what a new start takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.incidents.book import Entry
+from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, Severity, query_in
+from spark_ext.ledger.schema import IncidentChangeRow, IncidentRow
+
+if TYPE_CHECKING:
+    from spark_ext.incidents.book import Noted
+    from spark_ext.ledger.ledger import Ledger
+    from spark_ext.model.lineages import Lineages
+
+_NEEDED: Final = ("incident_id", "at", "incarnation", "operator", "type", "action", "severity", "parent", "fingerprint")
+"""All columns but those that may be large."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the changes of an incident say of it."""
+
+    state: IncidentState
+    since: datetime
+    """When it came into that state."""
+    count: int
+    cause: str = ""
+    """Why it is in that state."""
+
+
+def incident_row(noted: Noted, job: str, incarnation: int, evidence: Any) -> IncidentRow:
+    """The row of an occurrence."""
+    one = noted.incident
+    return IncidentRow(
+        incident_id=one.incident_id,
+        at=one.at,
+        job=job,
+        incarnation=incarnation,
+        operator=one.operator,
+        type=one.type,
+        labels=dict(one.labels),
+        what=one.what,
+        evidence=evidence,
+        action=one.action,
+        severity=one.severity.value,
+        parent=one.parent,
+        fingerprint=one.fingerprint,
+    )
+
+
+def change_row(change: IncidentChange, incarnation: int) -> IncidentChangeRow:
+    """The row of a change."""
+    return IncidentChangeRow(
+        incident_id=change.incident.incident_id,
+        at=change.at,
+        old="" if change.old is None else change.old.value,
+        new=change.new.value,
+        cause=change.cause,
+        incarnation=incarnation,
+        count=change.count,
+    )
+
+
+def standings(changes: Iterable[Mapping[str, Any]]) -> dict[str, Standing]:
+    """What is known of each incident. Pure.
+
+    Args:
+        changes: rows of `incident_changes`, in any order; a row may be there twice. States of later releases, which
+            this one does not know, are left out.
+    """
+    found: dict[str, Standing] = {}
+    known = {state.value: state for state in IncidentState}
+    # Clocks of two drivers may differ. Of two changes of one moment the later one has a greater count, or is the end.
+    order = {"": 0, IncidentState.RESOLVED.value: 1, IncidentState.OPEN.value: 2}
+    for row in sorted(changes, key=lambda row: (row["incarnation"], row["at"], row["count"], order.get(row["old"], 3))):
+        state = known.get(row["new"])
+        if state is None:
+            continue
+        before = found.get(row["incident_id"])
+        count = max(row["count"], 0 if before is None else before.count)
+        if before is not None and before.state is state:
+            found[row["incident_id"]] = Standing(state, before.since, count, before.cause)
+        else:
+            found[row["incident_id"]] = Standing(state, row["at"], count, row["cause"])
+    return found
+
+
+def remembered(ledger: Ledger, newer_than: datetime) -> tuple[list[Entry], dict[str, int]]:
+    """The incidents that earlier starts have left open, and the newer ones that may happen again.
+
+    Args:
+        ledger: the job's.
+        newer_than: those that are resolved, and older, are left out.
+
+    Returns:
+        The entries, and by id of an open one the incarnation in which it happened last.
+
+    Raises:
+        StateError, StorageError: the tables cannot be read.
+    """
+    changes = ledger.table(IncidentChangeRow).read().to_pylist()
+    if not changes:
+        return [], {}
+    rows = ledger.table(IncidentRow).read(list(_NEEDED)).to_pylist()
+    return entries(rows, standings(changes), newer_than)
+
+
+def entries(
+    rows: Sequence[Mapping[str, Any]], known: Mapping[str, Standing], newer_than: datetime
+) -> tuple[list[Entry], dict[str, int]]:
+    """As `remembered`, from rows. Pure."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["at"]):
+        last[row["incident_id"]] = row
+    found, incarnations = [], {}
+    for incident_id, row in last.items():
+        standing = known.get(incident_id)
+        if standing is None or row["fingerprint"] is None:
+            # Of an older release, or its first change was lost with its driver: nobody knows that it is open.
+            continue
+        is_open = standing.state is IncidentState.OPEN
+        if not is_open and max(row["at"], standing.since) < newer_than:
+            continue
+        incident = Incident(
+            incident_id=incident_id,
+            type=row["type"],
+            severity=_severity(row["severity"]),
+            operator=row["operator"],
+            query=query_in(row["operator"]),
+            at=row["at"],
+            what="",
+            action=row["action"],
+            fingerprint=row["fingerprint"],
+            parent=row["parent"],
+        )
+        found.append(Entry(incident, standing.state, standing.count, standing.count, standing.since, inherited=True))
+        if is_open:
+            incarnations[incident_id] = row["incarnation"]
+    return found, incarnations
+
+
+def heirs(
+    open_: Iterable[Entry], incarnations: Mapping[str, int], lineages: Lineages, queries: Collection[str]
+) -> dict[str, str | None]:
+    """Which query continues the history that an open incident belongs to. Pure.
+
+    A query that was renamed keeps its incidents; one that was reset, removed or restored from a savepoint has none of
+    those before.
+
+    Args:
+        open_: the incidents that are open.
+        incarnations: in which they happened, by id.
+        lineages: of the job's queries, as of this start.
+        queries: of this start.
+
+    Returns:
+        By id, the uid; None: no query continues it. Incidents of the whole job are left out.
+    """
+    found: dict[str, str | None] = {}
+    spans = {query: lineages.spans(query) for query in queries}
+    for entry in open_:
+        one = entry.incident
+        if not one.query or one.incident_id not in incarnations:
+            continue
+        incarnation = incarnations[one.incident_id]
+        found[one.incident_id] = next(
+            (query for query, parts in spans.items() if any(part.holds(one.query, incarnation) for part in parts)), None
+        )
+    return found
+
+
+def _severity(text: str | None) -> Severity:
+    try:
+        return Severity(text or "WARNING")
+    except ValueError:
+        return Severity.WARNING

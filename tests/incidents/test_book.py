@@ -1,0 +1,228 @@
+"""Which incidents are the same, which are open, and what resolves them: laws, and one case of each rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from spark_ext.incidents.book import COUNT_EVERY, EACH_UPTO, MOST_ALIKE, MOST_RESOLVED, OTHER, Book, Entry
+from spark_ext.incidents.types import IncidentChange
+from tests.incidents.made import OPEN, RESOLVED, at, incident, registry
+
+TYPES = ("late", "lone", "noted", "told", "broken")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["occurred", "committed", "finished", "all", "counts", "resolve"]),
+        st.sampled_from(TYPES),
+        st.sampled_from(["", "a", "b"]),
+        st.sampled_from(["f", "g"]),
+        st.integers(0, 90),
+    ),
+    max_size=60,
+)
+
+
+def played(steps: list[tuple[str, str, str, str, int]]) -> tuple[Book, list[IncidentChange], int]:
+    """A book after some steps, all changes in order, and how many occurrences there were."""
+    book, now, occurred = Book(registry()), 0, 0
+    changes: list[IncidentChange] = []
+    for number, (step, type_, query, fingerprint, wait) in enumerate(steps):
+        now += wait
+        if step == "occurred":
+            occurred += 1
+            changes += book.occurred(incident(f"i{number}", now, type_, query, fingerprint=fingerprint)).changes
+        elif step == "committed":
+            changes += book.committed(query, "epoch 1", at(now))
+        elif step == "finished":
+            changes += book.committed(query, "it has finished", at(now))
+        elif step == "all":
+            changes += book.finished("the job has finished", at(now))
+        elif step == "counts":
+            changes += book.counts(at(now))
+        else:
+            for entry in book.open():
+                changes += book.resolve(entry.incident.incident_id, "reported", at(now))
+    return book, [*changes, *book.counts(at(now), everything=True)], occurred
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_the_changes_of_an_incident_are_a_chain(steps: list[tuple[str, str, str, str, int]]) -> None:
+    """The first begins with nothing; each further one begins with the state that the one before it has ended with."""
+    state: dict[str, object] = {}
+    for one in played(steps)[1]:
+        assert one.old == state.get(one.incident.incident_id)
+        state[one.incident.incident_id] = one.new
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_the_changes_say_what_the_book_says(steps: list[tuple[str, str, str, str, int]]) -> None:
+    """What is open by the changes alone is open in the book: the ledger needs no more than them."""
+    book, changes, _ = played(steps)
+    last = {one.incident.incident_id: one for one in changes}
+    assert {one for one, last_one in last.items() if last_one.new is OPEN} == {
+        entry.incident.incident_id for entry in book.open()
+    }
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_no_occurrence_is_lost(steps: list[tuple[str, str, str, str, int]]) -> None:
+    """The last counts of all incidents add up to the number of occurrences, and a count never decreases."""
+    _, changes, occurred = played(steps)
+    counts: dict[str, int] = {}
+    for one in changes:
+        assert one.count >= counts.get(one.incident.incident_id, 0)
+        counts[one.incident.incident_id] = one.count
+    assert sum(counts.values()) == occurred
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=30))
+def test_equal_ones_are_as_many_as_there_are_gaps_above_the_window(waits: list[int]) -> None:
+    book, now, ids = Book(registry()), 0, set()
+    for number, wait in enumerate(waits):
+        now += wait
+        ids.add(book.occurred(incident(f"i{number}", now)).incident.incident_id)
+    assert len(ids) == 1 + sum(wait > 60 for wait in waits[1:])
+
+
+def test_what_differs_is_another_incident() -> None:
+    book = Book(registry())
+    ones = [incident("a"), incident("b", fingerprint="g"), incident("c", query="r"), incident("d", type_="broken")]
+    assert [book.occurred(one).incident.incident_id for one in ones] == ["a", "b", "c", "d"]
+    assert [book.occurred(incident(f"l{n}", type_="lone")).incident.incident_id for n in range(3)] == ["l0", "l1", "l2"]
+
+
+def test_an_epoch_resolves_what_is_open_of_its_query_and_of_the_job() -> None:
+    book = Book(registry())
+    for one in (incident("a"), incident("b", query="other"), incident("c", query=""), incident("d", type_="told")):
+        book.occurred(one)
+    changes = book.committed("q", "query 'q' has committed epoch 7", at(5))
+    assert [(one.incident.incident_id, one.old, one.new) for one in changes] == [
+        ("a", OPEN, RESOLVED),
+        ("c", OPEN, RESOLVED),
+    ]
+    assert {one.cause for one in changes} == {"query 'q' has committed epoch 7"}
+    assert [entry.incident.incident_id for entry in book.open()] == ["d", "b"]
+    assert book.committed("q", "again", at(6)) == ()
+
+
+def test_an_epoch_of_any_query_resolves_what_is_open_of_the_job_alone() -> None:
+    book = Book(registry())
+    book.occurred(incident("a", query=""))
+    assert [one.new for one in book.committed("q", "epoch 1", at(1))] == [RESOLVED]
+
+
+def test_it_is_opened_again_if_it_happens_again_within_the_window() -> None:
+    book = Book(registry())
+    book.occurred(incident("a", 0))
+    book.committed("q", "epoch 1", at(1))
+    again = book.occurred(incident("b", 2))
+    assert again.told and again.incident.incident_id == "a"
+    assert [(one.old, one.new, one.count, one.cause) for one in again.changes] == [
+        (RESOLVED, OPEN, 2, "it happened again")
+    ]
+    book.committed("q", "epoch 2", at(3))
+    assert book.occurred(incident("c", 200)).incident.incident_id == "c"
+
+
+def test_information_is_resolved_at_once_and_never_open() -> None:
+    book = Book(registry())
+    first, second = book.occurred(incident("a", 0, "noted")), book.occurred(incident("b", 1, "noted"))
+    assert [(one.old, one.new, one.count) for one in (*first.changes, *second.changes)] == [
+        (None, RESOLVED, 1),
+        (RESOLVED, RESOLVED, 2),
+    ]
+    assert not book.open() and not second.told
+
+
+def test_another_action_is_told_and_a_repetition_is_only_counted() -> None:
+    book = Book(registry())
+    actions = ["restart 1", "restart 1", "restart 2", "stopped"]
+    assert [book.occurred(incident(str(n), n, action=action)).told for n, action in enumerate(actions)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_great_counts_are_recorded_from_time_to_time() -> None:
+    book = Book(registry())
+    changes = [one for n in range(1000) for one in book.occurred(incident(str(n), n / 1000)).changes]
+    assert [one.count for one in changes] == list(range(1, EACH_UPTO + 1))
+    assert book.uncounted and book.counts(at(2)) == ()
+    (late,) = book.counts(at(2) + COUNT_EVERY)
+    assert (late.count, late.counted) == (1000, True) and not book.counts(at(1000), everything=True)
+    book.occurred(incident("x", 60))
+    (end,) = book.committed("q", "epoch 1", at(63))
+    assert (end.count, end.new) == (1001, RESOLVED) and not book.counts(at(1000), everything=True)
+
+
+def test_what_happens_during_a_recovery_has_the_incident_before_it_as_parent() -> None:
+    book = Book(registry())
+    book.occurred(incident("cause", 0, "broken"))
+    assert book.occurred(incident("first", 1)).incident.parent == "cause"
+    assert book.occurred(incident("second", 2, "broken", fingerprint="g")).incident.parent == "cause"
+    assert book.occurred(incident("third", 3, "lone")).incident.parent == "second"
+    assert book.occurred(incident("other", 3, query="r")).incident.parent is None
+    assert book.occurred(incident("given", 3, "lone", parent="x")).incident.parent == "x"
+    book.committed("q", "epoch 1", at(4))
+    assert book.occurred(incident("after", 5, "lone")).incident.parent is None
+    # One that is counted keeps the parent that it had.
+    assert book.occurred(incident("again", 6)).incident.parent == "cause"
+
+
+def test_a_storm_of_different_ones_is_one_incident_beyond_a_limit() -> None:
+    book = Book(registry())
+    found = Counter(
+        book.occurred(incident(str(n), n / 1000, fingerprint=str(n))).incident.incident_id
+        for n in range(MOST_ALIKE + 500)
+    )
+    assert len(found) == MOST_ALIKE + 1 and max(found.values()) == 500
+    assert sum(entry.incident.fingerprint == OTHER for entry in book.open()) == 1
+    book.committed("q", "epoch 1", at(5))
+    assert book.occurred(incident("later", 500, fingerprint="new")).incident.fingerprint == "new"
+
+
+def test_old_ones_that_are_resolved_are_forgotten() -> None:
+    book = Book(registry())
+    for n in range(MOST_RESOLVED * 3):
+        book.occurred(incident(str(n), n, "lone", query=f"q{n}"))
+        book.committed(f"q{n}", "epoch", at(n))
+    assert book.entry("0") is None
+    assert book.entry(str(MOST_RESOLVED * 3 - 1)) is not None
+    assert len(book._entries) <= MOST_RESOLVED + 1 and len(book._alike) <= MOST_RESOLVED + 1
+
+
+def test_each_start_says_once_what_it_finds_again() -> None:
+    book = Book(registry(), [Entry(incident("a"), OPEN, 3, inherited=True)])
+    assert [book.occurred(incident(str(n), n)).told for n in (1, 2, 3)] == [True, False, False]
+    assert book.open()[0].count == 6
+
+
+def test_inherited_ones_are_open_counted_and_adopted() -> None:
+    left = [
+        Entry(incident("a", query="old"), OPEN, 3),
+        Entry(incident("b", query="gone"), OPEN),
+        Entry(incident("c"), OPEN),
+    ]
+    book = Book(registry(), left)
+    (gone,) = book.adopt({"a": "new", "b": None, "unknown": "x"}, "it was reset", at(9))
+    assert (gone.incident.incident_id, gone.new, gone.cause) == ("b", RESOLVED, "it was reset")
+    assert [entry.incident.incident_id for entry in book.open("new")] == ["a"] and not book.open("old")
+    (resolved,) = book.committed("new", "epoch 4", at(10))
+    assert (resolved.incident.incident_id, resolved.count) == ("a", 3)
+    assert book.occurred(incident("d", 11)).incident.incident_id == "c"
+
+
+def test_the_window_is_measured_from_the_last_one() -> None:
+    book = Book(registry())
+    window = timedelta(minutes=1).total_seconds()
+    ids = [book.occurred(incident(str(n), n * window)).incident.incident_id for n in range(5)]
+    assert set(ids) == {"0"}

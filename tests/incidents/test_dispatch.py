@@ -1,0 +1,242 @@
+"""Listeners: each has a queue, a thread and a limit of its own, and none can harm the job or another one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from spark_ext import masking
+from spark_ext.incidents.dispatch import Dispatcher, Outlet
+from spark_ext.incidents.registry import ListenerEntry, Registry, read_registry
+from spark_ext.incidents.types import IncidentChange, MetricsContext
+from spark_ext.listeners.contract import IncidentListener
+from tests.incidents.made import OPEN, RESOLVED, change
+from tests.support.waiting import until
+
+CONTEXT = MetricsContext(job="shop", incarnation=3, query="q", epoch=7)
+
+
+class Recorder(IncidentListener):
+    """Keeps what it gets; may do something first."""
+
+    def __init__(self, first: Callable[[IncidentChange], object] = lambda _: None) -> None:
+        self.first = first
+        self.got: list[tuple[IncidentChange, MetricsContext]] = []
+        self.digests: list[int] = []
+        self.closed = threading.Event()
+
+    def changed(self, change: IncidentChange, context: MetricsContext) -> None:
+        self.first(change)
+        self.got.append((change, context))
+
+    def digest(self, notices: Sequence[tuple[IncidentChange, MetricsContext]]) -> None:
+        self.digests.append(len(notices))
+        super().digest(notices)
+
+    def close(self) -> None:
+        self.closed.set()
+
+    @property
+    def ids(self) -> list[str]:
+        return [one.incident.incident_id for one, _ in self.got]
+
+
+def outlet(listener: IncidentListener, **fields: Any) -> Outlet:
+    return Outlet("pager", listener, ListenerEntry(use="pager", **fields), lambda _: 60.0, lambda _: CONTEXT)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Lets listeners that hang go, at the end of a test too."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def hanging(gate: threading.Event) -> Callable[[object], None]:
+    def hang(_: object) -> None:
+        assert gate.wait(20)
+
+    return hang
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("spark-ext-incidents")}
+
+
+def test_a_change_comes_with_its_context_and_in_order() -> None:
+    listener = Recorder()
+    dispatcher = Dispatcher([outlet(listener)])
+    for number in range(20):
+        dispatcher.put(change(f"i{number:02}"))
+    dispatcher.close(10)
+    assert listener.ids == [f"i{number:02}" for number in range(20)]
+    assert {context for _, context in listener.got} == {CONTEXT}
+    assert listener.closed.is_set()
+    assert dispatcher.figures["pager"].delivered == 20
+
+
+def test_without_a_change_there_is_no_thread() -> None:
+    before = threads()
+    dispatcher = Dispatcher([outlet(Recorder())])
+    assert threads() == before
+    dispatcher.close(10)
+    assert Dispatcher.of(Registry({}), [], lambda _: CONTEXT) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "ids"),
+    [
+        ({}, ["info", "late", "crit"]),
+        ({"severity": "WARNING"}, ["late", "crit"]),
+        ({"types": ["noted", "told"]}, ["info", "crit"]),
+        ({"types": ["noted", "told"], "severity": "ERROR"}, ["crit"]),
+        ({"types": "broken"}, []),
+    ],
+)
+def test_types_and_severity(fields: dict[str, Any], ids: list[str]) -> None:
+    from spark_ext.incidents.types import Severity
+
+    listener = Recorder()
+    dispatcher = Dispatcher([outlet(listener, **fields)])
+    dispatcher.put(change("info", severity=Severity.INFO, type_="noted"))
+    dispatcher.put(change("late", severity=Severity.WARNING))
+    dispatcher.put(change("crit", severity=Severity.CRITICAL, type_="told"))
+    dispatcher.put(change("crit", OPEN, OPEN, severity=Severity.CRITICAL, type_="told", count=2))  # only counted
+    dispatcher.close(10)
+    assert listener.ids == ids
+
+
+def test_one_that_hangs_delays_no_other_and_is_named_once(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    stuck, good = Recorder(hanging(gate)), Recorder()
+    late = Outlet("stuck", stuck, ListenerEntry(use="x", timeout=20, queue=2), lambda _: 60.0, lambda _: CONTEXT)
+    dispatcher = Dispatcher([late, outlet(good)])
+    with caplog.at_level(logging.WARNING):
+        dispatcher.put(change("first"))
+        until(lambda: late.figures.late == 1, "the time limit", 10)
+        for number in range(10):
+            dispatcher.put(change(f"i{number}"))
+        until(lambda: len(good.got) == 11, "the changes for the other listener", 10)
+        assert stuck.got == [] and late.figures.dropped == 8
+        dispatcher.close(0.05)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("has not returned within 0.02 s" in line for line in lines) == 1
+    assert sum("its queue of 2 changes is full" in line for line in lines) == 1
+    assert sum("'stuck' was notified of 0 changes; 10 were dropped" in line for line in lines) == 1
+    # It comes back when the job has ended: nothing more is given to it.
+    gate.set()
+    until(lambda: len(stuck.got) == 1, "its return", 10)
+    until(lambda: not any("stuck" in name for name in threads()), "the end of its threads", 10)
+    assert stuck.ids == ["first"] and not stuck.closed.is_set()
+
+
+def test_one_that_comes_back_gets_what_has_waited(gate: threading.Event) -> None:
+    listener = Recorder(hanging(gate))
+    slow = outlet(listener, timeout=20)
+    dispatcher = Dispatcher([slow])
+    for name in ("a", "b", "c"):
+        dispatcher.put(change(name))
+    until(lambda: slow.figures.late == 1, "the time limit", 10)
+    gate.set()
+    dispatcher.close(10)
+    assert listener.ids == ["a", "b", "c"]
+    assert (slow.figures.delivered, slow.figures.late, slow.figures.dropped) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("problem", [ValueError("no such channel"), SystemExit(3)])
+def test_one_that_raises_is_counted_and_logged_once(problem: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    def raises(one: IncidentChange) -> None:
+        if one.incident.incident_id != "good":
+            raise problem
+
+    listener = Recorder(raises)
+    dispatcher = Dispatcher([outlet(listener)])
+    with caplog.at_level(logging.WARNING):
+        for name in ("a", "b", "good", "c"):
+            dispatcher.put(change(name))
+        dispatcher.close(10)
+    assert listener.ids == ["good"] and listener.closed.is_set()
+    assert dispatcher.figures["pager"].failed == 3
+    assert sum(f"{type(problem).__name__}: {problem}" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_digest_is_one_call(gate: threading.Event) -> None:
+    """What comes while the time for collecting runs, which here ends with the job."""
+    listener = Recorder()
+    dispatcher = Dispatcher([outlet(listener, digest="1 hour")])
+    for number in range(100):
+        dispatcher.put(change(f"i{number}"))
+    assert listener.digests == []
+    dispatcher.close(10)
+    assert listener.digests == [100]
+
+
+def test_a_digest_is_due_after_its_time() -> None:
+    listener = Recorder()
+    dispatcher = Dispatcher([outlet(listener, digest=50)])
+    dispatcher.put(change("a"))
+    until(lambda: listener.digests == [1], "the digest", 10)
+    dispatcher.close(10)
+
+
+def test_the_listeners_own_digest_holds_unless_the_configuration_says_otherwise() -> None:
+    class Patient(Recorder):
+        digest_ms = 3_600_000
+
+    for more, calls in (("", [2]), (", digest: 0", [])):
+        registry = read_registry(f"listeners: [{{use: 'x:Patient'{more}}}]", "shop.yaml")
+        listener = Patient()
+        dispatcher = Dispatcher.of(registry, [listener], lambda _: CONTEXT)
+        assert dispatcher is not None
+        dispatcher.put(change("a"))
+        dispatcher.put(change("b"))
+        dispatcher.close(10)
+        assert listener.digests == calls and listener.ids == ["a", "b"]
+
+
+def test_a_held_resolution_is_told_at_the_end() -> None:
+    listener = Recorder()
+    dispatcher = Dispatcher([outlet(listener)])
+    for new, old in ((OPEN, None), (RESOLVED, OPEN), (OPEN, RESOLVED), (RESOLVED, OPEN)):
+        dispatcher.put(change("a", new, old))
+    until(lambda: len(listener.got) == 3, "all but the last", 10)
+    dispatcher.close(10)
+    assert [one.new for one, _ in listener.got] == [OPEN, RESOLVED, OPEN, RESOLVED]
+
+
+def test_secrets_are_masked() -> None:
+    masking.remember("hunter2-hunter2")
+    listener = Recorder()
+    dispatcher = Dispatcher([outlet(listener)])
+    dispatcher.put(
+        change("a", what="with hunter2-hunter2", action="hunter2-hunter2", labels={"url": "hunter2-hunter2"})
+    )
+    dispatcher.close(10)
+    assert "hunter2" not in str(listener.got)
+    assert listener.got[0][0].incident.labels == {"url": "***"}
+
+
+def test_a_context_that_cannot_be_made_keeps_nothing_back() -> None:
+    def broken(_: IncidentChange) -> MetricsContext:
+        raise KeyError("q")
+
+    listener = Recorder()
+    dispatcher = Dispatcher([Outlet("x", listener, ListenerEntry(use="x"), lambda _: 60.0, broken)])
+    dispatcher.put(change("a"))
+    dispatcher.close(10)
+    assert listener.got[0][1] == MetricsContext()
+
+
+def test_after_the_end_changes_are_dropped() -> None:
+    listener = Recorder()
+    one = outlet(listener)
+    dispatcher = Dispatcher([one])
+    dispatcher.close(10)
+    dispatcher.put(change("a"))
+    assert listener.got == [] and one.figures.dropped == 1

@@ -1,0 +1,67 @@
+"""The listeners `log` and `prometheus`."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_ext.incidents.types import MetricsContext, Severity
+from spark_ext.listeners.log import LogListener, line
+from spark_ext.listeners.prometheus import PrometheusListener
+from tests.incidents.made import OPEN, RESOLVED, change
+
+SHOP = MetricsContext(job="shop")
+
+
+def test_the_level_is_that_of_the_severity(caplog: pytest.LogCaptureFixture) -> None:
+    listener = LogListener(logger="shop.pager")
+    with caplog.at_level(logging.INFO, "shop.pager"):
+        for severity in Severity:
+            listener.changed(change("abc", severity=severity), SHOP)
+        listener.changed(change("abc", RESOLVED, OPEN, severity=Severity.CRITICAL), SHOP)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "ERROR", "CRITICAL", "INFO"]
+
+
+def test_a_change_on_one_line() -> None:
+    context = MetricsContext(job="shop", epoch=7, rows=100, lag=None)
+    found = line(
+        change("abcdef0123", OPEN, RESOLVED, count=4, what="it\tis late\nbecause", severity=Severity.ERROR), context
+    )
+    assert found == (
+        "[ERROR] late abcdef01 opened again: job 'shop', query 'q': it is late (because); 4 times; epoch 7, rows 100"
+    )
+
+
+def values(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
+    """The samples of a scrape, as Prometheus reads them."""
+    return {
+        (
+            sample.name,
+            *(sample.labels[name] for name in ("job", "type", "severity", "state") if name in sample.labels),
+        ): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def test_prometheus_counts_changes_and_what_is_open() -> None:
+    registry = CollectorRegistry()
+    one, other = PrometheusListener(registry=registry), PrometheusListener(registry=registry)
+    one.changed(change("a"), SHOP)
+    one.changed(change("b"), SHOP)
+    one.changed(change("a", RESOLVED, OPEN), SHOP)
+    one.changed(change("unknown", RESOLVED, OPEN), SHOP)  # left open by an earlier driver: it was never counted
+    other.changed(change("c"), MetricsContext(job="other"))
+    assert values(registry) == {
+        ("spark_ext_incident_changes_total", "shop", "late", "WARNING", "open"): 2,
+        ("spark_ext_incident_changes_total", "shop", "late", "WARNING", "resolved"): 2,
+        ("spark_ext_incident_changes_total", "other", "late", "WARNING", "open"): 1,
+        ("spark_ext_incidents_open", "shop", "late", "WARNING"): 1,
+        ("spark_ext_incidents_open", "other", "late", "WARNING"): 1,
+    }
+    one.close()
+    assert values(registry)[("spark_ext_incidents_open", "shop", "late", "WARNING")] == 0

@@ -1,0 +1,100 @@
+"""The listener `webhook` against a real HTTP server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+
+from spark_ext import masking
+from spark_ext.errors import ConfigurationError
+from spark_ext.incidents.types import MetricsContext
+from spark_ext.listeners.webhook import WebhookListener, signature
+from tests.incidents.made import OPEN, RESOLVED, change
+from tests.listeners.endpoint import serving
+
+CONTEXT = MetricsContext(job="shop", incarnation=2, query="q", epoch=7)
+
+
+def sent(listener: WebhookListener, **fields: Any) -> None:
+    listener.changed(change("abc", **fields), CONTEXT)
+    listener.close()
+
+
+def test_a_change_is_json_with_what_is_known() -> None:
+    with serving() as endpoint:
+        sent(WebhookListener(url=endpoint.url), new=RESOLVED, old=OPEN, count=3, seconds=1, labels={"team": "a"})
+    ((headers, body),) = endpoint.requests
+    found = json.loads(body)
+    assert headers["content-type"] == "application/json" and "spark-ext-signature" not in headers
+    assert headers["spark-ext-delivery"] == "abc-1767225601000-resolved"
+    assert (found["old"], found["new"], found["cause"], found["count"]) == ("OPEN", "RESOLVED", "because", 3)
+    assert found["at"] == "2026-01-01T00:00:01+00:00"
+    assert found["incident"]["incident_id"] == "abc" and found["incident"]["labels"] == {"team": "a"}
+    assert found["incident"]["severity"] == "WARNING"
+    assert found["context"] == {"job": "shop", "incarnation": 2, "query": "q", "epoch": 7}, (
+        "what is not known is left out"
+    )
+
+
+def test_it_is_signed() -> None:
+    """As the receiver checks it, by what the docs say."""
+    with serving() as endpoint:
+        sent(WebhookListener(url=endpoint.url, secret="hunter2-hunter2", headers={"X-Team": "a-very-long-team"}))
+    ((headers, body),) = endpoint.requests
+    parts = dict(part.split("=") for part in headers["spark-ext-signature"].split(","))
+    code = hmac.new(b"hunter2-hunter2", parts["t"].encode() + b"." + body, hashlib.sha256).hexdigest()
+    assert hmac.compare_digest(parts["v1"], code)
+    assert headers["x-team"] == "a-very-long-team"
+    assert signature("a", 1, b"x") != signature("a", 2, b"x") != signature("b", 2, b"x")
+
+
+@pytest.mark.parametrize("statuses", [[503], [429, 500, 408]])
+def test_what_may_pass_is_repeated_with_the_same_delivery(statuses: list[int]) -> None:
+    with serving(statuses) as endpoint:
+        sent(WebhookListener(url=endpoint.url))
+    assert len(endpoint.requests) == len(statuses) + 1
+    assert len({headers["spark-ext-delivery"] for headers, _ in endpoint.requests}) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 302])
+def test_what_does_not_pass_is_not_repeated(status: int) -> None:
+    """A redirect is not followed: a signed request goes where the configuration says."""
+    with (
+        serving([status], b"no such hook") as endpoint,
+        pytest.raises(RuntimeError, match=f"answered {status}: no such"),
+    ):
+        sent(WebhookListener(url=endpoint.url))
+    assert len(endpoint.requests) == 1
+
+
+def test_it_gives_up_after_its_time() -> None:
+    with serving([503] * 1000) as endpoint, pytest.raises(RuntimeError, match=r"127\.0\.0\.1 has answered 503"):
+        sent(WebhookListener(url=endpoint.url, give_up_after="300 ms"))
+    assert len(endpoint.requests) > 1
+
+
+def test_neither_secret_nor_path_is_in_an_error() -> None:
+    with serving() as endpoint:
+        gone = endpoint.url
+    listener = WebhookListener(url=f"{gone}T0123456789/secretpath", secret="hunter2-hunter2", give_up_after=0)
+    with pytest.raises(RuntimeError) as refused:
+        listener.changed(change(), CONTEXT)
+    assert str(refused.value) == "127.0.0.1 cannot be reached: ConnectError"
+    assert masking.mask("hooks/T0123456789/secretpath of hunter2-hunter2") == "*** of ***"
+
+
+def test_an_answer_that_quotes_the_secret_is_masked() -> None:
+    with serving([400], b"bad key hunter2-hunter2") as endpoint, pytest.raises(RuntimeError, match="bad key \\*\\*\\*"):
+        sent(WebhookListener(url=endpoint.url, secret="hunter2-hunter2"))
+
+
+def test_http_is_for_this_machine_unless_it_is_insisted_on() -> None:
+    for url in ("http://localhost:1/", "http://127.0.0.1/", "http://[::1]/x", "https://example.invalid/"):
+        WebhookListener(url=url)
+    with pytest.raises(ConfigurationError, match="use https://"):
+        WebhookListener(url="http://10.0.0.1/")
+    WebhookListener(url="http://10.0.0.1/", insecure=True)
