@@ -60,7 +60,7 @@ def asset(name: str) -> bytes:
     """
     if name not in names():
         raise FileNotFoundError(name)
-    return files("spark_ext.server").joinpath("page", name).read_bytes()
+    return files("spark_ext.server").joinpath("page").joinpath(name).read_bytes()
 
 
 @cache
