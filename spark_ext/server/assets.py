@@ -127,7 +127,7 @@ def bundle() -> str:
 
 def _as_function(name: str, text: str) -> str:
     exported = ", ".join(_EXPORT.findall(text))
-    body = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = {_variable(found[2])};\n", text)
+    body = _IMPORT.sub(lambda found: f"const {{{found[1].replace(' as ', ': ')}}} = {_variable(found[2])};\n", text)
     body = re.sub(r"^export ", "", body, flags=re.MULTILINE)
     return f"const {_variable(name)} = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();"
 

@@ -35,7 +35,7 @@ def operator(uid: str, role: Role, kind: str, path: str) -> OperatorDefinition:
 def query(reads: Sequence[str], writes: str, uid: str) -> dict[str, Any]:
     """A definition: names that begin with `@` are exchanges."""
     sources = [
-        operator(f"{uid}-{name.lstrip('@')}", Role.SOURCE, "exchange" if name[0] == "@" else "files", name.lstrip("@"))
+        operator(f"{uid}-{name.rpartition(chr(47))[2].lstrip(chr(64))}", Role.SOURCE, "exchange" if name[0] == "@" else "files", name.lstrip("@"))
         for name in reads
     ]
     sink = operator(f"{uid}-out", Role.SINK, "exchange_2pc" if writes[0] == "@" else "delta_2pc", writes.lstrip("@"))
