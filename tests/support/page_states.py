@@ -35,7 +35,12 @@ def operator(uid: str, role: Role, kind: str, path: str) -> OperatorDefinition:
 def query(reads: Sequence[str], writes: str, uid: str) -> dict[str, Any]:
     """A definition: names that begin with `@` are exchanges."""
     sources = [
-        operator(f"{uid}-{name.rpartition(chr(47))[2].lstrip(chr(64))}", Role.SOURCE, "exchange" if name[0] == "@" else "files", name.lstrip("@"))
+        operator(
+            f"{uid}-{name.rpartition('/')[2].lstrip('@')}",
+            Role.SOURCE,
+            "exchange" if name[0] == "@" else "files",
+            name.lstrip("@"),
+        )
         for name in reads
     ]
     sink = operator(f"{uid}-out", Role.SINK, "exchange_2pc" if writes[0] == "@" else "delta_2pc", writes.lstrip("@"))
@@ -180,7 +185,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
                 duration_ms=ms,
                 offsets=[
                     {
-                        "uid": f"{uid}-{SHOP[uid][0][0].lstrip('@')}",
+                        "uid": f"{uid}-{SHOP[uid][0][0].rpartition('/')[2].lstrip('@')}",
                         "kind": "channels",
                         "version": 4,
                         "lineage": 1,
@@ -195,7 +200,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
             FinishedRow(
                 kind="channel",
                 query=uid,
-                source=f"{uid}-{SHOP[uid][0][0]}",
+                source=f"{uid}-{SHOP[uid][0][0].rpartition('/')[2]}",
                 channel=f"part-{n}",
                 sequence=n + 1,
                 epoch=100 + n,

@@ -57,7 +57,7 @@ export function card(one) {
     el("p", { class: "said" }, "of ", el("a", { href: `#/query/${encodeURIComponent(one.query)}` }, one.query)),
     el("div", { class: "meter" }, el("meter", { min: 0, max: Math.max(1, total), value: one.finished && !total ? 1 : one.done, "aria-label": `${name}: finished channels` }), el("span", {}, said)),
     one.channels.length ? map(one.channels, name) : null,
-    one.channels.length ? el("details", {}, el("summary", {}, "Names"), el("ul", { class: "names" }, ...one.channels.map(([channel, state, epoch]) => el("li", {}, `${channel} – ${state === 0 ? "being read" : `${state === 2 ? "drained" : "finished"} by epoch ${epoch}`}`)))) : null,
+    one.channels.length ? el("details", {}, el("summary", {}, "Names"), el("ul", { class: "names", tabindex: 0 }, ...one.channels.map(([channel, state, epoch]) => el("li", {}, `${channel} – ${state === 0 ? "being read" : `${state === 2 ? "drained" : "finished"} by epoch ${epoch}`}`)))) : null,
   );
 }
 

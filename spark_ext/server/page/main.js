@@ -82,11 +82,11 @@ function unescaped(text) {
 }
 
 function update(page) {
+  const entered = session.live && nav.hidden;
   nav.hidden = false;
-  document.body.classList.add("in");
   say(nav.querySelector(".count"), page.incidents.length ? String(page.incidents.length) : "");
   heading(page);
-  if (shown === null) route(false);
+  if (shown === null) route(entered);
   else shown.update(page);
   const now = { state: page.job.state, incident: page.incidents[0]?.id };
   if (known !== null && known.state !== now.state) announce(`The job is ${now.state}.`);
@@ -164,7 +164,6 @@ function login(message) {
   shown = null;
   known = null;
   nav.hidden = true;
-  document.body.classList.remove("in");
   place.replaceChildren();
   place.madeFrom = null;
   connection.replaceChildren();

@@ -50,7 +50,7 @@ export function create(session, store) {
         ["Rows", compact(job.rows), counted(job.rows, "row")],
         ["Epochs", compact(job.epochs), counted(job.epochs, "epoch")],
         ["Availability, 1 d", percent(day), `since the first start: ${percent(timeline.availability.all)}`],
-        ["Down", duration(down(timeline) * 1000), `of ${duration(timeline.wall_s * 1000)} since the first start`],
+        ["Down", duration(timeline.down_s * 1000), `of ${duration(timeline.wall_s * 1000)} since the first start`],
         ["Incidents", number(page.incidents.length), page.incidents.length ? `the newest at ${moment(page.incidents[0].at)}` : "none"],
         ["Incarnation", number(job.incarnation), `${timeline.spans.length} in the ledger`],
       ].map(([name, value, about]) => el("div", { title: about }, el("dt", {}, name), el("dd", {}, value))),
@@ -75,9 +75,4 @@ export function create(session, store) {
     table.scroller,
   );
   return { node, update };
-}
-
-function down(timeline) {
-  const up = new Set(["RUNNING", "FINISHING", "FINISHED", "CANCELED", "STOPPED", "PAUSED"]);
-  return Object.entries(timeline.states_s).reduce((total, [state, seconds]) => total + (up.has(state) ? 0 : seconds), 0);
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from spark_ext.views.downtime import Downtime, downtime
-from spark_ext.views.timeline import JOB, Timeline, timeline
+from spark_ext.views.timeline import Timeline, timeline
 
 if TYPE_CHECKING:
     from spark_ext.views.page.epochs import Epochs
@@ -68,13 +68,14 @@ def history(
         now: until then counts what has not ended.
     """
     divided = downtime(found, incidents, now)
-    intervals = _intervals(found, divided, now)
+    intervals = _intervals(found, divided)
     since = divided.pieces[0].since if divided.pieces else now
     until = divided.pieces[-1].until if divided.pieces else now
     return {
         "since": stamp(since),
         "until": stamp(until),
         "wall_s": round(divided.wall, 3),
+        "down_s": round(sum(piece.seconds for piece in divided.pieces if piece.down), 3),
         "states_s": {name: round(seconds, 3) for name, seconds in divided.by_state().items()},
         "incidents_s": {
             name: {state: round(seconds, 3) for state, seconds in states.items()}
@@ -98,28 +99,20 @@ def history(
     }
 
 
-def _intervals(found: Timeline, divided: Downtime, now: datetime) -> dict[str, list[list[Any]]]:
+def _intervals(found: Timeline, divided: Downtime) -> dict[str, list[list[Any]]]:
     """Per operator [state, since, until, reason, incident], in order. An interval without an end has None."""
+    parts = [part for span in found.spans for part in span.intervals]
+    reasons = {(part.operator, part.state, part.since): part.reason for part in (*parts, *found.gaps)}
+    open_ = {part.operator for part in parts if part.until is None}
     by_operator: dict[str, list[list[Any]]] = defaultdict(list)
-    reasons = {(part.state, part.since): part.reason for span in found.spans for part in span.of(JOB)}
-    reasons |= {(gap.state, gap.since): gap.reason for gap in found.gaps}
-    open_job = bool(found.spans) and found.spans[-1].until is None
-    for piece in divided.pieces:
-        last = open_job and piece is divided.pieces[-1]
-        by_operator[JOB].append(
-            [
-                piece.state,
-                stamp(piece.since),
-                None if last else stamp(piece.until),
-                reasons.get((piece.state, piece.since), ""),
-                piece.incident,
-            ]
-        )
-    parts = [part for span in found.spans for part in span.intervals if part.operator != JOB]
-    for part, piece in zip(parts, divided.queries, strict=True):
-        by_operator[part.operator].append(
-            [part.state, stamp(part.since), stamp(part.until), part.reason, piece.incident]
-        )
+    for piece in (*divided.pieces, *divided.queries):
+        own = by_operator[piece.operator]
+        reason = reasons.get((piece.operator, piece.state, piece.since))
+        if reason is None:  # the rest of an interval that another incident has taken over
+            reason = own[-1][3] if own and own[-1][0] == piece.state else ""
+        own.append([piece.state, stamp(piece.since), stamp(piece.until), reason, piece.incident])
+    for operator in open_ & by_operator.keys():
+        by_operator[operator][-1][2] = None
     most = max(LEAST, INTERVALS // max(1, len(by_operator)))
     return {operator: own[-most:] for operator, own in sorted(by_operator.items())}
 
