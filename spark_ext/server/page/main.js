@@ -188,7 +188,7 @@ function login(message) {
       problem,
       el("label", { for: "token" }, "Token"),
       token,
-      el("p", { id: "token-about", class: "said" }, "As `spark-ext serve` has printed it, or `spark-ext token create`. It stays in this tab, and is in no address."),
+      el("p", { id: "token-about", class: "said" }, "As ", el("code", {}, "spark-ext serve"), " or ", el("code", {}, "spark-ext token create"), " has printed it. It stays in this tab, and is in no address."),
       el("label", { class: "check" }, keep, " Keep it until this tab is closed"),
       el("button", { type: "submit", class: "primary" }, "Open"),
     ),
