@@ -6,8 +6,8 @@ import { shape, tone } from "./states.js";
 
 export const title = "Graph";
 
-const SIZE = { query: [204, 52], exchange: [132, 26], bend: [1, 6] };
-const GAP = [44, 16];
+const SIZE = { query: [204, 52], exchange: [132, 26], bend: [1, 1] };
+const GAP = [40, 16]; // between layers, and within one
 
 export function create(session, store) {
   const picture = el("div", { class: "graph scroll", role: "region", "aria-label": "Graph of queries and exchanges", tabindex: 0 });
@@ -70,7 +70,7 @@ function draw(page, vertical, width, wanted) {
     .flatMap((one) => [...one.writers.map((uid) => [`q:${uid}`, `x:${one.name}`]), ...one.readers.map((uid) => [`x:${one.name}`, `q:${uid}`])])
     .filter(([from, to]) => known.has(from) && known.has(to));
   const placed = layout(nodes, edges, vertical, width);
-  const scale = wanted || Math.max(vertical ? 0.6 : 0.45, Math.min(1, (width - 8) / placed.width));
+  const scale = wanted || Math.max(vertical ? 0.6 : 0.45, Math.min(1, (width - 20) / placed.width));
   const marker = svg("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" }, svg("path", { class: "head", d: "M0 0l8 4-8 4z" }));
   return svg(
     "svg",
@@ -115,45 +115,85 @@ function curve(points, vertical) {
   return path;
 }
 
-// Places nodes in layers by the longest way from a root, and orders each layer by the middle of its neighbours.
+// Places nodes: each part of the graph that hangs together for itself, one below the other; single nodes in rows at the end.
 export function layout(nodes, edges, vertical, width) {
   const linked = new Set(edges.flat());
+  const at = new Map();
+  const paths = [];
+  let [wide, high] = [0, 4];
+  for (const [own, between] of components(nodes.filter((one) => linked.has(one.id)), edges)) {
+    const part = positions(...layers(own, between), vertical);
+    for (const [id, [x, y]] of part.at) at.set(id, [x + 4, y + high]);
+    paths.push(...part.paths.map((points) => points.map(([x, y]) => [x + 4, y + high])));
+    wide = Math.max(wide, part.width + 8);
+    high += part.height + GAP[1];
+  }
   const alone = nodes.filter((one) => !linked.has(one.id));
-  const layers = [];
-  const layerOf = depths(nodes.filter((one) => linked.has(one.id)), edges);
+  const [pitch, row] = [SIZE.query[0] + GAP[1], SIZE.query[1] + GAP[1]];
+  const columns = Math.max(1, Math.floor((Math.max(wide, width) + GAP[1]) / pitch));
+  alone.forEach((one, number) => at.set(one.id, [4 + (number % columns) * pitch, high + Math.floor(number / columns) * row]));
+  if (alone.length) {
+    wide = Math.max(wide, Math.min(columns, alone.length) * pitch);
+    high += Math.ceil(alone.length / columns) * row;
+  }
+  return { at, paths, width: wide, height: high };
+}
+
+// The parts of the graph that hang together, each with its edges, in the order of their first nodes.
+function components(nodes, edges) {
+  const parent = new Map(nodes.map((one) => [one.id, one.id]));
+  const root = (id) => {
+    while (parent.get(id) !== id) {
+      parent.set(id, parent.get(parent.get(id)));
+      id = parent.get(id);
+    }
+    return id;
+  };
+  for (const [from, to] of edges) parent.set(root(from), root(to));
+  const found = new Map();
+  for (const one of nodes) {
+    if (!found.has(root(one.id))) found.set(root(one.id), [[], []]);
+    found.get(root(one.id))[0].push(one);
+  }
+  for (const edge of edges) found.get(root(edge[0]))[1].push(edge);
+  return found.values();
+}
+
+// Layers by the longest way from a root, each ordered by the middle of its neighbours; and edges as chains through them.
+function layers(nodes, edges) {
+  const found = [];
+  const layerOf = depths(nodes, edges);
   const kinds = new Map(nodes.map((one) => [one.id, one.kind]));
-  for (const one of nodes) if (linked.has(one.id)) (layers[layerOf.get(one.id)] ||= []).push(one.id);
+  for (const one of nodes) (found[layerOf.get(one.id)] ||= []).push(one.id);
   // An edge over several layers bends in each, so that it does not pass through a node.
   const chains = edges.map(([from, to], number) => {
     const chain = [from];
     for (let layer = layerOf.get(from) + 1; layer < layerOf.get(to); layer += 1) {
       const bend = `b:${number}:${layer}`;
       kinds.set(bend, "bend");
-      layers[layer].push(bend);
+      found[layer].push(bend);
       chain.push(bend);
     }
     return [...chain, to];
   });
-  const near = new Map();
+  const near = new Map([...kinds.keys()].map((id) => [id, []]));
   for (const chain of chains) {
     for (let place = 1; place < chain.length; place += 1) {
-      for (const [a, b] of [[chain[place - 1], chain[place]], [chain[place], chain[place - 1]]]) {
-        if (!near.has(a)) near.set(a, []);
-        near.get(a).push(b);
-      }
+      near.get(chain[place - 1]).push(chain[place]);
+      near.get(chain[place]).push(chain[place - 1]);
     }
   }
+  const place = new Map();
+  const number = (layer) => layer.forEach((id, row) => place.set(id, row - (layer.length - 1) / 2));
+  found.forEach(number);
   for (let sweep = 0; sweep < 6; sweep += 1) {
-    const place = new Map(layers.flatMap((layer) => layer.map((id, number) => [id, number / Math.max(1, layer.length - 1 || 1)])));
-    const middle = (id) => (near.get(id) || []).reduce((total, other) => total + place.get(other), 0) / Math.max(1, (near.get(id) || []).length);
-    const turn = sweep % 2 ? [...layers].reverse() : layers;
-    for (const layer of turn) {
-      const weights = new Map(layer.map((id) => [id, middle(id)]));
+    for (const layer of sweep % 2 ? [...found].reverse() : found) {
+      const weights = new Map(layer.map((id) => [id, near.get(id).reduce((total, other) => total + place.get(other), 0) / near.get(id).length]));
       layer.sort((a, b) => weights.get(a) - weights.get(b));
-      layer.forEach((id, number) => place.set(id, number / Math.max(1, layer.length - 1)));
+      number(layer);
     }
   }
-  return positions(layers, chains, kinds, alone, vertical, width);
+  return [found, chains, kinds];
 }
 
 function depths(nodes, edges) {
@@ -171,44 +211,40 @@ function depths(nodes, edges) {
   return depth;
 }
 
-function positions(layers, chains, kinds, alone, vertical, width) {
+function positions(layers, chains, kinds, vertical) {
   const along = vertical ? 1 : 0; // the axis from the sources to the sinks
-  const size = (id) => (kinds.get(id) === "bend" && vertical ? [6, 1] : SIZE[kinds.get(id)]);
-  const length = (layer) => layer.reduce((total, id) => total + size(id)[1 - along] + GAP[1], -GAP[1]);
-  const longest = Math.max(0, ...layers.map(length));
+  const size = (id) => SIZE[kinds.get(id)];
+  // Queries and exchanges have the same room, so that a chain of them is a straight line.
+  const room = (id) => (kinds.get(id) === "bend" ? 8 : SIZE.query[1 - along]) + GAP[1];
+  const length = (layer) => layer.reduce((total, id) => total + room(id), -GAP[1]);
+  const longest = Math.max(...layers.map(length));
   const at = new Map();
   const across = new Map(); // where an edge that passes a layer enters and leaves it
-  let front = 4;
+  let front = 0;
   for (const layer of layers) {
     const deep = Math.max(...layer.map((id) => size(id)[along]));
-    let side = 4 + (longest - length(layer)) / 2;
+    let side = (longest - length(layer)) / 2;
     for (const id of layer) {
-      const place = front + (deep - size(id)[along]) / 2;
-      at.set(id, vertical ? [side, place] : [place, side]);
-      if (kinds.get(id) === "bend") across.set(id, [front, front + deep]);
-      side += size(id)[1 - along] + GAP[1];
+      const middle = side + (room(id) - GAP[1]) / 2;
+      if (kinds.get(id) === "bend") across.set(id, [middle, front, front + deep]);
+      const [ahead, beside] = [front + (deep - size(id)[along]) / 2, middle - size(id)[1 - along] / 2];
+      at.set(id, vertical ? [beside, ahead] : [ahead, beside]);
+      side += room(id);
     }
-    front += deep + GAP[vertical ? 1 : 0] * (vertical ? 1.6 : 1);
+    front += deep + GAP[0];
   }
-  let [wide, high] = vertical ? [longest + 8, front] : [front - GAP[0] + 8, longest + 8];
-  // Those without any link stand below, in rows.
-  const columns = Math.max(1, Math.floor((Math.max(wide, width) + GAP[1]) / (SIZE.query[0] + GAP[1])));
-  const top = layers.length ? high + 24 : 4;
-  alone.forEach((one, number) => at.set(one.id, [4 + (number % columns) * (SIZE.query[0] + GAP[1]), top + Math.floor(number / columns) * (SIZE.query[1] + GAP[1])]));
-  if (alone.length) {
-    wide = Math.max(wide, Math.min(columns, alone.length) * (SIZE.query[0] + GAP[1]));
-    high = top + Math.ceil(alone.length / columns) * (SIZE.query[1] + GAP[1]);
-  }
+  front -= GAP[0];
   const paths = chains.map((chain) =>
     chain.flatMap((id, place) => {
-      const [x, y] = at.get(id);
-      if (across.has(id)) return across.get(id).map((front) => (vertical ? [x + 3, front] : [front, y + 3]));
-      const [w, h] = size(id);
-      const out = place === 0 ? 1 : 0;
+      if (across.has(id)) {
+        const [middle, begin, end] = across.get(id);
+        return [begin, end].map((one) => (vertical ? [middle, one] : [one, middle]));
+      }
+      const [[x, y], [w, h], out] = [at.get(id), size(id), place === 0 ? 1 : 0];
       return [vertical ? [x + w / 2, y + h * out] : [x + w * out, y + h / 2]];
     }),
   );
-  return { at, paths, width: wide, height: high };
+  return { at, paths, width: vertical ? longest : front, height: vertical ? front : longest };
 }
 
 function described(page) {

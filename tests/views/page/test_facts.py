@@ -82,3 +82,11 @@ def test_a_ledger_without_newer_tables(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "state" / "ledger" / name)
     found = FactsReader(Ledger(made.path)).look()
     assert found.changes == found.incidents == found.definitions == () and found.alive is True
+
+
+def test_a_driver_that_dies_writes_nothing_and_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = FactsReader(Ledger(State(tmp_path / "state").path))
+    first = reader.look()
+    monkeypatch.setattr("spark_ext.views.page.facts.driver_alive", lambda row: False)
+    later = reader.look()
+    assert (first.alive, later.alive) == (True, False) and reader.look() is later
