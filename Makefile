@@ -41,10 +41,10 @@ quick: WORKERS = 2
 quick: .venv/.test
 	@$(PYTEST) -m "not (spark or server or process or extended)" $(ARGS)
 
-test: .venv/.test java
+test: .venv/.test .venv/.browser java
 	@$(PYTEST) -m "not extended" $(ARGS)
 
-test-all: .venv/.test java
+test-all: .venv/.test .venv/.browser java
 	@$(PYTEST) $(ARGS)
 
 spec: .venv/.test java
@@ -86,6 +86,11 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# Where the machine has no Chromium and no npm, the tests of the page in a browser are skipped.
+.venv/.browser: tests/support/fetch_browser.py | .venv/.test
+	@$(BIN)/python -m tests.support.fetch_browser
 	@touch $@
 
 python:

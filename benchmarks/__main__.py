@@ -44,6 +44,7 @@ NAMES = (
     "control_change",
     "control_burst",
     "control_rates",
+    "page",
 )
 
 app = typer.Typer(add_completion=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from spark_ext.commands import classify, control, incidents, serve, timeline
+from spark_ext.commands import classify, control, incidents, report, serve, timeline, top
 from spark_ext.commands.output import FAILED as FAILED
 from spark_ext.commands.output import (
     REFUSED,
@@ -79,7 +79,9 @@ app.add_typer(control.app, name="control")
 app.command("serve")(serve.serve)
 app.command("classify")(classify.classify)
 app.command("incidents")(incidents.incidents)
+app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)
+app.command("top")(top.top)
 app.add_typer(serve.tokens, name="token")
 
 

@@ -79,6 +79,36 @@ class Rows(Answer):
     cursor: str | None = Field(description="For the next page; null: this is the last one.")
 
 
+class PageAnswer(Answer):
+    """What the web page shows of a job. For the page: its members may change with each release."""
+
+    version: int
+    at: int = Field(description="When it was made, ms since 1970, UTC; so are all times in it.")
+    job: dict[str, Any]
+    queries: list[dict[str, Any]]
+
+
+class SeriesAnswer(Answer):
+    """A series of epochs, by column: each point stands for one epoch or more. -1: unknown."""
+
+    at: list[int] = Field(description="When the first of its epochs was committed, ms since 1970, UTC.")
+    epochs: list[int]
+    rows: list[int]
+    least: list[int] = Field(description="The shortest duration, ms.")
+    greatest: list[int] = Field(description="The longest duration, ms.")
+    mean: list[int] = Field(description="The mean duration, ms.")
+
+
+class IncidentAnswer(Answer):
+    """An incident, as far as the list of incidents does not have it."""
+
+    id: str
+    what: str
+    stack: str
+    evidence: Any
+    changes: list[dict[str, Any]]
+
+
 class StepAnswer(Answer):
     """One transition of an event."""
 

@@ -18,6 +18,8 @@ from spark_ext.server.bodies import body_schema
 from spark_ext.server.control_routes import control_routes
 from spark_ext.server.guard import caller_of
 from spark_ext.server.job_routes import job_routes
+from spark_ext.server.limits import Slots
+from spark_ext.server.page_routes import page_routes
 from spark_ext.server.problems import Problem, ProblemBody, documented
 
 if TYPE_CHECKING:
@@ -60,7 +62,9 @@ def create_app(jobs: ServedJobs, limits: Limits, version: str) -> FastAPI:
         return JSONResponse(app.openapi())
 
     app.include_router(job_routes(jobs))
-    app.include_router(control_routes(jobs, limits))
+    slots = Slots(limits.waiting, limits.waiting_each)
+    app.include_router(control_routes(jobs, limits, slots))
+    app.include_router(page_routes(jobs, slots))
     app.openapi = lambda: _description(app)  # type: ignore[method-assign]
     _handle_errors(app)
     return app

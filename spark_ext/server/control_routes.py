@@ -34,10 +34,15 @@ LONGEST_WAIT = 60
 Values = Annotated[list[str] | None, Query(max_length=50)]
 
 
-def control_routes(jobs: ServedJobs, limits: Limits) -> APIRouter:
-    """The routes."""
+def control_routes(jobs: ServedJobs, limits: Limits, slots: Slots) -> APIRouter:
+    """The routes.
+
+    Args:
+        jobs: that they are about.
+        limits: of bodies.
+        slots: places for requests that wait.
+    """
     router = APIRouter(prefix="/v1/jobs/{job}", tags=["control"])
-    slots = Slots(limits.waiting, limits.waiting_each)
 
     @router.post(
         "/control",

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from spark_ext.ledger.schema import ControlRequestRow
+from spark_ext.server import assets
 from spark_ext.server.limits import Buckets, Limits, Slots, retry_after
 from spark_ext.server.problems import Problem
 from spark_ext.server.tokens import Token, Tokens
@@ -25,8 +26,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-OPEN: Final = frozenset({"/health"})
-"""Paths that need no token."""
+OPEN: Final = frozenset({"/health"}) | assets.paths()
+"""Paths that need no token: the files of the page contain no data."""
 
 CALLER: Final = "spark_ext.caller"
 """Where a route finds who calls."""
@@ -34,8 +35,9 @@ CALLER: Final = "spark_ext.caller"
 HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 )
+NO_CONTENT: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+"""For all but the files of the page, which have a policy of their own."""
 
 
 @dataclass
@@ -136,7 +138,9 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *HEADERS]}
+                own = any(name.lower() == NO_CONTENT[0] for name, _ in message["headers"])
+                added = HEADERS if own else (*HEADERS, NO_CONTENT)
+                message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
         try:

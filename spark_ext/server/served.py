@@ -15,6 +15,7 @@ from spark_ext.errors import SparkExtError
 from spark_ext.ledger import Ledger
 from spark_ext.masking import logger
 from spark_ext.server.audit import Audit
+from spark_ext.server.page_view import PageView
 from spark_ext.server.problems import Problem
 from spark_ext.spark.spark_log import local_path
 
@@ -54,6 +55,7 @@ class ServedJob:
         self._structure = Structure(self._opened())
         self._lock = threading.Lock()
         self._service, self._own = service, service is None
+        self._page: PageView | None = None
         self.watcher = Watcher(self.history.look, LOOK_EVERY if local_path(self.state) else LOOK_EVERY_REMOTE)
 
     def _opened(self) -> Ledger:
@@ -77,6 +79,14 @@ class ServedJob:
             if self._service is None:
                 self._service = ControlService(self._opened())
             return self._service
+
+    @property
+    def page(self) -> PageView:
+        """What the web page shows of it; made when somebody looks at it."""
+        with self._lock:
+            if self._page is None:
+                self._page = PageView(self._opened())
+            return self._page
 
     def close(self) -> None:
         """End its threads; requests that wait are answered before."""

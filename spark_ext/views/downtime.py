@@ -109,6 +109,9 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
     failures = sorted((row for row in incidents if row["type"] in BEGIN), key=lambda row: row["at"])
     pieces: list[Piece] = []
     by_query: dict[str, list[Piece]] = defaultdict(list)
+    of_query: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in failures:
+        of_query[query_of(row)].append(row)
     for span in timeline.spans:
         pieces += _job(span, now)
         pieces += [
@@ -118,11 +121,7 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
             if part.operator != JOB:
                 own = Piece(part.operator, part.state, part.since, part.until or now, part.incident or UNKNOWN)
                 by_query[part.operator].append(own)
-    queries = [
-        piece
-        for query, own in sorted(by_query.items())
-        for piece in _blamed(own, [row for row in failures if query_of(row) == query])
-    ]
+    queries = [piece for query, own in sorted(by_query.items()) for piece in _blamed(own, of_query[query])]
     return Downtime(tuple(_blamed(_contiguous(pieces), failures)), tuple(queries))
 
 

@@ -24,7 +24,18 @@ from tests.server.served import JOB, Served, serving
 
 OF_JOB = ("", "/epochs", "/finished", "/checkpoints", "/incidents", "/config?query=q", "/kinds", "/nothing")
 OF_CONTROL = ("/control", "/control/x", "/control/stream")
-PAGES = ("/ready", "/openapi.json", "/v1/jobs", *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL), "/", "/docs")
+OF_PAGE = ("/page", "/page/series", "/page/stream", "/page/incidents/x")
+PAGES = (
+    "/ready",
+    "/openapi.json",
+    "/v1/jobs",
+    *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL + OF_PAGE),
+    "/docs",
+    "/page",
+    "/page/",
+    "/page/index.html",
+    "/page/../v1/jobs",
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +46,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
-def test_nothing_but_health_is_without_a_token(served: Served) -> None:
+def test_nothing_but_health_and_the_files_of_the_page_is_without_a_token(served: Served) -> None:
     with httpx.Client(base_url=served.server.url) as http:
         for page in PAGES:
             for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"):

@@ -1,0 +1,78 @@
+// The first view: the job's figures, its controls, and all of its queries.
+
+import { controls } from "./control.js";
+import { el, renew, say } from "./dom.js";
+import { brief, compact, counted, duration, moment, number, percent } from "./format.js";
+import { sparkline } from "./plots.js";
+import { badge, urgency } from "./states.js";
+import { Table } from "./table.js";
+
+export const title = "Overview";
+
+export function create(session, store) {
+  const figures = el("dl", { class: "figures" });
+  const trouble = el("div", { class: "trouble" });
+  const panel = controls(session, store.document);
+  const filter = el("input", { type: "search", placeholder: "Filter by name, state or reason", "aria-label": "Filter the queries", autocomplete: "off", spellcheck: "false", oninput: () => update(store.document) });
+  const found = el("span", { class: "found" });
+  const table = new Table({
+    label: "Queries",
+    id: (query) => query.uid,
+    href: (query) => `#/query/${encodeURIComponent(query.uid)}`,
+    sort: "state",
+    empty: "No query.",
+    columns: [
+      { key: "uid", label: "Query", width: "l", sort: (query) => query.uid, text: (query) => query.uid },
+      {
+        key: "state",
+        label: "State",
+        width: "s",
+        sort: (query) => urgency(query.state),
+        fill: (cell, query) => renew(cell, [query.state, query.reason, store.now() - query.since > 0], () => badge(query.state)),
+      },
+      { key: "rate", label: "Rows/s", number: true, sort: (query) => query.rate, text: (query) => compact(query.rate) },
+      { key: "rows", label: "Rows", number: true, wide: true, sort: (query) => query.rows, text: (query) => compact(query.rows) },
+      { key: "epochs", label: "Epochs", number: true, wide: true, sort: (query) => query.epochs, text: (query) => number(query.epochs) },
+      { key: "last_ms", label: "Last epoch", number: true, sort: (query) => query.last_ms, text: (query) => duration(query.last_ms) },
+      { key: "committed_at", label: "Committed", number: true, wide: true, sort: (query) => query.committed_at, text: (query) => brief(query.committed_at, store.now()) },
+      { key: "series", label: "Durations", wide: true, width: "s", fill: (cell, query) => sparkline(cell, store.document.series.queries[query.uid]) },
+      { key: "reason", label: "Reason", wide: true, width: "xl", sort: (query) => query.reason, text: (query) => query.reason.split("\n")[0] },
+    ],
+  });
+
+  function update(page) {
+    const { job, timeline } = page;
+    const day = timeline.availability["1d"];
+    renew(figures, [job, timeline.wall_s, timeline.availability, page.incidents.length], () =>
+      [
+        ["State since", `${brief(job.since, store.now())}`, moment(job.since)],
+        ["Rows/s", compact(job.rate), "over the last minute"],
+        ["Rows", compact(job.rows), counted(job.rows, "row")],
+        ["Epochs", compact(job.epochs), counted(job.epochs, "epoch")],
+        [job.lost ? "Availability, then" : "Availability, 1 d", percent(day), `since the first start: ${percent(timeline.availability.all)}`],
+        [job.lost ? "Down, until then" : "Down", duration(timeline.down_s * 1000), `of ${duration(timeline.wall_s * 1000)} since the first start`],
+        ["Incidents", number(page.incidents.length), page.incidents.length ? `the newest at ${moment(page.incidents[0].at)}` : "none"],
+        ["Incarnation", number(job.incarnation), `${timeline.spans.length} in the ledger`],
+      ].map(([name, value, about]) => el("div", { title: about }, el("dt", {}, name), el("dd", {}, value))),
+    );
+    renew(trouble, [job.lost, job.state, job.reason], () => (job.reason && (job.lost || job.state === "FAILED" || job.state === "FAILING") ? el("pre", { class: "notice bad", tabindex: 0 }, job.lost ? `The driver was lost when the job was ${job.recorded}: its end is not recorded. Start the job again, and it continues.` : job.reason) : []));
+    panel.update(page);
+    const wanted = filter.value.trim().toLowerCase();
+    const all = Object.values(page.queries);
+    const rows = wanted ? all.filter((query) => [query.uid, query.state, query.reason].some((text) => text.toLowerCase().includes(wanted))) : all;
+    say(found, wanted ? `${rows.length} of ${counted(all.length, "query").replace("querys", "queries")}` : Object.entries(job.states).map(([state, many]) => `${many} ${state}`).join(", "));
+    table.set(rows);
+  }
+
+  const node = el(
+    "div",
+    { class: "view overview" },
+    el("h1", { tabindex: -1 }, "Overview"),
+    trouble,
+    figures,
+    panel.node,
+    el("div", { class: "bar" }, el("h2", {}, "Queries"), filter, found),
+    table.scroller,
+  );
+  return { node, update };
+}

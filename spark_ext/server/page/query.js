@@ -1,0 +1,92 @@
+// One query: its state, its controls, its sources and sinks, its plots and its incidents.
+
+import { card } from "./channels.js";
+import { controls } from "./control.js";
+import { el, renew } from "./dom.js";
+import { brief, compact, duration, moment, number } from "./format.js";
+import { Plot, durations, facts, rates } from "./plots.js";
+import { badge } from "./states.js";
+
+export const title = "Query";
+
+export function create(session, store, [uid]) {
+  const head = el("div");
+  const panel = controls(session, store.document, uid);
+  const duration_ = new Plot("Duration of epochs");
+  const rate = new Plot("Rows per second");
+  const sources = el("div", { class: "cards" });
+  const rest = el("div");
+  let asked = 0;
+
+  function draw(series) {
+    duration_.show(durations(series));
+    rate.show(rates(series));
+  }
+
+  function update(page) {
+    const query = page.queries[uid];
+    if (!query) {
+      renew(head, null, () => el("p", { class: "notice" }, "The job has no such query."));
+      return;
+    }
+    const own = page.graph.operators[uid] || { sources: [], sinks: [] };
+    const named = (one) => `${one.uid || one.about || one.format} (${one.format})`;
+    renew(head, [query, own], () => [
+      el("p", {}, badge(query.state), query.reason ? el("span", { class: "why" }, query.reason.split("\n")[0]) : null),
+      facts([
+        ["Since", moment(query.since)],
+        ["Rows/s", compact(query.rate)],
+        ["Rows", number(query.rows)],
+        ["Epochs", number(query.epochs)],
+        ["Last epoch", query.last_epoch === null ? "–" : `${query.last_epoch}, ${duration(query.last_ms)}`],
+        ["Committed", moment(query.committed_at)],
+        ["Reads", own.sources.map(named).join(", ") || "–"],
+        ["Writes", own.sinks.map(named).join(", ") || "–"],
+      ]),
+    ]);
+    panel.update(page);
+    const embedded = page.series.queries[uid] || { at: [], epochs: [], rows: [], least: [], greatest: [], mean: [] };
+    if (!session.live) draw(embedded);
+    else if (Date.now() - asked > 3000) {
+      asked = Date.now();
+      session.series(uid, null).then(draw, () => draw(embedded));
+    }
+    const channels = page.channels.filter((one) => one.query === uid);
+    renew(sources, channels, () => channels.map(card));
+    const intervals = (page.timeline.intervals[uid] || []).slice(-100).reverse();
+    const incidents = page.incidents.filter((one) => one.query === uid).slice(0, 50);
+    renew(rest, [intervals, incidents.map((one) => one.id)], () => [
+      el("h2", {}, "States"),
+      intervals.length ? table("States of the query, newest first", ["State", "Since", "For", "Incident", "Reason"], intervals.map(([state, since, until, reason, incident]) => [badge(state), moment(since), until === null ? "still" : duration(until - since), incident ? link(incident) : "–", reason.split("\n")[0] || "–"])) : el("p", { class: "empty" }, "None is recorded."),
+      el("h2", {}, "Incidents"),
+      incidents.length ? table("Incidents of the query, newest first", ["Incident", "At", "What"], incidents.map((one) => [link(one.id), brief(one.at, store.now()), one.what])) : el("p", { class: "empty" }, "No incident."),
+    ]);
+  }
+
+  const node = el(
+    "div",
+    { class: "view" },
+    el("p", { class: "back" }, el("a", { href: "#/overview" }, "All queries")),
+    el("h1", { tabindex: -1 }, uid),
+    head,
+    panel.node,
+    el("div", { class: "plots" }, duration_.node, rate.node),
+    sources,
+    rest,
+  );
+  return { node, update };
+}
+
+function link(id) {
+  return el("a", { href: `#/incidents/${encodeURIComponent(id)}` }, id.slice(0, 8));
+}
+
+function table(caption, heads, rows) {
+  return el(
+    "table",
+    { class: "plain" },
+    el("caption", { class: "hidden" }, caption),
+    el("thead", {}, el("tr", {}, ...heads.map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, ...rows.map(([first, ...others]) => el("tr", {}, el("th", { scope: "row" }, first), ...others.map((cell) => el("td", {}, cell))))),
+  );
+}

@@ -1,0 +1,118 @@
+"""The document of the page for all who look at it: made again only when the ledger has changed, or time has passed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.views.page.document import POINTS, page
+from spark_ext.views.page.epochs import Points, series
+from spark_ext.views.page.facts import Facts, FactsReader
+from spark_ext.views.page.incidents import detail
+from spark_ext.views.page.patch import difference, keyed
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Ledger
+
+LOOK_EVERY: Final = 1.0
+"""How often the ledger is looked at while somebody looks at the page, s."""
+
+AGAIN: Final = 5.0
+"""After which time the document is made again although nothing has changed, s: rates and availability do change."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """The document at one time."""
+
+    number: int
+    facts: Facts
+    document: Mapping[str, Any]
+    """With its queries by uid."""
+    text: str
+    """The document as it is sent."""
+    made_at: float
+    """Of a clock that never goes back, s."""
+
+
+class PageView:
+    """The page of one job. Safe for several threads.
+
+    Args:
+        ledger: with handles that nobody else uses.
+        clock: that never goes back, s.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reader = FactsReader(ledger)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._version: Version | None = None
+        self._looked_at = 0.0
+        self._patch: tuple[int, int, str] | None = None
+
+    def look(self) -> Version:
+        """The newest version; the ledger is looked at once a second at most.
+
+        Raises:
+            StateError, StorageError: it cannot be read.
+        """
+        with self._lock:
+            now, before = self._clock(), self._version
+            if before is not None and now - self._looked_at < LOOK_EVERY:
+                return before
+            facts = self._reader.look()
+            self._looked_at = self._clock()
+            if before is not None and facts is before.facts and (_over(before) or now - before.made_at < AGAIN):
+                return before
+            document = page(facts, datetime.now(timezone.utc))
+            self._version = Version(
+                1 if before is None else before.number + 1,
+                facts,
+                keyed(document),
+                json.dumps(document, separators=(",", ":")),
+                now,
+            )
+            return self._version
+
+    def patch(self, before: Version, after: Version) -> str:
+        """What has changed, as it is sent. Those who follow the page mostly need the same one."""
+        with self._lock:
+            known = self._patch
+            if known is None or known[:2] != (before.number, after.number):
+                text = json.dumps(difference(before.document, after.document), separators=(",", ":"))
+                known = self._patch = (before.number, after.number, text)
+            return known[2]
+
+    def series(self, query: str, since: int | None, until: int | None) -> Points:
+        """The series of a query's epochs in a period, or of all epochs ("").
+
+        Args:
+            query: uid; one that has no epochs has an empty series.
+            since: ms since 1970 UTC; None: from the first.
+            until: the same; None: to the last.
+        """
+        epochs = self.look().facts.epochs
+        part = epochs.slices().get(query, slice(0, 0)) if query else slice(None)
+        at, rows, ms = epochs.at[part], epochs.rows[part], epochs.ms[part]
+        order = at.argsort(kind="stable")
+        at, rows, ms = at[order], rows[order], ms[order]
+        first = 0 if since is None else int(at.searchsorted(since, "left"))
+        last = len(at) if until is None else int(at.searchsorted(until, "right"))
+        return series(at[first:last], rows[first:last], ms[first:last], POINTS)
+
+    def incident(self, incident_id: str) -> dict[str, Any] | None:
+        """All that is known of an incident; None if there is none with this id."""
+        facts = self.look().facts
+        row = next((row for row in facts.incidents if row["incident_id"] == incident_id), None)
+        return None if row is None else detail(row, facts.changes)
+
+
+def _over(version: Version) -> bool:
+    """Whether nothing changes with time, as no driver runs."""
+    return version.facts.alive is False

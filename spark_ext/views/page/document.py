@@ -1,0 +1,254 @@
+"""The document that the page shows: a job, from what its ledger has, as plain JSON. Pure.
+
+    page(facts, now) -> {"job": ..., "queries": ..., "timeline": ..., "incidents": ..., ...}
+
+Times are ms since 1970 UTC. States are texts: one that this release does not know is shown as it is. What is large is
+thinned out here, so that a job of 500 queries and 100,000 epochs is less than a megabyte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+
+from spark_ext.masking import mask
+from spark_ext.views.page import graph
+from spark_ext.views.page.channels import channels
+from spark_ext.views.page.epochs import UNKNOWN, Epochs, points_each, series_of, series_of_all
+from spark_ext.views.page.facts import Facts
+from spark_ext.views.page.history import history, stamp, timeline_of, whole
+from spark_ext.views.page.incidents import lines
+from spark_ext.views.timeline import DOWN, JOB
+
+VERSION: Final = 1
+"""Of the document."""
+
+RATE_MS: Final = 60_000
+"""Over which time the rows per second of a running query are measured, ms."""
+
+CHECKPOINTS: Final = 500
+"""Checkpoints of the whole job that are shown: the newest ones."""
+
+POINTS: Final = 240
+"""Points of a series at most."""
+
+LEAST_POINTS: Final = 16
+"""Points of a query's series, however many queries there are."""
+
+TOTAL_POINTS: Final = 8_000
+"""Points of all series of queries together, unless the least for each are more."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Lineages:
+    """Which rows of a query count: those of before a reset do not."""
+
+    resets: Mapping[str, Row]
+
+    def reset(self, query: str) -> Row | None:
+        own = [self.resets[name] for name in (query, "") if name in self.resets]
+        return max(own, key=lambda row: int(row["lineage"]), default=None)
+
+    def least(self, query: str) -> int:
+        reset = self.reset(query)
+        return 0 if reset is None else int(reset["lineage"])
+
+    def counts(self, row: Row) -> bool:
+        return bool(row["lineage"] >= self.least(row["query"]))
+
+
+def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, Any]:
+    """The document of a job.
+
+    Args:
+        facts: of a job that was started at least once.
+        now: UTC.
+        points: of all series of queries together.
+    """
+    started = {row["incarnation"]: row for row in facts.jobs if row["event"] == "started"}
+    newest = started[max(started)]
+    number = newest["incarnation"]
+    end = next((row["at"] for row in facts.jobs if row["event"] == "ended" and row["incarnation"] == number), None)
+    ended = end is not None
+    running = frozenset() if ended or facts.alive is False else frozenset({number})
+    lineages = _Lineages(
+        {
+            row["query"]: row
+            for row in sorted(facts.jobs, key=lambda row: int(row["lineage"]))
+            if row["event"] == "reset"
+        }
+    )
+    found = timeline_of(facts, running)
+    incidents = whole(facts.incidents)
+    until = end or (now if running else _last(found.spans[-1].until, now))
+    figures = _figures(facts.epochs, lineages.least, stamp(now) if running else None)
+    made_of = graph.operators(graph.newest_definitions(facts.definitions, facts.jobs))
+    queries = _queries(facts, lineages, figures, made_of)
+    state = _newest(facts.states).get(JOB)
+    lost = not ended and facts.alive is False
+    each = points_each(queries, POINTS, LEAST_POINTS, points)
+    document: dict[str, Any] = _masked(
+        {
+            "version": VERSION,
+            "at": stamp(now),
+            "job": {
+                "name": newest["job"],
+                "job_id": newest["job_id"],
+                "directory": facts.directory,
+                "state": DOWN if lost else state["state"] if state else "CREATED",
+                "recorded": state["state"] if state else "CREATED",
+                "since": stamp(found.spans[-1].until if lost else state["since"] if state else newest["at"]),
+                "reason": "the driver was lost: its end is not recorded" if lost else _error(queries, state),
+                "incarnation": number,
+                "lineage": max(row["lineage"] for row in facts.jobs),
+                "started": stamp(newest["at"]),
+                "ended": stamp(end),
+                "host": newest["host"],
+                "process": newest["driver_pid"],
+                "alive": False if ended else facts.alive,
+                "lost": lost,
+                "epochs": sum(query["epochs"] for query in queries),
+                "rows": sum(query["rows"] for query in queries),
+                "rate": round(sum(query["rate"] or 0 for query in queries), 1) if running else None,
+                "states": dict(Counter(query["state"] for query in queries)),
+            },
+            "queries": queries,
+            "graph": {
+                "operators": made_of,
+                "edges": graph.edges(made_of),
+                "exchanges": graph.exchanges(made_of, facts.exchanges),
+            },
+            "timeline": history(found, incidents, {key: row["host"] for key, row in started.items()}, until),
+            "series": {
+                "job": series_of_all(facts.epochs, POINTS).to_json(),
+                "queries": {uid: one.to_json() for uid, one in series_of(facts.epochs, each).items()},
+            },
+            "checkpoints": _checkpoints(facts.checkpoints),
+            "channels": channels(facts.finished, facts.offsets, lineages.counts),
+            "incidents": lines(incidents, facts.changes),
+        }
+    )
+    return document
+
+
+@dataclass(frozen=True)
+class _Figures:
+    epochs: int
+    rows: int
+    last: int
+    last_ms: int | None
+    at: int
+    rate: float | None
+
+
+def _figures(epochs: Epochs, least: Callable[[str], int], now: int | None) -> dict[str, _Figures]:
+    """The figures of each query that has epochs in its present lineage."""
+    found = {}
+    for uid, part in epochs.slices().items():
+        own = epochs.lineage[part] >= least(uid)
+        if not own.any():
+            continue
+        at, rows, ms = epochs.at[part][own], np.maximum(epochs.rows[part][own], 0), epochs.ms[part][own]
+        numbers = epochs.epoch[part][own]
+        last = int(np.argmax(numbers))
+        rate = None
+        if now is not None:
+            rate = round(float(rows[at > now - RATE_MS].sum()) / (RATE_MS / 1000), 1)
+        found[uid] = _Figures(
+            len(at),
+            int(rows.sum()),
+            int(numbers[last]),
+            None if ms[last] == UNKNOWN else int(ms[last]),
+            int(at[last]),
+            rate,
+        )
+    return found
+
+
+def _queries(
+    facts: Facts,
+    lineages: _Lineages,
+    figures: Mapping[str, _Figures],
+    made_of: Mapping[str, Mapping[str, list[dict[str, str]]]],
+) -> list[dict[str, Any]]:
+    """A row per query, by uid."""
+    entered = _newest(facts.states)
+    entered.pop(JOB, None)
+    finals = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and lineages.counts(row)}
+    gone = graph.gone(facts.jobs).keys() - made_of.keys()
+    none = _Figures(0, 0, -1, None, 0, None)
+    found = []
+    for uid in sorted((entered.keys() | figures.keys() | made_of.keys()) - gone):
+        state = entered.get(uid)
+        reset = lineages.reset(uid)
+        if state is None or (reset is not None and reset["at"] > state["since"]):
+            state = {"state": "CREATED", "since": None, "reason": "" if reset is None else "reset"}
+        own = figures.get(uid, none)
+        finished = uid in finals
+        found.append(
+            {
+                "uid": uid,
+                "state": state["state"],
+                "since": stamp(state["since"]),
+                "reason": state["reason"] or "",
+                "finished": finished,
+                "epochs": own.epochs,
+                "rows": own.rows,
+                "last_epoch": own.last if own.epochs else None,
+                "last_ms": own.last_ms,
+                "committed_at": own.at or None,
+                "rate": None if finished else own.rate,
+                "incident": state.get("incident") or "",
+            }
+        )
+    return found
+
+
+def _newest(states: tuple[Row, ...]) -> dict[str, Row]:
+    return {row["operator"]: row for row in sorted(states, key=lambda row: (row["incarnation"], row["since"]))}
+
+
+def _error(queries: list[dict[str, Any]], state: Row | None) -> str:
+    if state is None:
+        return ""
+    failed = next((query["reason"] for query in queries if state["state"] == query["state"] == "FAILED"), "")
+    return str(failed or state["reason"] or "")
+
+
+def _last(until: datetime | None, now: datetime) -> datetime:
+    return now if until is None else until
+
+
+def _checkpoints(rows: tuple[Row, ...]) -> list[dict[str, Any]]:
+    """The newest checkpoints of the whole job, oldest first: one entry each, with its newest status."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in sorted((row for row in rows if not row["query"]), key=lambda row: (row["checkpoint_id"], row["at"])):
+        one = found.setdefault(row["checkpoint_id"], {"id": row["checkpoint_id"], "ms": None, "rows": None, "path": ""})
+        one |= {"kind": row["kind"], "status": row["status"], "at": stamp(row["at"]), "reason": row["reason"] or ""}
+        if row["mode"]:
+            one["mode"] = row["mode"]
+        if row["triggered_at"] is not None and row["status"] in ("COMPLETED", "FAILED"):
+            one["ms"] = round((row["at"] - row["triggered_at"]).total_seconds() * 1000)
+        if row["rows_in_flight"] is not None:
+            one["rows"] = row["rows_in_flight"]
+        if row["path"]:
+            one["path"] = row["path"]
+    return [{"mode": "", **one} for one in list(found.values())[-CHECKPOINTS:]]
+
+
+def _masked(value: Any) -> Any:
+    """Without the secrets that this process knows; the ledger has none that its writers knew."""
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {name: _masked(part) for name, part in value.items()}
+    if isinstance(value, list) and value and not isinstance(value[0], int):
+        return [_masked(part) for part in value]
+    return value

@@ -1,0 +1,176 @@
+"""All committed epochs of a job as arrays, and their series thinned out to so many points. Pure.
+
+A job of weeks has hundreds of thousands of epochs, and a plot has a few hundred pixels: a point of a series stands for
+the epochs of a period, with the least, the greatest and the mean duration, so that no peak is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Ints = npt.NDArray[np.int64]
+
+COLUMNS: Final = ("query", "epoch", "lineage", "incarnation", "input_rows", "committed_at", "duration_ms")
+"""Columns of the table `epochs` that are needed."""
+
+UNKNOWN: Final = -1
+"""Stands for a duration or a number of rows that is not known."""
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Epochs, sorted by query and time; each once."""
+
+    queries: tuple[str, ...] = ()
+    """Uids, sorted."""
+    query: Ints = field(default_factory=_none)
+    """Index into `queries`."""
+    epoch: Ints = field(default_factory=_none)
+    lineage: Ints = field(default_factory=_none)
+    incarnation: Ints = field(default_factory=_none)
+    at: Ints = field(default_factory=_none)
+    """When it was committed, ms since 1970 UTC."""
+    rows: Ints = field(default_factory=_none)
+    """Rows read; `UNKNOWN` if that is not known."""
+    ms: Ints = field(default_factory=_none)
+    """Duration, ms; `UNKNOWN` if that is not known."""
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Epochs:
+        """The epochs of rows of the ledger, in any order. A row that is there twice counts once."""
+        if not table.num_rows:
+            return cls()
+        coded = pc.dictionary_encode(table["query"].combine_chunks())
+        names = [str(name) for name in coded.dictionary.to_pylist()]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        place = np.empty(len(names), np.int64)
+        place[order] = np.arange(len(names))
+        query = place[coded.indices.to_numpy(zero_copy_only=False)]
+        at = table["committed_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+        columns = [query, *(_ints(table[name]) for name in ("epoch", "lineage", "incarnation")), _ints(at)]
+        columns += [_ints(table["input_rows"]), _ints(table["duration_ms"])]
+        same = np.lexsort((columns[1], columns[2], query))
+        keys = np.stack([columns[1], columns[2], query])[:, same]
+        first = same[np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-1), axis=0))]
+        chosen = first[np.lexsort((columns[1][first], columns[4][first], query[first]))]
+        return cls(tuple(sorted(names)), *(column[chosen] for column in columns))
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> Epochs:
+        """Some of them."""
+        arrays = (self.query, self.epoch, self.lineage, self.incarnation, self.at, self.rows, self.ms)
+        return Epochs(self.queries, *(array[chosen] for array in arrays))
+
+    def slices(self) -> dict[str, slice]:
+        """Where the epochs of each query are; queries without any are left out."""
+        bounds = np.searchsorted(self.query, np.arange(len(self.queries) + 1))
+        return {
+            uid: slice(int(bounds[number]), int(bounds[number + 1]))
+            for number, uid in enumerate(self.queries)
+            if bounds[number] < bounds[number + 1]
+        }
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    found = pc.fill_null(column, UNKNOWN).to_numpy()
+    return np.asarray(found, np.int64)
+
+
+@dataclass(frozen=True)
+class Points:
+    """A series: each point stands for one epoch or more, in order of time."""
+
+    at: Ints = field(default_factory=_none)
+    """When the first of its epochs was committed, ms since 1970 UTC."""
+    epochs: Ints = field(default_factory=_none)
+    """How many there are."""
+    rows: Ints = field(default_factory=_none)
+    """Rows that they read; those of which it is not known count as 0."""
+    least: Ints = field(default_factory=_none)
+    """The shortest duration, ms; `UNKNOWN` if none is known."""
+    greatest: Ints = field(default_factory=_none)
+    """The longest duration, ms."""
+    mean: Ints = field(default_factory=_none)
+    """The mean duration, ms, rounded."""
+
+    def to_json(self) -> dict[str, list[int]]:
+        """By column, which is half the size of a list of points."""
+        return {name: getattr(self, name).tolist() for name in ("at", "epochs", "rows", "least", "greatest", "mean")}
+
+
+def series(at: Ints, rows: Ints, ms: Ints, most: int) -> Points:
+    """Thin out.
+
+    Up to `most` epochs are left as they are. Of more, the time from the first to the last is divided into so many equal
+    periods, and each period with an epoch becomes a point.
+
+    Args:
+        at: when they were committed, in order, ms.
+        rows: read by each; `UNKNOWN` counts as 0.
+        ms: duration of each; `UNKNOWN` does not count.
+        most: points, at least 1.
+    """
+    if not len(at):
+        return Points()
+    if len(at) <= most:
+        begins = np.arange(len(at))
+    else:
+        period = (at - at[0]) * most // (at[-1] - at[0] + 1)
+        begins = np.flatnonzero(np.diff(period, prepend=-1))
+    known = ms >= 0
+    count = np.add.reduceat(known.astype(np.int64), begins)
+    total = np.add.reduceat(np.where(known, ms, 0), begins)
+    some = count > 0
+    least = np.minimum.reduceat(np.where(known, ms, np.iinfo(np.int64).max), begins)
+    return Points(
+        at[begins],
+        np.diff(begins, append=len(at)),
+        np.add.reduceat(np.maximum(rows, 0), begins),
+        np.where(some, least, UNKNOWN),
+        np.maximum.reduceat(np.where(known, ms, UNKNOWN), begins),
+        np.where(some, (total + count // 2) // np.maximum(count, 1), UNKNOWN),
+    )
+
+
+def series_of(epochs: Epochs, most: int) -> dict[str, Points]:
+    """The series of each query that has epochs.
+
+    Args:
+        epochs: of the job.
+        most: points of one query.
+    """
+    return {
+        uid: series(epochs.at[part], epochs.rows[part], epochs.ms[part], most) for uid, part in epochs.slices().items()
+    }
+
+
+def series_of_all(epochs: Epochs, most: int) -> Points:
+    """The series of all queries together."""
+    order = np.argsort(epochs.at, kind="stable")
+    return series(epochs.at[order], epochs.rows[order], epochs.ms[order], most)
+
+
+def points_each(queries: Sequence[Any] | int, most: int, least: int, total: int) -> int:
+    """How many points a query gets, so that all together have no more than `total`, unless that were too few to see.
+
+    Args:
+        queries: them, or their number.
+        most: for one query.
+        least: for one query.
+        total: for all of them.
+    """
+    number = queries if isinstance(queries, int) else len(queries)
+    return max(least, min(most, total // max(1, number)))

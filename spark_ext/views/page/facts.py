@@ -1,0 +1,194 @@
+"""What is read from the ledger for the page: each table again only when it has changed, of epochs only what is new."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ext.delta.tail import Tail
+from spark_ext.ledger.columns import arrow_schema, columns, from_json_many
+from spark_ext.ledger.schema import (
+    CheckpointRow,
+    DefinitionRow,
+    EpochRow,
+    ExchangeRow,
+    ExecutionStateRow,
+    FinishedRow,
+    IncidentRow,
+    JobRow,
+    Row,
+)
+from spark_ext.views.page.epochs import COLUMNS, Epochs
+from spark_ext.views.status import beats_of, driver_alive
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Ledger
+
+Rows = tuple[Mapping[str, Any], ...]
+
+CHANGES: Final = "incident_changes"
+"""The table of what has become of incidents; an older ledger does not have it."""
+
+MOST_NEW: Final = 64
+"""Commits of epochs that are read one by one; more are read with the whole table."""
+
+CHECKPOINT_COLUMNS: Final = tuple(one.name for one in columns(CheckpointRow) if one.name != "metadata")
+"""All but the metadata, which may be large."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the ledger has of a job. JSON columns are values; of offsets there are only the newest ones."""
+
+    directory: str
+    jobs: Rows = ()
+    definitions: Rows = ()
+    states: Rows = ()
+    checkpoints: Rows = ()
+    finished: Rows = ()
+    """Only kind, query, source, channel, epoch, lineage and drained."""
+    exchanges: Rows = ()
+    incidents: Rows = ()
+    changes: Rows = ()
+    """Of incidents."""
+    epochs: Epochs = field(default_factory=Epochs)
+    offsets: Mapping[str, Any] = field(default_factory=dict)
+    """By query: the offsets of its newest epoch."""
+    alive: bool | None = None
+    """Whether the driver of the newest start runs; None: it is on another machine."""
+    beats: Mapping[int, datetime] = field(default_factory=dict)
+    """When drivers without a recorded end were last alive, by incarnation."""
+
+
+class FactsReader:
+    """Reads a ledger again and again. For one thread at a time.
+
+    Args:
+        ledger: with handles that nobody else uses.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._versions: dict[str, int | None] = {}
+        self._rows: dict[str, Rows] = {}
+        self._epochs = _EpochReader(ledger)
+        self._facts: Facts | None = None
+
+    def look(self) -> Facts:
+        """What is there now; the same object as before if nothing has changed.
+
+        Raises:
+            StateError, StorageError: a table cannot be read.
+        """
+        names = (*_READ, CHANGES)
+        changed = any([self._changed(name) for name in names])  # each of them: not lazily
+        changed |= self._epochs.look()
+        started = [row for row in self._rows[JobRow.table] if row["event"] == "started"]
+        newest = max(started, key=lambda row: int(row["incarnation"]), default=None)
+        alive = None if newest is None else driver_alive(newest)
+        before = self._facts
+        if before is not None and not changed and alive == before.alive:
+            return before
+        jobs = self._rows[JobRow.table]
+        self._facts = Facts(
+            directory=self._ledger.uri,
+            jobs=jobs,
+            definitions=self._rows[DefinitionRow.table],
+            states=self._rows[ExecutionStateRow.table],
+            checkpoints=self._rows[CheckpointRow.table],
+            finished=self._rows[FinishedRow.table],
+            exchanges=self._rows[ExchangeRow.table],
+            incidents=self._rows[IncidentRow.table],
+            changes=self._rows[CHANGES],
+            epochs=self._epochs.epochs,
+            offsets=dict(self._epochs.offsets),
+            alive=alive,
+            beats=beats_of(self._ledger, jobs),
+        )
+        return self._facts
+
+    def _changed(self, name: str) -> bool:
+        table = self._ledger.tables.get(name)
+        if table is None:
+            self._rows[name] = ()
+            return False
+        table.refresh()
+        if name in self._rows and table.version == self._versions.get(name):
+            return False
+        self._rows[name] = _rows(self._ledger, table.row_type, _READ.get(name))
+        self._versions[name] = table.version
+        return True
+
+
+_READ: Final[dict[str, tuple[str, ...] | None]] = {
+    JobRow.table: None,
+    DefinitionRow.table: None,
+    ExecutionStateRow.table: None,
+    CheckpointRow.table: CHECKPOINT_COLUMNS,
+    FinishedRow.table: ("kind", "query", "source", "channel", "epoch", "lineage", "drained"),
+    ExchangeRow.table: ("exchange", "event", "query", "lineage"),
+    IncidentRow.table: None,
+}
+
+
+def _rows(ledger: Ledger, row_type: type[Row], wanted: tuple[str, ...] | None) -> Rows:
+    found: list[dict[str, Any]] = ledger.table(row_type).read(columns=wanted).to_pylist()
+    for one in columns(row_type):
+        if one.json and found and one.name in found[0]:
+            for row, value in zip(found, from_json_many([row[one.name] for row in found]), strict=True):
+                row[one.name] = value
+    return tuple(found)
+
+
+class _EpochReader:
+    """The epochs, of which there may be many: what was added is read from the newest entries of the log."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._table = ledger.table(EpochRow)
+        names = (*COLUMNS, "offsets")
+        self._schema = pa.schema([arrow_schema(EpochRow).field(name) for name in names])
+        self._known = self._schema.empty_table().select(COLUMNS)
+        self._version: int | None = None
+        self.epochs = Epochs()
+        self.offsets: dict[str, Any] = {}
+        self._newest: dict[str, tuple[int, int]] = {}
+
+    def look(self) -> bool:
+        """Whether there are new ones."""
+        self._table.refresh()
+        version = self._table.version
+        if version is None or version == self._version:
+            return False
+        added = None
+        if self._version is not None and self._table.log is not None:
+            added = Tail(self._table.log, self._schema).after(self._version, MOST_NEW)
+        if added is not None:
+            self._version, rows = added
+            if not rows.num_rows:
+                return False
+            self._known = pa.concat_tables([self._known, rows.select(COLUMNS)])
+            self.epochs = Epochs.of(self._known)
+            self._take_offsets(rows)
+            return True
+        self._known = self._table.read(COLUMNS)
+        self._version = version
+        self.epochs = Epochs.of(self._known)
+        newest = pa.TableGroupBy(self._known, "query").aggregate([("epoch", "max")])
+        numbers = pc.unique(newest["epoch_max"]).to_pylist()
+        if numbers:
+            self._take_offsets(self._table.read(self._schema.names, [("epoch", "in", numbers)]))
+        return True
+
+    def _take_offsets(self, rows: pa.Table) -> None:
+        columns = (rows[name].to_pylist() for name in ("query", "lineage", "epoch", "offsets"))
+        for query, lineage, epoch, offsets in zip(*columns, strict=True):
+            if (lineage, epoch) >= self._newest.get(query, (0, -1)):
+                self._newest[query] = (lineage, epoch)
+                if offsets is not None:
+                    self.offsets[query] = json.loads(offsets)

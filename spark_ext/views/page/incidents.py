@@ -1,0 +1,96 @@
+"""Incidents as the page shows them: a line of each in the document, and all of one when it is opened. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from spark_ext.views.incidents import query_of
+
+MOST: Final = 1_000
+"""Incidents in a document: the newest ones."""
+
+LINE: Final = 300
+"""Characters of what happened that the list shows."""
+
+
+def lines(incidents: Sequence[Mapping[str, Any]], changes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The newest incidents, newest first, without evidence.
+
+    Args:
+        incidents: rows of `incidents`, each once, oldest first. Those of older ledgers have fewer columns.
+        changes: rows of `incident_changes`.
+    """
+    changed = _by_incident(changes)
+    found = []
+    for row in reversed(incidents[-MOST:]):
+        own = changed.get(row["incident_id"], [])
+        found.append(
+            {
+                "id": row["incident_id"],
+                "at": round(row["at"].timestamp() * 1000),
+                "type": row["type"],
+                "operator": row["operator"],
+                "query": query_of(row),
+                "what": row["what"].partition("\n")[0][:LINE],
+                "action": row["action"],
+                "labels": _labels(row),
+                "severity": row.get("severity") or "",
+                "parent": row.get("parent") or "",
+                "incarnation": row["incarnation"],
+                "status": _status(own),
+            }
+        )
+    return found
+
+
+def detail(row: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """All that is known of one.
+
+    Args:
+        row: of `incidents`.
+        changes: rows of `incident_changes`, of this incident and others.
+    """
+    evidence = row["evidence"]
+    stack = evidence.get("stack") if isinstance(evidence, Mapping) else None
+    rest = {name: value for name, value in evidence.items() if name != "stack"} if stack else evidence
+    return {
+        "id": row["incident_id"],
+        "what": row["what"],
+        "stack": str(stack) if stack else "",
+        "evidence": _plain(rest),
+        "changes": [_plain(dict(one)) for one in _by_incident(changes).get(row["incident_id"], [])],
+    }
+
+
+def _by_incident(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in sorted(changes, key=lambda row: row["at"]):
+        found[row["incident_id"]].append(row)
+    return found
+
+
+def _status(changes: Sequence[Mapping[str, Any]]) -> str:
+    """The newest one that is recorded, in whichever column; "" if there is none."""
+    for row in reversed(changes):
+        for name in ("status", "change", "event"):
+            if row.get(name):
+                return str(row[name])
+    return ""
+
+
+def _labels(row: Mapping[str, Any]) -> dict[str, str]:
+    labels = row["labels"]
+    return {str(name): str(value) for name, value in labels.items()} if isinstance(labels, Mapping) else {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

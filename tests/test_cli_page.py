@@ -1,0 +1,64 @@
+"""The commands `report` and `top`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
+from tests.ledger.rows import epoch
+from tests.support.page_states import shop
+from tests.test_cli import spark_ext
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return shop(tmp_path_factory.mktemp("shop") / "state", hours=0.2)
+
+
+def test_a_report_is_written(state: str, tmp_path: Path) -> None:
+    file = tmp_path / "shop.html"
+    done = spark_ext("report", state, "-o", str(file))
+    assert done.returncode == 0 and f"{file.stat().st_size:,} bytes" in done.stdout
+    text = file.read_text()
+    assert text.startswith("<!doctype html>") and "load-orders" in text and "KeyError" in text
+
+
+def test_what_cannot_be_written_or_read_is_refused(state: str, tmp_path: Path) -> None:
+    done = spark_ext("report", state, "-o", str(tmp_path / "no" / "folder.html"))
+    assert done.returncode == 2 and "No such file" in done.stderr and "Traceback" not in done.stderr
+    for command in ("report", "top"):
+        done = spark_ext(command, str(tmp_path))
+        assert done.returncode == 2 and "not the state directory of a job" in done.stderr
+
+
+def test_top_once(state: str) -> None:
+    done = spark_ext("top", state, "--once")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and lines[0].startswith("shop ")
+    assert lines[1].split()[:3] == ["query", "state", "rows/s"] and lines[2].split()[:2] == ["price", "FAILED"]
+    assert "KeyError" in lines[2]
+    found = json.loads(spark_ext("top", state, "--once", "--json").stdout)
+    assert found["job"] == "shop" and len(found["queries"]) == 7 and found["queries"][0]["incident"] == "4c1f02aa3"
+
+
+def test_top_sees_what_is_new_and_ctrl_c_ends_it_quietly(state: str) -> None:
+    command = [sys.executable, "-m", "spark_ext", "top", state, "--json", "--interval", "0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as top:
+        try:
+            assert top.stdout is not None and top.stderr is not None
+            before = json.loads(top.stdout.readline())["epochs"]
+            Ledger(state).table(EpochRow).append([epoch(9_000, "audit")])
+            while json.loads(top.stdout.readline())["epochs"] == before:
+                pass
+            top.send_signal(signal.SIGINT)
+            top.stdout.read()
+            assert top.wait(60) == 0 and top.stderr.read() == ""
+        finally:
+            top.kill()

@@ -1,0 +1,233 @@
+"""The document of a job: the same facts as its status and its timeline, in JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import ExchangeRow, ExecutionStateRow, IncidentRow, JobRow
+from spark_ext.masking import remember
+from spark_ext.views.page.document import page
+from spark_ext.views.page.facts import Facts, FactsReader
+from spark_ext.views.page.graph import edges, exchanges, newest_definitions, operators
+from spark_ext.views.page.incidents import detail, lines
+from spark_ext.views.page.top import top_json, top_rows, top_view
+from spark_ext.views.status import read_status
+from tests.support.page_states import HOSTILE, SHOP, query, shop
+
+NOW = datetime.now(timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return shop(tmp_path_factory.mktemp("page") / "state")
+
+
+@pytest.fixture(scope="module")
+def facts(state: str) -> Facts:
+    return FactsReader(Ledger(state)).look()
+
+
+@pytest.fixture(scope="module")
+def document(facts: Facts) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(page(facts, datetime.now(timezone.utc))))
+    return found
+
+
+def started(**changed: Any) -> dict[str, Any]:
+    row = JobRow(
+        job="j",
+        job_id="1",
+        incarnation=1,
+        lineage=1,
+        query="",
+        event="started",
+        at=NOW,
+        host="h",
+        driver_pid=1,
+        driver_started=1.0,
+        jvm_pid=None,
+        application_id="",
+        reason="",
+    )
+    return {**vars(row), **changed}
+
+
+def state_row(name: str, operator: str = "", **changed: Any) -> dict[str, Any]:
+    row = ExecutionStateRow(operator=operator, state=name, since=NOW, incarnation=1, reason="")
+    return {**vars(row), **changed}
+
+
+def test_it_agrees_with_the_status(state: str, document: dict[str, Any]) -> None:
+    status = read_status(state)
+    assert document["job"]["state"] == status.state and document["job"]["name"] == "shop"
+    for found, known in zip(document["queries"], status.queries, strict=True):
+        assert (found["uid"], found["state"], found["reason"]) == (known.uid, known.state, known.reason)
+        assert (found["epochs"], found["rows"]) == (known.epochs, known.rows)
+        assert (found["last_epoch"], found["last_ms"]) == (known.last_epoch, known.last_epoch_ms)
+    assert [span["outcome"] for span in document["timeline"]["spans"]] == ["lost", ""]
+
+
+def test_each_second_belongs_to_one_state_and_downtime_to_its_incident(document: dict[str, Any]) -> None:
+    found = document["timeline"]
+    assert sum(found["states_s"].values()) == pytest.approx(found["wall_s"], abs=0.01)
+    job = found["intervals"][""]
+    assert all(before[2] == after[1] for before, after in pairwise(job)) and job[-1][2] is None
+    down = next(interval for interval in job if interval[0] == "DOWN")
+    assert down[4] == "5be77d10f00d" and "lost" in down[3]
+    assert {"DOWN", "CREATED"} <= found["incidents_s"]["5be77d10f00d"].keys()
+    assert [interval[4] for interval in found["intervals"]["price"] if interval[0] == "RESTARTING"] == ["2c1f02aa1"]
+
+
+def test_the_graph_is_that_of_the_definitions(document: dict[str, Any]) -> None:
+    found = {(one["from"], one["exchange"], one["to"]) for one in document["graph"]["edges"]}
+    assert found == {
+        ("load-orders", "orders", "price"),
+        ("load-orders", "orders", "archive"),
+        ("load-rates", "rates", "price"),
+        ("load-rates", "rates", "alerts"),
+        ("price", "priced", "daily"),
+        ("price", "priced", "alerts"),
+    }
+    assert document["graph"]["operators"]["audit"]["sources"][0]["format"] == "files"
+    assert set(document["graph"]["operators"]) == set(SHOP)
+
+
+def test_channels_have_finished_or_are_known_from_the_newest_epoch(document: dict[str, Any]) -> None:
+    (found,) = [one for one in document["channels"] if one["source"] == "load-orders-orders"]
+    assert (found["done"], found["running"], found["finished"]) == (17, 13, False)
+    assert ["part-3", 2, 103] in found["channels"] and ["part-29", 0, None] in found["channels"]
+
+
+def test_checkpoints_have_their_newest_status_and_their_duration(document: dict[str, Any]) -> None:
+    found = {one["id"]: one for one in document["checkpoints"]}
+    assert found[23]["status"] == "FAILED" and found[17]["kind"] == "savepoint"
+    assert found[22]["ms"] == pytest.approx(420, abs=1) and found[22]["rows"] == 154
+
+
+def test_it_is_small_for_many_epochs(facts: Facts) -> None:
+    assert len(facts.epochs) > 2_000
+    found = page(facts, datetime.now(timezone.utc), points=0)
+    assert all(len(one["at"]) <= 16 for one in found["series"]["queries"].values())
+
+
+def test_a_driver_that_was_lost() -> None:
+    beat = NOW + timedelta(seconds=30)
+    facts = Facts(
+        directory="d",
+        jobs=(started(),),
+        states=(state_row("RUNNING"), state_row("RUNNING", "q")),
+        alive=False,
+        beats={1: beat},
+    )
+    job = page(facts, NOW + timedelta(hours=1))["job"]
+    assert job["lost"] and job["state"] == "DOWN" and job["recorded"] == "RUNNING"
+    assert job["since"] == round(beat.timestamp() * 1000) and job["rate"] is None
+
+
+def test_states_that_are_unknown_and_columns_that_are_new_are_shown() -> None:
+    rows = (state_row("PONDERING"), state_row("PONDERING", "q", incident="i1"))
+    found = page(Facts(directory="d", jobs=(started(),), states=rows, alive=True), NOW)
+    assert found["job"]["state"] == "PONDERING" and found["queries"][0]["incident"] == "i1"
+    assert found["job"]["states"] == {"PONDERING": 1}
+
+
+def test_a_job_that_has_done_nothing_yet() -> None:
+    found = page(Facts(directory="d", jobs=(started(),), alive=None), NOW)
+    assert found["job"]["state"] == "CREATED" and found["queries"] == [] and found["series"]["job"]["at"] == []
+
+
+def test_rows_before_a_reset_do_not_count(facts: Facts) -> None:
+    reset = {**facts.jobs[0], "event": "reset", "query": "price", "lineage": 2, "at": datetime.now(timezone.utc)}
+    changed = Facts(**{**vars(facts), "jobs": (*facts.jobs, reset)})
+    found = {one["uid"]: one for one in page(changed, datetime.now(timezone.utc))["queries"]}
+    assert (found["price"]["state"], found["price"]["epochs"]) == ("CREATED", 0) and found["daily"]["epochs"] > 0
+
+
+def test_queries_that_were_removed_or_renamed_are_not_shown() -> None:
+    made = [
+        {"query": uid, "incarnation": number, "at": NOW, "definition": query(("in",), "out", uid)}
+        for uid, number in (("old", 1), ("new", 2), ("back", 1), ("back", 3))
+    ]
+    jobs = [
+        started(event="renamed", query="new", renamed_from="old", incarnation=2),
+        started(event="removed", query="back", incarnation=2),
+    ]
+    assert set(newest_definitions(made, jobs)) == {"new", "back"}
+
+
+def test_an_exchange_is_sealed_until_a_restore_cuts_it() -> None:
+    made_of = operators({"a": query(("in",), "@x", "a"), "b": query(("@x", "@x", "@nobody"), "out", "b")})
+    assert edges(made_of) == [{"from": "a", "to": "b", "exchange": "x"}]
+
+    def rows(*events: tuple[str, int]) -> list[dict[str, Any]]:
+        return [
+            vars(
+                ExchangeRow(
+                    exchange="x",
+                    event=event,
+                    query="a",
+                    lineage=lineage,
+                    epoch=None,
+                    position=1,
+                    checkpoint_id=None,
+                    incarnation=1,
+                    at=NOW,
+                )
+            )
+            for event, lineage in events
+        ]
+
+    def sealed(*events: tuple[str, int]) -> bool:
+        found = {one["name"]: one for one in exchanges(made_of, rows(*events))}
+        assert found["x"]["readers"] == ["b"] and found["nobody"]["writers"] == []
+        return bool(found["x"]["sealed"])
+
+    assert not sealed() and sealed(("sealed", 1)) and not sealed(("sealed", 1), ("cut", 2))
+    assert sealed(("sealed", 1), ("cut", 2), ("sealed", 2))
+
+
+def test_secrets_are_masked(facts: Facts) -> None:
+    remember("hunter2hunter2")
+    row = {**facts.incidents[0], "incident_id": "new", "what": "password hunter2hunter2 refused"}
+    found = json.dumps(page(Facts(**{**vars(facts), "incidents": (*facts.incidents, row)}), NOW))
+    assert "refused" in found and "hunter2" not in found
+
+
+def test_incidents_of_any_age() -> None:
+    row: dict[str, Any] = {
+        **vars(
+            IncidentRow(
+                incident_id="i",
+                at=NOW,
+                job="j",
+                incarnation=1,
+                operator="query 'q'",
+                type="failure",
+                labels={"type": "X"},
+                what=f"{HOSTILE}\nmore",
+                evidence={"stack": "s", "at": NOW},
+                action="a",
+            )
+        )
+    }
+    (old,) = lines([row], [])
+    assert (old["severity"], old["parent"], old["status"], old["query"]) == ("", "", "", "q")
+    changes = [{"incident_id": "i", "at": NOW, "status": "closed"}, {"incident_id": "other", "at": NOW}]
+    (new,) = lines([{**row, "severity": "critical", "parent": "p"}], changes)
+    assert (new["severity"], new["parent"], new["status"], new["what"]) == ("critical", "p", "closed", HOSTILE)
+    whole = detail(row, changes)
+    assert whole["stack"] == "s" and whole["evidence"] == {"at": NOW.isoformat()} and len(whole["changes"]) == 1
+
+
+def test_top_has_what_needs_attention_first(document: dict[str, Any]) -> None:
+    rows = top_rows(document)
+    assert rows[0]["query"] == "price" and rows[0]["incident"] == "4c1f02aa3" and rows[0]["state"] == "FAILED"
+    assert [row["query"] for row in rows[1:]] == sorted(row["query"] for row in rows[1:])
+    assert top_json(document)["state"] == "FAILING"
+    assert len(list(top_view(document, height=8).renderables)) == 3  # head, table, and how many more there are

@@ -1,0 +1,92 @@
+"""What was added to a ledger is read, as if all of it were read anew."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow, Row
+from spark_ext.ledger.tables import LedgerTable
+from spark_ext.views.page.facts import Facts, FactsReader
+from tests.control.states import State
+from tests.ledger.rows import epoch, incident, state
+
+
+def same(one: Facts, other: Facts) -> bool:
+    names = [name for name in vars(one) if name != "epochs"]
+    arrays = [name for name in vars(one.epochs) if name != "queries"]
+    return all(getattr(one, name) == getattr(other, name) for name in names) and all(
+        np.array_equal(getattr(one.epochs, name), getattr(other.epochs, name)) for name in arrays
+    )
+
+
+def read_all_but(row_type: type[Row]) -> Callable[..., pa.Table]:
+    read = LedgerTable.read
+
+    def found(table: LedgerTable[Any], *arguments: Any, **options: Any) -> pa.Table:
+        assert table.row_type is not row_type
+        return read(table, *arguments, **options)
+
+    return found
+
+
+def test_only_what_is_new_is_read_and_nothing_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = State(tmp_path / "state")
+    reader = FactsReader(Ledger(made.path))
+    first = reader.look()
+    assert len(first.epochs) == 0 and first.incidents == () and reader.look() is first
+    for number in range(5):
+        made.writer.append(epoch(number, "q"))
+        made.writer.append(epoch(number, "r"))
+    found = reader.look()
+    assert len(found.epochs) == 10 and found.offsets["q"] == [{"uid": "s", "at": 4}]
+    assert len(first.epochs) == 0
+    for row in (replace(epoch(5, "q"), offsets=None), state("RUNNING", "q"), incident(1)):
+        made.writer.append(row)
+    # Of the epochs the new ones are enough.
+    monkeypatch.setattr(LedgerTable, "read", read_all_but(EpochRow))
+    later = reader.look()
+    assert later.epochs.epoch.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4]
+    assert [row["incident_id"] for row in later.incidents] == ["i1"] and later.states[0]["state"] == "RUNNING"
+    assert later.incidents[0]["labels"] == {"type": "USER_CODE"}
+    assert later.offsets["q"] == [{"uid": "s", "at": 4}]  # Spark had deleted those of the newest epoch
+    assert reader.look() is later
+
+
+def test_a_table_that_was_compacted_or_has_many_new_commits_is_read_anew(tmp_path: Path) -> None:
+    made = State(tmp_path / "state")
+    reader = FactsReader(Ledger(made.path))
+    made.writer.append(epoch(0))
+    reader.look()
+    for number in range(1, 70):
+        made.ledger.table(EpochRow).append([epoch(number)])
+    with made.ledger.table(EpochRow).opened() as table:
+        assert table is not None
+        table.optimize.compact()
+    made.ledger.table(EpochRow).append([epoch(70)])
+    assert same(reader.look(), FactsReader(Ledger(made.path)).look())
+    assert reader.look().epochs.epoch.tolist() == list(range(71))
+
+
+def test_a_ledger_without_newer_tables(tmp_path: Path) -> None:
+    made = State(tmp_path / "state")
+    for name in ("incidents", "exchanges", "definitions"):
+        shutil.rmtree(tmp_path / "state" / "ledger" / name)
+    found = FactsReader(Ledger(made.path)).look()
+    assert found.changes == found.incidents == found.definitions == () and found.alive is True
+
+
+def test_a_driver_that_dies_writes_nothing_and_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = FactsReader(Ledger(State(tmp_path / "state").path))
+    first = reader.look()
+    monkeypatch.setattr("spark_ext.views.page.facts.driver_alive", lambda row: False)
+    later = reader.look()
+    assert (first.alive, later.alive) == (True, False) and reader.look() is later
