@@ -20,6 +20,7 @@ from spark_ext.failures.classifier import load
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.interrupt import stop_on_interrupt
+from spark_ext.jobs.measuring import check_measuring, follow, measured
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_ext.jobs.exchange import Exchange
+    from spark_ext.metrics.job_metrics import JobMetrics
     from spark_ext.model.dag import JobGraph
 
 log = logger("spark_ext.job")
@@ -67,6 +69,7 @@ class Job(Steerable):
 
     Raises:
         ConfigurationError: a bad name or setting, or invalid failure rules.
+        EnvironmentProblem: the library that a setting needs is not installed.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Job(Steerable):
         self.name = name
         self.settings = JobSettings.of(name, settings)
         load(self.settings.failures)  # refused here rather than by the start, which reads it again
+        check_measuring(name, self.settings)
         if self.settings.storage_options:
             raise ConfigurationError(
                 "the setting storage_options reaches the driver's ledger, and neither Spark's checkpoints nor the "
@@ -106,6 +110,7 @@ class Job(Steerable):
         self._announced = threading.Event()
         """Set while there is no start of which the coordinator is still to come."""
         self._started = datetime.now(timezone.utc)
+        self._metrics: JobMetrics | None = None
         self._result: JobResult | None = None
         self._lock = threading.Lock()
         self._result_lock = threading.Lock()
@@ -250,6 +255,7 @@ class Job(Steerable):
                     kept=NOTHING_STARTED,
                     do="add one with job.add(uid, df.writeStream...)",
                 )
+            self._metrics = measured(self.name, self.settings)
             self._started = datetime.now(timezone.utc)
             self._announced.clear()
             self._stopping.clear()
@@ -264,9 +270,12 @@ class Job(Steerable):
                     takeover=self._takeover,
                     announce=self._announce,
                     stopping=self._stopping.is_set,
+                    tap=None if self._metrics is None else self._metrics.tap,
                 )
             except BaseException:
                 self._coordinator = None
+                if self._metrics is not None:
+                    self._metrics.end()
                 raise
             finally:
                 self._starting = False
@@ -276,6 +285,9 @@ class Job(Steerable):
 
     def _announce(self, context: JobContext, coordinator: Coordinator) -> None:
         self._context, self._coordinator = context, coordinator
+        if self._metrics is not None:
+            application = self._spark.sparkContext.applicationId
+            follow(self._metrics, self.state_directory, self._started, application, context, coordinator)
         self._announced.set()
 
     def await_termination(self, timeout: float | None = None) -> JobResult:

@@ -73,6 +73,7 @@ def start_job(
     hold: bool = False,
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
     stopping: Callable[[], bool] = lambda: False,
+    tap: Callable[[object], None] | None = None,
 ) -> Started:
     """Start all queries that have not finished.
 
@@ -86,6 +87,7 @@ def start_job(
         hold: complete the epochs that were interrupted, and plan no others.
         announce: called before anything is claimed, with what a stop during the start needs.
         stopping: whether the job has been asked to stop before that.
+        tap: given each row of the ledger; see `WriteBehind`.
 
     Raises:
         StateError: the state directory is another job's, in use, or has lost a checkpoint.
@@ -111,7 +113,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        write_behind=_write_behind(ledger, writer, name, settings),
+        write_behind=_write_behind(ledger, writer, name, settings, tap),
         wake=threading.Event(),
         control=control,
         hold=hold,
@@ -226,12 +228,14 @@ def start_job(
             _undo(spark, context, listener, writer, coordinator)
 
 
-def _write_behind(ledger: Ledger, writer: LedgerWriter, job: str, settings: JobSettings) -> WriteBehind:
+def _write_behind(
+    ledger: Ledger, writer: LedgerWriter, job: str, settings: JobSettings, tap: Callable[[object], None] | None
+) -> WriteBehind:
     if not settings.heartbeat:
-        return WriteBehind(writer, job)
+        return WriteBehind(writer, job, tap=tap)
     heartbeat = Heartbeat(ledger.uri, writer.incarnation)
     heartbeat.beat()
-    return WriteBehind(writer, job, heartbeat, settings.heartbeat / 1000)
+    return WriteBehind(writer, job, heartbeat, settings.heartbeat / 1000, tap)
 
 
 def _has_finished(query: str, memory: JobMemory, coordinator: Coordinator | None) -> bool:

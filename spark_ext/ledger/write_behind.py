@@ -40,13 +40,23 @@ class WriteBehind:
         job: for incidents.
         heartbeat: written on the same thread; None: there is none.
         every: time between two beats, s.
+        tap: given each row: one that is written behind when it comes, one that is written at once when it has been.
+            Called on the thread that brings it: must not wait, and must not raise.
     """
 
-    def __init__(self, writer: LedgerWriter, job: str, heartbeat: Heartbeat | None = None, every: float = inf) -> None:
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        job: str,
+        heartbeat: Heartbeat | None = None,
+        every: float = inf,
+        tap: Callable[[Any], None] | None = None,
+    ) -> None:
         self._writer = writer
         self._job = job
         self._heartbeat = heartbeat
         self._every = every
+        self._tap = tap
         self._rows: list[Any] = []
         self._due: float | None = None
         self._lock = threading.Condition()
@@ -66,6 +76,11 @@ class WriteBehind:
         """Whose rows they are."""
         return self._writer.incarnation
 
+    @property
+    def waiting(self) -> int:
+        """How many rows wait to be written."""
+        return len(self._rows)
+
     def put(self, row: Any) -> None:
         """Write a row within a second or so."""
         self._put(row, BEHIND)
@@ -81,6 +96,8 @@ class WriteBehind:
             if self._due is None or due < self._due:
                 self._due = due
                 self._lock.notify()
+        if self._tap is not None:
+            self._tap(row)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Write what is due on a thread of its own, until `close`.
@@ -166,6 +183,9 @@ class WriteBehind:
             except StorageError:
                 self._put_back(waiting)
                 raise
+        if self._tap is not None:
+            for row in rows:
+                self._tap(row)
 
     def _take(self) -> list[Any]:
         with self._lock:
