@@ -99,7 +99,7 @@ LABELS: Final = {
         Label("kind", "what the checkpoint is for", tuple(kind.value for kind in CheckpointKind)),
         Label(
             "mode",
-            "how a checkpoint of the whole job was taken; empty: it is one of a query",
+            "how a checkpoint of the whole job was taken; empty for that of a query",
             ("", *(mode.value for mode in CheckpointMode)),
         ),
         Label("result", "how a checkpoint has ended", ("completed", "failed")),

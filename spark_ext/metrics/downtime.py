@@ -123,18 +123,18 @@ class DowntimeMeter:
         if self._past is None:
             return {}
         total = dict(self._over)
-        for name, value in _by_class(self._pieces(now), self._classes).items():
+        for name, value in _by_class(self._pieces(self._states, now), self._classes).items():
             total[name] = total.get(name, 0.0) + value
         # What is to blame may become known late; a counter does not decrease for that.
         for name, value in total.items():
             self._shown[name] = max(value, self._shown.get(name, 0.0))
         return dict(self._shown)
 
-    def _pieces(self, until: datetime) -> list[Piece]:
-        bounds = [*(since for since, _ in self._states), until]
+    def _pieces(self, states: Sequence[tuple[datetime, str]], until: datetime) -> list[Piece]:
+        bounds = [*(since for since, _ in states), until]
         pieces = [
             Piece(JOB, state, since, end)
-            for (_, state), (since, end) in zip(self._states, pairwise(bounds), strict=True)
+            for (_, state), (since, end) in zip(states, pairwise(bounds), strict=True)
             if since < end
         ]
         return blamed(pieces, self._failures, self._before)
@@ -145,7 +145,7 @@ class DowntimeMeter:
         if not ups:
             return
         since, state = self._states[ups[-1]]
-        for name, value in _by_class(self._pieces(since), self._classes).items():
+        for name, value in _by_class(self._pieces(self._states[: ups[-1]], since), self._classes).items():
             self._over[name] += value
         self._states = [(since, state), *self._states[ups[-1] + 1 :]]
         self._before = UNKNOWN
