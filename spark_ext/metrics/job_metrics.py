@@ -77,6 +77,7 @@ class JobMetrics:
         self._lost: list[IncidentRow] = []
         self._live: Callable[[], Live | None] = lambda: None
         self._last: list[Sample] | None = None
+        self._ended: datetime | None = None
         self._failed = False
         self._followers: list[Follower] = []
 
@@ -147,23 +148,25 @@ class JobMetrics:
 
     def samples(self) -> list[Sample]:
         """All values as they are now; after `end`, as they were then."""
-        if self._last is not None:
-            return self._last
-        live, now = self._live(), self._clock()
+        last, now = self._last, self._ended or self._clock()
+        found = self._samples(now) if last is None else last
+        with self._lock:
+            # The past of a run that ended at once may become known after it.
+            downtime = self._downtime.seconds(now)
+        return [*found, *(Sample(m.DOWNTIME, (self.job, name), value) for name, value in downtime.items())]
+
+    def _samples(self, now: datetime) -> list[Sample]:
+        live = self._live()
         with self._lock:
             found = [] if live is None else folded(gauges(live, self._version, now), self._bound)
-            downtime = self._downtime.seconds(now)
-            return [
-                *found,
-                *self._book.samples(),
-                *(Sample(m.DOWNTIME, (self.job, name), value) for name, value in downtime.items()),
-                *(Sample(m.DROPPED, (self.job,), one.dropped) for one in self._followers),
-            ]
+            dropped = (Sample(m.DROPPED, (self.job,), one.dropped) for one in self._followers)
+            return [*found, *self._book.samples(), *dropped]
 
     def end(self) -> None:
         """The run has ended: its last values stay, and nothing of the run is kept alive for them."""
         if self._last is None:
-            self._last = self.samples()
+            self._ended = self._clock()
+            self._last = self._samples(self._ended)
             self._live = lambda: None
             for follower in self._followers:
                 follower.end()

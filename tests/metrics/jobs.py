@@ -31,7 +31,9 @@ def live(job: str = "j", queries: tuple[str, ...] = ("q",), watermark: str = "",
             for uid in queries
         ),
     )
-    facts = {uid: QueryFacts(query_id=f"id-{uid}", run_id="r", name=f"{job}/{uid}", watermark=watermark) for uid in queries}
+    facts = {
+        uid: QueryFacts(query_id=f"id-{uid}", run_id="r", name=f"{job}/{uid}", watermark=watermark) for uid in queries
+    }
     return Live(snapshot=snapshot, facts=facts, application_id="local-1", **more)
 
 

@@ -61,9 +61,7 @@ def test_it_is_what_the_view_of_the_ledger_has(data: st.DataObject) -> None:
             expected[classes.get(piece.incident, "UNKNOWN")] += piece.seconds
 
     before = downtime(timeline(states, jobs, alive=frozenset({2})), [values(row) for row in failures], at(40))
-    past = past_of(
-        [piece for piece in before.pieces if piece.since < at(40)], {"first": values(failures[0])}, at(40)
-    )
+    past = past_of([piece for piece in before.pieces if piece.since < at(40)], {"first": values(failures[0])}, at(40))
     meter = DowntimeMeter()
     seen: dict[str, float] = {}
     for number, (name, seconds) in enumerate(zip(names, times, strict=True)):

@@ -47,7 +47,9 @@ def no_endpoints() -> Iterator[None]:
 def parsed(text: str, accept: str = "") -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     families = (open_metrics if accept else plain_text)(text)
     return {
-        (sample.name, frozenset(sample.labels.items())): sample.value for family in families for sample in family.samples
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
+from spark_ext.ledger.schema import EpochRow
 from spark_ext.metrics.book import Book, Bound, Sample
 from spark_ext.metrics.tally import GAPS, Numbers, Tally
 from tests.ledger.rows import START, checkpoint, epoch, event, flag
@@ -65,7 +66,7 @@ def test_a_row_that_is_given_again_changes_nothing(data: st.DataObject) -> None:
     expected = {name: value for name, value in counted(list(once.values())).items() if not name.startswith(newest)}
     found = {name: value for name, value in counted(shuffled).items() if not name.startswith(newest)}
     assert found == expected
-    committed = Counter(row.query for row in once.values() if hasattr(row, "duration_ms"))
+    committed = Counter(row.query for row in once.values() if isinstance(row, EpochRow))
     for query, number in committed.items():
         assert found[f"spark_ext_epochs_total{{query={query}}}"] == number
         assert found[f"spark_ext_input_rows_total{{query={query}}}"] == 10 * number

@@ -24,7 +24,15 @@ from tests.server.served import JOB, Served, serving
 
 OF_JOB = ("", "/epochs", "/finished", "/checkpoints", "/incidents", "/config?query=q", "/kinds", "/nothing")
 OF_CONTROL = ("/control", "/control/x", "/control/stream")
-PAGES = ("/ready", "/openapi.json", "/v1/jobs", *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL), "/", "/docs")
+PAGES = (
+    "/ready",
+    "/metrics",
+    "/openapi.json",
+    "/v1/jobs",
+    *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL),
+    "/",
+    "/docs",
+)
 
 
 @pytest.fixture(scope="module")
