@@ -39,7 +39,7 @@ def check(who: str) -> None:
         EnvironmentProblem: the library, or the exporter that the environment names, is not installed.
         ConfigurationError: the environment names a protocol that there is not.
     """
-    load("opentelemetry.sdk", EXTRA, who)
+    load("opentelemetry.sdk", EXTRA, who, "the Python of the driver")
     for signal, own in zip(_GROUPS, _own(), strict=True):
         if own:
             exporters(signal, who)

@@ -26,7 +26,7 @@ def check(who: str) -> None:
     Raises:
         EnvironmentProblem: it is not installed.
     """
-    load("prometheus_client", EXTRA, who)
+    load("prometheus_client", EXTRA, who, "the Python of the driver")
 
 
 class Exposition:

@@ -60,8 +60,9 @@ class Recoveries:
     def take(self, row: Any) -> list[Recovery]:
         """The recoveries that end with a row."""
         if isinstance(row, IncidentRow) and row.type in ("failure", "driver_lost"):
-            lost = row.type == "driver_lost"
-            since = datetime.fromisoformat(row.evidence["last_seen"]) if lost else row.at
+            # A driver that was lost is found by the next start.
+            seen = (row.evidence or {}).get("last_seen") if row.type == "driver_lost" else None
+            since = row.at if seen is None else datetime.fromisoformat(seen)
             self._begin(query_of({"operator": row.operator}), row.incident_id, class_of(row.labels), since)
         elif isinstance(row, ExecutionStateRow) and row.state in _ENDED:
             # There will be no further epoch to recover to.

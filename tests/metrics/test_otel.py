@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import os
 import subprocess
@@ -211,6 +212,25 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypa
     assert "pip install 'spark-ext[otel]'" in refused.value.do
 
 
+USERS_OWN = """
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from spark_ext.metrics import otel_setup
+trace.set_tracer_provider(TracerProvider())
+metrics.set_meter_provider(MeterProvider())
+otel_setup.check("job 'j'")
+found = otel_setup.providers("job 'j'")
+assert found == (trace.get_tracer_provider(), metrics.get_meter_provider())
+"""
+
+
+def test_providers_that_the_user_has_set_up_come_first() -> None:
+    """The exporter that the environment names is then not looked for."""
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "zipkin9", "OTEL_METRICS_EXPORTER": "zipkin9"}
+    subprocess.run([sys.executable, "-c", USERS_OWN], check=True, env=environment)
+
+
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     """An HTTP server that takes what is posted."""
@@ -234,6 +254,10 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     server.server_close()
 
 
+def unpacked(body: bytes) -> bytes:
+    return gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
+
+
 DRIVER = """
 import sys
 from spark_ext.metrics import otel_setup
@@ -247,7 +271,8 @@ assert found.tracer is again.tracer and found.meter is again.meter
 assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider), "the global one stays as it is"
 metrics = measured()
 metrics.follow(Bridge(metrics, found, "1"))
-metrics.tap(epoch(0))
+for number in range(1_500):
+    metrics.tap(epoch(number))
 # The process ends with its job: what waits is exported at the exit.
 """
 
@@ -263,5 +288,6 @@ def test_the_environment_alone_leads_to_a_collector_also_at_the_end_of_the_proce
     assert done.stderr == ""
     bodies = {path: b"".join(body for at_, body in posted if at_ == path) for path, _ in posted}
     assert bodies.keys() == {"/v1/traces", "/v1/metrics"}
-    assert b"spark_ext.epoch" in bodies["/v1/traces"] and b"orders" in bodies["/v1/traces"]
+    traces = b"".join(map(unpacked, (body for path, body in posted if path == "/v1/traces")))
+    assert traces.count(b"spark_ext.query_id") == 1_500 and b"orders" in traces
     assert b"spark_ext.epochs" in bodies["/v1/metrics"]

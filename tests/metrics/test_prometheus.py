@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 import urllib.request
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import prometheus_client
@@ -151,7 +154,8 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypa
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(EnvironmentProblem) as refused:
         prometheus.check("job 'j', setting 'metrics_port'")
-    assert "pip install 'spark-ext[metrics]'" in refused.value.do and "metrics_port" in refused.value.operator
+    assert refused.value.do == "pip install 'spark-ext[metrics]', for the Python of the driver"
+    assert "metrics_port" in refused.value.operator
 
 
 def test_with_everything_off_no_optional_library_is_imported_and_no_thread_is_made() -> None:
@@ -180,10 +184,23 @@ def test_values_stay_after_the_end_and_rows_that_come_then_do_not_change_them() 
     assert not [one for one in metrics.samples() if one.metric.name == "spark_ext_lag_rows"]
 
 
+def test_a_run_that_has_ended_is_not_kept_alive_for_its_figures() -> None:
+    class Run:
+        """What a gauge would be read from."""
+
+    run = Run()
+    seen, metrics = weakref.ref(run), measured(*ROWS)
+    metrics.watch(lambda run=run: live() if run else None)  # type: ignore[misc]
+    del run
+    metrics.end()
+    gc.collect()
+    assert seen() is None and value(metrics, "spark_ext_state_rows", "q") == 7
+
+
 def test_a_row_that_cannot_be_counted_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
     metrics = measured()
     for _ in range(2):
-        metrics.tap(incident("a", 1, kind="driver_lost", evidence=None))
+        metrics.tap(replace(incident("a", 1), labels=7))
     metrics.tap(epoch(0))
     assert value(metrics, "spark_ext_epochs_total", "q") == 1
     assert len(caplog.records) == 1
