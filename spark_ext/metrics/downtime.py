@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from spark_ext.metrics.catalogue import NONE
 from spark_ext.metrics.tally import class_of
-from spark_ext.views.downtime import LATE, UNKNOWN, UP, Piece, blamed, downtime
+from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Piece, blamed, downtime
 from spark_ext.views.status import rows_of, status_of
 from spark_ext.views.timeline import JOB
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
 
-_BLAMED: Final = ("failure", "driver_lost")
-"""Types of incidents that may be to blame."""
+KNOWN: Final = 1_000
+"""How many incidents of this start are remembered with their class: a state names one that is recent."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,7 @@ def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past
     """
     timeline = status_of(ledger).timeline
     started = next(span.since for span in timeline.spans if span.number == number)
-    rows = [
-        row
-        for row in rows_of(ledger, IncidentRow, "incident_id", "at", "operator", "type", "labels", "evidence")
-        if row["type"] in _BLAMED
-    ]
+    rows = rows_of(ledger, IncidentRow, "incident_id", "at", "operator", "type", "labels", "evidence")
     for name in ("labels", "evidence"):
         for row, value in zip(rows, from_json_many([row[name] for row in rows]), strict=True):
             row[name] = value
@@ -74,9 +69,7 @@ def past_of(pieces: Sequence[Piece], incidents: Mapping[str, Mapping[str, Any]],
         incidents: by id.
         started: when it was made.
     """
-    cut = [
-        Piece(piece.operator, piece.state, piece.since, min(piece.until, started), piece.incident) for piece in pieces
-    ]
+    cut = [replace(piece, until=min(piece.until, started)) for piece in pieces]
     classes = {name: class_of(row["labels"]) for name, row in incidents.items()}
     cause = incidents.get(cut[-1].incident) if cut and cut[-1].down and cut[-1].until == started else None
     return Past(started, _by_class(cut, classes), cause)
@@ -87,7 +80,8 @@ class DowntimeMeter:
 
     def __init__(self) -> None:
         self._past: Past | None = None
-        self._states: list[tuple[datetime, str]] = []
+        self._states: list[Piece] = []
+        """Since when each state lasts; its end is the next one's beginning."""
         self._failures: list[Mapping[str, Any]] = []
         self._classes: dict[str, str] = {}
         self._before = UNKNOWN
@@ -101,16 +95,19 @@ class DowntimeMeter:
         if past.cause is not None:
             self._before = past.cause["incident_id"]
             self._classes[self._before] = class_of(past.cause["labels"])
-        self._states.insert(0, (past.started, "CREATED"))
+        self._enter(past.started, "CREATED", UNKNOWN)
         self._fold()
 
     def take(self, row: Any) -> None:
         """Take a row of this start."""
-        if isinstance(row, IncidentRow) and row.type in _BLAMED:
-            self._failures.append(_values(row))
+        if isinstance(row, IncidentRow):
             self._classes[row.incident_id] = class_of(row.labels)
+            if len(self._classes) > KNOWN:
+                del self._classes[next(iter(self._classes))]
+            if row.type in BEGIN:
+                self._failures.append(_values(row))
         elif isinstance(row, ExecutionStateRow) and row.operator == JOB:
-            self._states.append((row.since, row.state))
+            self._enter(row.since, row.state, row.incident or UNKNOWN)
             if self._past is not None:
                 self._fold()
 
@@ -130,29 +127,28 @@ class DowntimeMeter:
             self._shown[name] = max(value, self._shown.get(name, 0.0))
         return dict(self._shown)
 
-    def _pieces(self, states: Sequence[tuple[datetime, str]], until: datetime) -> list[Piece]:
-        bounds = [*(since for since, _ in states), until]
-        pieces = [
-            Piece(JOB, state, since, end)
-            for (_, state), (since, end) in zip(states, pairwise(bounds), strict=True)
-            if since < end
-        ]
+    def _enter(self, since: datetime, state: str, incident: str) -> None:
+        self._states.append(Piece(JOB, state, since, since, incident))
+        # That a state was entered may be recorded late, as a stall is, which is noticed after a while.
+        self._states.sort(key=lambda piece: piece.since)
+
+    def _pieces(self, states: Sequence[Piece], until: datetime) -> list[Piece]:
+        bounds = [*(piece.since for piece in states), until]
+        pieces = [replace(piece, until=end) for piece, end in zip(states, bounds[1:], strict=True) if piece.since < end]
         return blamed(pieces, self._failures, self._before)
 
     def _fold(self) -> None:
         """What was before the newest time when the job ran does not change any more."""
-        ups = [at for at, (_, state) in enumerate(self._states) if state in UP]
-        if not ups:
+        ups = [at for at, piece in enumerate(self._states) if piece.state in UP and piece.incident == UNKNOWN]
+        if not ups or not ups[-1]:
             return
-        since, state = self._states[ups[-1]]
+        since = self._states[ups[-1]].since
         for name, value in _by_class(self._pieces(self._states[: ups[-1]], since), self._classes).items():
             self._over[name] += value
-        self._states = [(since, state), *self._states[ups[-1] + 1 :]]
+        self._states = self._states[ups[-1] :]
         self._before = UNKNOWN
         # Of the failures those stay that the next state may be due to.
         self._failures = [row for row in self._failures if row["at"] >= since - 2 * LATE - timedelta(seconds=1)]
-        kept = {row["incident_id"] for row in self._failures}
-        self._classes = {name: kind for name, kind in self._classes.items() if name in kept}
 
 
 def _by_class(pieces: Iterable[Piece], classes: Mapping[str, str]) -> dict[str, float]:

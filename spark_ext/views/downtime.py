@@ -149,9 +149,7 @@ def _contiguous(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def blamed(
-    pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], before: str = UNKNOWN
-) -> list[Piece]:
+def blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], before: str = UNKNOWN) -> list[Piece]:
     """The pieces with the incident of each one that is downtime.
 
     What is being recovered from is blamed until the job runs again; a failure during recovery is to blame from then on.

@@ -8,8 +8,12 @@ from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from tests.views.test_timeline import at
 
 
-def state(name: str, seconds: float, operator: str = "q", incarnation: int = 1) -> ExecutionStateRow:
-    return ExecutionStateRow(operator=operator, state=name, since=at(seconds), incarnation=incarnation, reason="")
+def state(
+    name: str, seconds: float, operator: str = "q", incarnation: int = 1, blame: str | None = None
+) -> ExecutionStateRow:
+    return ExecutionStateRow(
+        operator=operator, state=name, since=at(seconds), incarnation=incarnation, reason="", incident=blame
+    )
 
 
 def incident(

@@ -46,12 +46,21 @@ def test_it_is_what_the_view_of_the_ledger_has(data: st.DataObject) -> None:
         if name in DOWNS and data.draw(st.booleans()):
             late = data.draw(st.sampled_from([0, 3]))
             second.append(incident(f"i{number}", seconds + late, type=data.draw(st.sampled_from(KINDS))))
+    blames: list[str | None] = []
+    for number, seconds in enumerate(times):
+        blames.append(f"s{number}" if data.draw(st.integers(0, 3)) == 0 else None)
+        if blames[-1]:
+            # As a stall is: recorded with the state, also with RUNNING.
+            second.append(incident(f"s{number}", seconds, kind="stall", type=data.draw(st.sampled_from(KINDS))))
     begins = data.draw(st.integers(0, len(names)))
     now = times[-1] + 5
 
     jobs = [job("started", 0), job("ended", 25, 1, reason="FAILED"), job("started", 40, 2)]
     states = [state_row("", "RUNNING", 5), state_row("", "FAILING", 20), state_row("", "FAILED", 22)]
-    states += [state_row("", name, seconds, 2) for name, seconds in zip(names, times, strict=True)]
+    states += [
+        {**state_row("", name, seconds, 2), "incident": blame}
+        for name, seconds, blame in zip(names, times, blames, strict=True)
+    ]
     known = [values(row) for row in (*failures, *second)]
     whole = downtime(timeline(states, jobs, alive=frozenset({2})), known, at(now))
     classes = {row["incident_id"]: row["labels"]["type"] for row in known}
@@ -68,11 +77,11 @@ def test_it_is_what_the_view_of_the_ledger_has(data: st.DataObject) -> None:
         if number == begins:
             meter.begin(past)
         for row in second:
-            if row.incident_id == f"i{number}" and row.at == at(seconds):
+            if row.incident_id[1:] == str(number) and row.at == at(seconds):
                 meter.take(row)
-        meter.take(state(name, seconds, "", 2))
+        meter.take(state(name, seconds, "", 2, blames[number]))
         for row in second:
-            if row.incident_id == f"i{number}" and row.at != at(seconds):
+            if row.incident_id[1:] == str(number) and row.at != at(seconds):
                 meter.take(row)
         shown = meter.seconds(at(seconds))
         assert all(shown[kind] >= value for kind, value in seen.items()), "a counter never decreases"
@@ -88,7 +97,7 @@ def test_nothing_is_said_before_the_past_is_known() -> None:
     meter.take(state("RUNNING", 2, ""))
     assert meter.seconds(at(5)) == {}
     meter.begin(Past(at(0), {"SYSTEM": 7.0}))
-    assert meter.seconds(at(5)) == {"SYSTEM": 7.0, "UNKNOWN": 2.0}
+    assert meter.seconds(at(5)) == {"SYSTEM": 7.0}
 
 
 def test_an_incident_that_becomes_known_late_makes_no_counter_decrease() -> None:
@@ -107,7 +116,7 @@ def test_a_failure_from_just_before_a_short_run_is_to_blame_for_what_comes_after
     meter.take(incident("a", 10, type="NETWORK"))
     meter.take(state("RUNNING", 10.5, ""))
     meter.take(state("RESTARTING", 11, ""))
-    assert meter.seconds(at(13)) == {"UNKNOWN": 10.0, "NETWORK": 0.5 + 2.0}
+    assert meter.seconds(at(13)) == {"NETWORK": 0.5 + 2.0}
 
 
 def test_a_lost_driver_is_in_the_past_of_the_next_start_although_its_row_is_not_written_yet(tmp_path: Path) -> None:
