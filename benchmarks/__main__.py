@@ -20,6 +20,7 @@ NAMES = (
     "delta_commit",
     "delta_throughput",
     "job_overhead",
+    "metrics_epochs",
     "epoch_files",
     "finish",
     "blocked",

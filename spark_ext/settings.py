@@ -65,8 +65,21 @@ class JobSettings(BaseModel):
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     incidents: str | None = None
     """Path of a file of types of incidents, listeners and alert rules, in addition to `conf/incidents.yaml`."""
+    metrics: bool = False
+    """Whether the job counts what it does, for `/metrics` of `job.serve()`. The next settings include it."""
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    """Port on which the driver serves `/metrics` to Prometheus; 0: none."""
+    metrics_host: str = "127.0.0.1"
+    """Address to which that is bound."""
+    opentelemetry: bool = False
+    """Whether metrics and spans are exported to OpenTelemetry."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything wants the job's metrics."""
+        return self.metrics or self.metrics_port > 0 or self.opentelemetry
 
     @property
     def restarts(self) -> RestartPolicy:

@@ -7,14 +7,17 @@ from typing import Any
 
 from spark_ext.errors import NOTHING_DONE, EnvironmentProblem
 
+_EVERYWHERE = "the Python of the driver and of the executors"
 
-def load(module: str, extra: str, who: str) -> Any:
+
+def load(module: str, extra: str, who: str, where: str = _EVERYWHERE) -> Any:
     """Import a client library.
 
     Args:
         module: its module.
         extra: the extra of this package that installs it.
         who: the operator that needs it.
+        where: it is needed, for the message.
 
     Raises:
         EnvironmentProblem: it is not installed.
@@ -26,5 +29,5 @@ def load(module: str, extra: str, who: str) -> Any:
             f"the client library '{module.partition('.')[0]}' is not installed in this Python: {missing}",
             operator=who,
             kept=NOTHING_DONE,
-            do=f"pip install 'spark-ext[{extra}]', for the Python of the driver and of the executors",
+            do=f"pip install 'spark-ext[{extra}]', for {where}",
         ) from missing

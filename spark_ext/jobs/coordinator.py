@@ -188,6 +188,12 @@ class Coordinator:
         """Queries that are not built yet."""
         return () if self._gates is None else self._gates.uids
 
+    @property
+    def rows_in_flight(self) -> int | None:
+        """Rows between the queries at the newest cut; None: unknown, or there are no exchanges."""
+        newest = self._newest_cut()
+        return None if newest is None else newest.rows_in_flight
+
     def _newest_cut(self) -> Taken | None:
         return None if self._exchanges is None else self._exchanges.newest
 

@@ -21,6 +21,7 @@ from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.incidents import JobIncidents
 from spark_ext.jobs.interrupt import stop_on_interrupt
+from spark_ext.jobs.measuring import check_measuring, follow, measured
 from spark_ext.jobs.reportable import Reportable
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_ext.jobs.exchange import Exchange
+    from spark_ext.metrics.job_metrics import JobMetrics
     from spark_ext.model.dag import JobGraph
 
 log = logger("spark_ext.job")
@@ -68,7 +70,7 @@ class Job(Reportable):
 
     Raises:
         ConfigurationError: a bad name or setting, or an invalid file of failure rules or incidents.
-        EnvironmentProblem: an incident listener needs a library that is not installed.
+        EnvironmentProblem: the library that a setting or an incident listener needs is not installed.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Job(Reportable):
         # Refused here rather than by the start, which reads both again.
         load(self.settings.failures)
         self._registry = JobIncidents.load(self.settings.incidents).registry
+        check_measuring(name, self.settings)
         if self.settings.storage_options:
             raise ConfigurationError(
                 "the setting storage_options reaches the driver's ledger, and neither Spark's checkpoints nor the "
@@ -110,6 +113,7 @@ class Job(Reportable):
         self._announced = threading.Event()
         """Set while there is no start of which the coordinator is still to come."""
         self._started = datetime.now(timezone.utc)
+        self._metrics: JobMetrics | None = None
         self._result: JobResult | None = None
         self._lock = threading.Lock()
         self._result_lock = threading.Lock()
@@ -254,6 +258,7 @@ class Job(Reportable):
                     kept=NOTHING_STARTED,
                     do="add one with job.add(uid, df.writeStream...)",
                 )
+            self._metrics = measured(self.name, self.settings)
             self._started = datetime.now(timezone.utc)
             self._announced.clear()
             self._stopping.clear()
@@ -268,9 +273,12 @@ class Job(Reportable):
                     takeover=self._takeover,
                     announce=self._announce,
                     stopping=self._stopping.is_set,
+                    tap=None if self._metrics is None else self._metrics.tap,
                 )
             except BaseException:
                 self._coordinator = None
+                if self._metrics is not None:
+                    self._metrics.end()
                 raise
             finally:
                 self._starting = False
@@ -280,6 +288,9 @@ class Job(Reportable):
 
     def _announce(self, context: JobContext, coordinator: Coordinator) -> None:
         self._context, self._coordinator = context, coordinator
+        if self._metrics is not None:
+            application = self._spark.sparkContext.applicationId
+            follow(self._metrics, self.state_directory, self._started, application, context, coordinator)
         self._announced.set()
 
     def await_termination(self, timeout: float | None = None) -> JobResult:

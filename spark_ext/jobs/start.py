@@ -74,6 +74,7 @@ def start_job(
     hold: bool = False,
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
     stopping: Callable[[], bool] = lambda: False,
+    tap: Callable[[object], None] | None = None,
 ) -> Started:
     """Start all queries that have not finished.
 
@@ -87,6 +88,7 @@ def start_job(
         hold: complete the epochs that were interrupted, and plan no others.
         announce: called before anything is claimed, with what a stop during the start needs.
         stopping: whether the job has been asked to stop before that.
+        tap: given each row of the ledger; see `WriteBehind`.
 
     Raises:
         StateError: the state directory is another job's, in use, or has lost a checkpoint.
@@ -113,7 +115,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        write_behind=_write_behind(ledger, writer, name, settings, incidents),
+        write_behind=_write_behind(ledger, writer, name, settings, incidents, tap),
         wake=threading.Event(),
         control=control,
         hold=hold,
@@ -233,15 +235,27 @@ def start_job(
 
 
 def _write_behind(
-    ledger: Ledger, writer: LedgerWriter, job: str, settings: JobSettings, incidents: JobIncidents
+    ledger: Ledger,
+    writer: LedgerWriter,
+    job: str,
+    settings: JobSettings,
+    incidents: JobIncidents,
+    tap: Callable[[object], None] | None,
 ) -> WriteBehind:
     dispatcher = incidents.dispatcher(job, writer.incarnation.number)
-    if not settings.heartbeat:
-        return WriteBehind(writer, job, registry=incidents.registry, dispatcher=dispatcher)
-    heartbeat = Heartbeat(ledger.uri, writer.incarnation)
-    heartbeat.beat()
-    every = settings.heartbeat / 1000
-    return WriteBehind(writer, job, heartbeat, every, registry=incidents.registry, dispatcher=dispatcher)
+    heartbeat = None
+    if settings.heartbeat:
+        heartbeat = Heartbeat(ledger.uri, writer.incarnation)
+        heartbeat.beat()
+    return WriteBehind(
+        writer,
+        job,
+        heartbeat,
+        settings.heartbeat / 1000,
+        registry=incidents.registry,
+        dispatcher=dispatcher,
+        tap=tap,
+    )
 
 
 def _has_finished(query: str, memory: JobMemory, coordinator: Coordinator | None) -> bool:

@@ -18,6 +18,7 @@ from spark_ext.steering.reach import Reach
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
+    from spark_ext.metrics.job_metrics import JobMetrics
     from spark_ext.queries.context import JobContext
     from spark_ext.server.server import Tls
 
@@ -26,6 +27,7 @@ class Steerable(Restorable):
     """What a job offers to whoever wants to change it; base of `Job`."""
 
     _context: JobContext | None
+    _metrics: JobMetrics | None
 
     @cached_property
     def control(self) -> Control:
@@ -80,6 +82,7 @@ class Steerable(Restorable):
         serving = Serving(
             self.name,
             self.state_directory,
+            metrics=lambda: self._metrics,
             host=host,
             port=port,
             tokens=tokens,

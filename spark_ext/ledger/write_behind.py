@@ -51,6 +51,8 @@ class WriteBehind:
         every: time between two beats, s.
         registry: types of incidents; None: those that ship with the package.
         dispatcher: of listeners; None: there are none.
+        tap: given each row: one that is written behind when it comes, one that is written at once when it has been.
+            Called on the thread that brings it: must not wait, and must not raise.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class WriteBehind:
         every: float = inf,
         registry: Registry | None = None,
         dispatcher: Dispatcher | None = None,
+        tap: Callable[[Any], None] | None = None,
     ) -> None:
         self.incidents = Incidents(
             registry, on_noted=self._put_incident, on_changed=self._put_changes, dispatcher=dispatcher
@@ -70,6 +73,7 @@ class WriteBehind:
         self._job = job
         self._heartbeat = heartbeat
         self._every = every
+        self._tap = tap
         self._rows: list[Any] = []
         self._due: float | None = None
         self._lock = threading.Condition()
@@ -89,6 +93,11 @@ class WriteBehind:
         """Whose rows they are."""
         return self._writer.incarnation
 
+    @property
+    def waiting(self) -> int:
+        """How many rows wait to be written."""
+        return len(self._rows)
+
     def put(self, row: Any) -> None:
         """Write a row within a second or so."""
         self._put(row, BEHIND)
@@ -104,6 +113,8 @@ class WriteBehind:
             if self._due is None or due < self._due:
                 self._due = due
                 self._lock.notify()
+        if self._tap is not None:
+            self._tap(row)
 
     def start(self, wake: Callable[[], None]) -> None:
         """Write what is due on a thread of its own, until `close`.
@@ -192,6 +203,9 @@ class WriteBehind:
             except StorageError:
                 self._put_back(waiting)
                 raise
+        if self._tap is not None:
+            for row in rows:
+                self._tap(row)
 
     def _take(self) -> list[Any]:
         with self._lock:

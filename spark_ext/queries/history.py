@@ -28,6 +28,10 @@ class Figures:
     last_epoch_ms: int = 0
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))
     """Number and duration, ms, of the newest epochs."""
+    run_id: str = ""
+    """Spark's, of the run of the query that has reported last."""
+    watermark: str = ""
+    """As Spark has reported it, ISO 8601; "" without one."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class EpochHistory:
         self.figures.state_rows = hint.state_rows or 0
         self.figures.last_epoch_ms = hint.duration_ms or 0
         self.figures.recent.append((hint.epoch or 0, hint.duration_ms or 0))
+        self.figures.run_id, self.figures.watermark = hint.run_id, hint.watermark
 
     def committed(self, epoch: int, offsets: LoggedOffsets | None, *, in_this_run: bool = True) -> None:
         """Take a commit; for one of an earlier run no figures will come."""

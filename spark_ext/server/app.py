@@ -19,23 +19,30 @@ from spark_ext.server.control_routes import control_routes
 from spark_ext.server.guard import caller_of
 from spark_ext.server.job_routes import job_routes
 from spark_ext.server.limits import Slots
+from spark_ext.server.metrics_routes import metrics_routes
 from spark_ext.server.page_routes import page_routes
 from spark_ext.server.problems import Problem, ProblemBody, documented
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_ext.metrics.job_metrics import JobMetrics
     from spark_ext.server.limits import Limits
     from spark_ext.server.served import ServedJobs
 
 log = logger("spark_ext.server")
 
 
-def create_app(jobs: ServedJobs, limits: Limits, version: str) -> FastAPI:
+def create_app(
+    jobs: ServedJobs, limits: Limits, version: str, metrics: Callable[[], JobMetrics | None] = lambda: None
+) -> FastAPI:
     """The application, without what guards it.
 
     Args:
         jobs: that it serves.
         limits: of bodies and waiting requests.
         version: of this package.
+        metrics: returns those of the job that runs in this process; None: there are none.
     """
     app = FastAPI(
         title="spark-ext",
@@ -61,6 +68,7 @@ def create_app(jobs: ServedJobs, limits: Limits, version: str) -> FastAPI:
     def description() -> Response:
         return JSONResponse(app.openapi())
 
+    app.include_router(metrics_routes(metrics))
     app.include_router(job_routes(jobs))
     slots = Slots(limits.waiting, limits.waiting_each)
     app.include_router(control_routes(jobs, limits, slots))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ from spark_ext.server.limits import Limits
 from spark_ext.server.tokens import SCOPES, Token, Tokens, generate, hashed
 
 if TYPE_CHECKING:
+    from spark_ext.metrics.job_metrics import JobMetrics
     from spark_ext.server.served import ServedJobs
 
 log = logger("spark_ext.server")
@@ -60,6 +61,7 @@ class ControlServer:
         storage_options: of the object store of the state directories, as delta-rs names them.
         services: by state directory, what accepts its events in this process, such as a running job's.
         limits: of sizes, rates and waiting requests.
+        metrics: returns those of the job that runs in this process; None: there are none.
 
     Raises:
         ConfigurationError: the token file cannot be used, or the address needs TLS.
@@ -79,6 +81,7 @@ class ControlServer:
         storage_options: Mapping[str, str] | None = None,
         services: Mapping[str, ControlService] | None = None,
         limits: Limits | None = None,
+        metrics: Callable[[], JobMetrics | None] = lambda: None,
     ) -> None:
         load("fastapi", "server", NAME)
         load("uvicorn", "server", NAME)
@@ -101,6 +104,7 @@ class ControlServer:
         self._allowed, self._options = tuple(allowed_hosts), storage_options
         self._services = {str(state).rstrip("/"): service for state, service in (services or {}).items()}
         self._limits = limits or Limits()
+        self._metrics = metrics
         self._server: Any = None
         self._jobs: ServedJobs | None = None
         self._thread: threading.Thread | None = None
@@ -190,7 +194,7 @@ class ControlServer:
         jobs = ServedJobs(
             [ServedJob(state, self._options, self._services.get(state.rstrip("/"))) for state in self._states]
         )
-        app = create_app(jobs, self._limits, version("spark-ext"))
+        app = create_app(jobs, self._limits, version("spark-ext"), self._metrics)
         hosts = Hosts(self._host, self._allowed)
         guard = Guard(app, self._tokens, hosts, self._limits, jobs.record)
         # Its lines pass the filter that masks tokens; its access log, which would have whole addresses, is off.

@@ -23,6 +23,8 @@ class Hint:
     """Of the whole epoch, planning and commit included."""
     state_rows: int | None = None
     """Rows in all state stores of the query."""
+    watermark: str = ""
+    """Before the epoch, ISO 8601; "" without one."""
 
 
 def hint_of(report: str) -> Hint:
@@ -37,4 +39,5 @@ def hint_of(report: str) -> Hint:
         progress["numInputRows"] - sum(end["numInputRows"] for end in ends),
         progress["durationMs"].get("triggerExecution"),
         sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
+        progress.get("eventTime", {}).get("watermark", ""),
     )

@@ -121,8 +121,8 @@ def downtime(timeline: Timeline, incidents: Sequence[Mapping[str, Any]], now: da
             if part.operator != JOB:
                 own = Piece(part.operator, part.state, part.since, part.until or now, part.incident or UNKNOWN)
                 by_query[part.operator].append(own)
-    queries = [piece for query, own in sorted(by_query.items()) for piece in _blamed(own, of_query[query])]
-    return Downtime(tuple(_blamed(_contiguous(pieces), failures)), tuple(queries))
+    queries = [piece for query, own in sorted(by_query.items()) for piece in blamed(own, of_query[query])]
+    return Downtime(tuple(blamed(_contiguous(pieces), failures)), tuple(queries))
 
 
 def _job(span: Span, now: datetime) -> list[Piece]:
@@ -148,33 +148,38 @@ def _contiguous(pieces: Iterable[Piece]) -> list[Piece]:
     return found
 
 
-def _blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]]) -> list[Piece]:
+def blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], before: str = UNKNOWN) -> list[Piece]:
     """The pieces with the incident of each one that is downtime.
 
     What is being recovered from is blamed until the job runs again; a failure during recovery is to blame from then on.
+
+    Args:
+        pieces: of the job, or of a query, in order.
+        failures: incidents of the types `BEGIN`, in order.
+        before: the incident that is to blame for what came before the pieces, if that was downtime.
     """
     found: list[Piece] = []
-    blamed = UNKNOWN
+    to_blame = before
     for piece in pieces:
         recorded = piece.incident != UNKNOWN
         if not recorded and piece.state in UP:
-            blamed = UNKNOWN
+            to_blame = UNKNOWN
             found.append(piece)
             continue
         begins = [row for row in failures if piece.since - LATE <= _began(row) < piece.until]
         earlier = [row for row in begins if _began(row) <= piece.since + LATE and row["type"] != "stop_blocked"]
         if recorded:
-            blamed = piece.incident
+            to_blame = piece.incident
             # Which of them it was is recorded; only what holds up a stop takes over within a state.
             begins = [row for row in begins if row["type"] == "stop_blocked"]
-        elif earlier and (blamed == UNKNOWN or piece.state == DOWN):
-            blamed = earlier[-1]["incident_id"]
+        elif earlier and (to_blame == UNKNOWN or piece.state == DOWN):
+            to_blame = earlier[-1]["incident_id"]
         since = piece.since
         for row in begins:
             if row not in earlier and _began(row) > since:
-                found.append(replace(piece, since=since, until=_began(row), incident=blamed))
-                since, blamed = _began(row), row["incident_id"]
-        found.append(replace(piece, since=since, incident=blamed))
+                found.append(replace(piece, since=since, until=_began(row), incident=to_blame))
+                since, to_blame = _began(row), row["incident_id"]
+        found.append(replace(piece, since=since, incident=to_blame))
     return found
 
 

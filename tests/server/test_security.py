@@ -27,6 +27,7 @@ OF_CONTROL = ("/control", "/control/x", "/control/stream")
 OF_PAGE = ("/page", "/page/series", "/page/stream", "/page/incidents/x")
 PAGES = (
     "/ready",
+    "/metrics",
     "/openapi.json",
     "/v1/jobs",
     *(f"{JOB}{page}" for page in OF_JOB + OF_CONTROL + OF_PAGE),

@@ -1,0 +1,228 @@
+"""The metrics of a job: their names, types, units and labels. Pure; exporters and pages derive all they say from it.
+
+Names follow Prometheus: `spark_ext_` first, the unit in the plural, `_total` for a counter, `_info` for a metric whose
+labels are its content. Labels are bounded: nothing that grows with a job's life (a channel, epoch, event) is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from spark_ext.failures.labels import FailureType, Origin
+from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode
+from spark_ext.model.lifecycle import State
+
+OTHER: Final = "_other"
+"""The value of a label once there are too many."""
+
+NONE: Final = "UNKNOWN"
+"""The class of downtime for which no incident was recorded, and of failures without a type."""
+
+
+class Kind(str, Enum):
+    """What a value of a metric is."""
+
+    COUNTER = "counter"
+    """Only ever grows while the driver runs."""
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Fold(str, Enum):
+    """What becomes of gauges whose labels were replaced by `_other`."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label."""
+
+    name: str
+    help: str
+    """What its values are."""
+    values: tuple[str, ...] = ()
+    """All possible values; none: they are the user's, and their number is limited."""
+
+    @property
+    def open(self) -> bool:
+        """Whether its values are the user's."""
+        return not self.values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric."""
+
+    name: str
+    kind: Kind
+    help: str
+    """One sentence without a full stop at its end."""
+    labels: tuple[str, ...] = ("job",)
+    """Names of its labels, in order."""
+    unit: str = ""
+    """`seconds`, `rows` or another plural; empty: a number without a unit."""
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram, ascending, without infinity."""
+    fold: Fold = Fold.SUM
+
+    @property
+    def base(self) -> str:
+        """The name without `_total`, as OpenMetrics and the client library have it."""
+        return self.name.removesuffix("_total") if self.kind is Kind.COUNTER else self.name
+
+    @property
+    def otel(self) -> str:
+        """Its name in OpenTelemetry: without `_total` and `_seconds`, which an exporter to Prometheus adds again."""
+        return f"spark_ext.{self.base.removeprefix('spark_ext_').removesuffix('_seconds')}"
+
+    @property
+    def otel_unit(self) -> str:
+        """Its unit in UCUM, as OpenTelemetry wants it."""
+        return {"": "", "seconds": "s"}.get(self.unit, f"{{{self.unit}}}")
+
+
+LABELS: Final = {
+    label.name: label
+    for label in (
+        Label("job", "name of the job"),
+        Label("query", "uid of the query; empty: the whole job"),
+        Label("source", "uid of the source"),
+        Label("state", "state of the query or job", tuple(state.value for state in State)),
+        Label("kind", "what the checkpoint is for", tuple(kind.value for kind in CheckpointKind)),
+        Label(
+            "mode",
+            "how a checkpoint of the whole job was taken; empty for that of a query",
+            ("", *(mode.value for mode in CheckpointMode)),
+        ),
+        Label("result", "how a checkpoint has ended", ("completed", "failed")),
+        Label("type", "kind of the incident, as in `incidents`"),
+        Label("severity", "severity of the incident", ("INFO", "WARNING", "ERROR", "CRITICAL")),
+        Label("class", "type of the failure that is to blame", (*(kind.value for kind in FailureType), NONE)),
+        Label("origin", "whose code failed", (*(origin.value for origin in Origin), NONE)),
+        Label("version", "version of spark-ext"),
+        Label("spark_app_id", "Spark's id of the application"),
+        Label("query_id", "Spark's id of the query, which stays with its checkpoint"),
+        Label("run_id", "Spark's id of the query's present run; empty before its first epoch"),
+        Label("query_name", "name under which Spark shows the query, also in its own metrics"),
+    )
+}
+"""All labels, by name."""
+
+_QUERY: Final = ("job", "query")
+_SOURCE: Final = ("job", "query", "source")
+_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_LONG: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...] = _QUERY, unit: str = "") -> Metric:
+    return Metric(name=name, kind=Kind.COUNTER, help=text, labels=labels, unit=unit)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = _QUERY, unit: str = "", fold: Fold = Fold.SUM) -> Metric:
+    return Metric(name=name, kind=Kind.GAUGE, help=text, labels=labels, unit=unit, fold=fold)
+
+
+def _histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
+    return Metric(name=name, kind=Kind.HISTOGRAM, help=text, labels=labels, unit="seconds", buckets=buckets)
+
+
+INFO: Final = _gauge("spark_ext_info", "1, for each run of a job in this driver", ("job", "version", "spark_app_id"))
+QUERY_INFO: Final = _gauge(
+    "spark_ext_query_info",
+    "1, for each query that has been started; links Spark's own metrics and logs to it",
+    ("job", "query", "query_id", "run_id", "query_name", "spark_app_id"),
+    fold=Fold.MAX,
+)
+INCARNATION: Final = _gauge("spark_ext_incarnation", "Number of this start of the job, from 1", ("job",), fold=Fold.MAX)
+START_TIME: Final = _gauge(
+    "spark_ext_start_timestamp_seconds", "When this start of the job was made, since 1970 UTC", ("job",), "seconds",
+    Fold.MAX,
+)  # fmt: skip
+JOB_STATE: Final = _gauge("spark_ext_job_state", "1 for the state that the job is in, 0 for others", ("job", "state"))
+QUERY_STATE: Final = _gauge(
+    "spark_ext_query_state", "1 for the state that the query is in, 0 for others", (*_QUERY, "state")
+)
+EPOCHS: Final = _counter("spark_ext_epochs_total", "Epochs that were committed")
+INPUT_ROWS: Final = _counter("spark_ext_input_rows_total", "Rows read by committed epochs", unit="rows")
+EPOCH_DURATION: Final = _histogram(
+    "spark_ext_epoch_duration_seconds",
+    "Duration of a committed epoch, planning and commit included; epochs for which Spark has reported none are missing",
+    _QUERY,
+    _SECONDS,
+)
+LAST_EPOCH: Final = _gauge("spark_ext_last_epoch", "Number of the newest committed epoch", fold=Fold.MAX)
+LAST_COMMIT: Final = _gauge(
+    "spark_ext_last_commit_timestamp_seconds", "When the newest epoch was committed, since 1970 UTC", unit="seconds",
+    fold=Fold.MIN,
+)  # fmt: skip
+WATERMARK_DELAY: Final = _gauge(
+    "spark_ext_watermark_delay_seconds",
+    "By how much the watermark is behind the clock; 0 at the end of input, missing without a watermark",
+    unit="seconds",
+    fold=Fold.MAX,
+)
+LAG_ROWS: Final = _gauge(
+    "spark_ext_lag_rows", "Rows that queries of the job have written to exchanges and others have still to read",
+    ("job",), "rows",
+)  # fmt: skip
+STATE_ROWS: Final = _gauge("spark_ext_state_rows", "Rows in the state stores of the query", unit="rows")
+CHANNELS_FINISHED: Final = _counter("spark_ext_channels_finished_total", "Channels that have finished", _SOURCE)
+CHANNELS_RUNNING: Final = _gauge("spark_ext_channels_running", "Channels that are being read", _SOURCE)
+CHECKPOINTS: Final = _counter(
+    "spark_ext_checkpoints_total",
+    "Checkpoints and savepoints that have ended; of the final checkpoint of a query, that it is recorded",
+    ("job", "kind", "mode", "result"),
+)
+CHECKPOINT_DURATION: Final = _histogram(
+    "spark_ext_checkpoint_duration_seconds",
+    "Time from the trigger of a completed checkpoint of the whole job to its completion",
+    ("job", "kind", "mode"),
+    _LONG,
+)
+RESTARTS: Final = _counter(
+    "spark_ext_restarts_total", "Times that a query began to restart, after a failure or a run without an epoch"
+)
+RECOVERY_DURATION: Final = _histogram(
+    "spark_ext_recovery_duration_seconds",
+    "Time from a failure, or from the loss of the driver, to the commit of the next epoch",
+    (*_QUERY, "class"),
+    _LONG,
+)
+INCIDENTS: Final = _counter("spark_ext_incidents_total", "Rows of the table `incidents`", (*_QUERY, "type", "severity"))
+FAILURES: Final = _counter(
+    "spark_ext_failures_total", "Incidents of type `failure`, by what failed and whose it was",
+    (*_QUERY, "class", "origin"),
+)  # fmt: skip
+DOWNTIME: Final = _counter(
+    "spark_ext_downtime_seconds_total",
+    "Time in which the job was down, since its first start, by the class of the incident that is to blame",
+    ("job", "class"),
+    "seconds",
+)
+LEDGER_WAITING: Final = _gauge(
+    "spark_ext_ledger_waiting_rows", "Rows of the ledger that wait to be written", ("job",), "rows"
+)
+DROPPED: Final = _counter(
+    "spark_ext_telemetry_dropped_total", "Rows that the export to OpenTelemetry did not keep up with", ("job",)
+)
+
+CATALOGUE: Final = (
+    INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
+    EPOCHS, INPUT_ROWS, EPOCH_DURATION, LAST_EPOCH, LAST_COMMIT,
+    WATERMARK_DELAY, LAG_ROWS, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
+    CHECKPOINTS, CHECKPOINT_DURATION,
+    INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,
+    LEDGER_WAITING, DROPPED,
+)  # fmt: skip
+"""All metrics, in the order in which they are shown."""
+
+BY_NAME: Final = {metric.name: metric for metric in CATALOGUE}
+"""The metrics by name."""

@@ -1,0 +1,170 @@
+"""Seconds of downtime by class: those of earlier starts from the ledger, those of this one from its rows.
+
+A counter that begins with the past stays correct across restarts of the driver: the time without a driver is counted by
+the start that ends it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.ledger.columns import from_json_many
+from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.metrics.catalogue import NONE
+from spark_ext.metrics.tally import class_of
+from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Piece, blamed, downtime
+from spark_ext.views.status import rows_of, status_of
+from spark_ext.views.timeline import JOB
+
+if TYPE_CHECKING:
+    from spark_ext.ledger import Ledger
+
+KNOWN: Final = 1_000
+"""How many incidents of this start are remembered with their class: a state names one that is recent."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the ledger says of the time before this start."""
+
+    started: datetime
+    """When this start was made."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Downtime by class until then."""
+    cause: Mapping[str, Any] | None = None
+    """The incident that is to blame for the time just before this start, if that was downtime."""
+
+
+def read_past(ledger: Ledger, number: int, newer: Iterable[IncidentRow]) -> Past:
+    """Read the ledger.
+
+    Args:
+        ledger: the job's.
+        number: of this start.
+        newer: incidents that may not be in the ledger yet.
+
+    Raises:
+        StateError, StorageError: a table cannot be read.
+    """
+    timeline = status_of(ledger).timeline
+    started = next(span.since for span in timeline.spans if span.number == number)
+    rows = rows_of(ledger, IncidentRow, "incident_id", "at", "operator", "type", "labels", "evidence")
+    for name in ("labels", "evidence"):
+        for row, value in zip(rows, from_json_many([row[name] for row in rows]), strict=True):
+            row[name] = value
+    known = {row["incident_id"]: row for row in [*rows, *map(_values, newer)]}
+    pieces = downtime(timeline, list(known.values()), started).pieces
+    return past_of([piece for piece in pieces if piece.since < started], known, started)
+
+
+def past_of(pieces: Sequence[Piece], incidents: Mapping[str, Mapping[str, Any]], started: datetime) -> Past:
+    """What pieces say of the time before a start.
+
+    Args:
+        pieces: of the job, in order, up to this start.
+        incidents: by id.
+        started: when it was made.
+    """
+    cut = [replace(piece, until=min(piece.until, started)) for piece in pieces]
+    classes = {name: class_of(row["labels"]) for name, row in incidents.items()}
+    cause = incidents.get(cut[-1].incident) if cut and cut[-1].down and cut[-1].until == started else None
+    return Past(started, _by_class(cut, classes), cause)
+
+
+class DowntimeMeter:
+    """Measures the downtime of a running job. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._past: Past | None = None
+        self._states: list[Piece] = []
+        """Since when each state lasts; its end is the next one's beginning."""
+        self._failures: list[Mapping[str, Any]] = []
+        self._classes: dict[str, str] = {}
+        self._before = UNKNOWN
+        self._over: dict[str, float] = defaultdict(float)
+        self._shown: dict[str, float] = {}
+
+    def begin(self, past: Past) -> None:
+        """Take what was before; until then nothing is known."""
+        self._past = past
+        self._over.update(past.seconds)
+        if past.cause is not None:
+            self._before = past.cause["incident_id"]
+            self._classes[self._before] = class_of(past.cause["labels"])
+        self._enter(past.started, "CREATED", UNKNOWN)
+        self._fold()
+
+    def take(self, row: Any) -> None:
+        """Take a row of this start."""
+        if isinstance(row, IncidentRow):
+            self._classes[row.incident_id] = class_of(row.labels)
+            if len(self._classes) > KNOWN:
+                del self._classes[next(iter(self._classes))]
+            if row.type in BEGIN:
+                self._failures.append(_values(row))
+        elif isinstance(row, ExecutionStateRow) and row.operator == JOB:
+            self._enter(row.since, row.state, row.incident or UNKNOWN)
+            if self._past is not None:
+                self._fold()
+
+    def seconds(self, now: datetime) -> dict[str, float]:
+        """Downtime by class, s; nothing before the past is known.
+
+        Args:
+            now: UTC.
+        """
+        if self._past is None:
+            return {}
+        total = dict(self._over)
+        for name, value in _by_class(self._pieces(self._states, now), self._classes).items():
+            total[name] = total.get(name, 0.0) + value
+        # What is to blame may become known late; a counter does not decrease for that.
+        for name, value in total.items():
+            self._shown[name] = max(value, self._shown.get(name, 0.0))
+        return dict(self._shown)
+
+    def _enter(self, since: datetime, state: str, incident: str) -> None:
+        self._states.append(Piece(JOB, state, since, since, incident))
+        # That a state was entered may be recorded late, as a stall is, which is noticed after a while.
+        self._states.sort(key=lambda piece: piece.since)
+
+    def _pieces(self, states: Sequence[Piece], until: datetime) -> list[Piece]:
+        bounds = [*(piece.since for piece in states), until]
+        pieces = [replace(piece, until=end) for piece, end in zip(states, bounds[1:], strict=True) if piece.since < end]
+        return blamed(pieces, self._failures, self._before)
+
+    def _fold(self) -> None:
+        """What was before the newest time when the job ran does not change any more."""
+        ups = [at for at, piece in enumerate(self._states) if piece.state in UP and piece.incident == UNKNOWN]
+        if not ups or not ups[-1]:
+            return
+        since = self._states[ups[-1]].since
+        for name, value in _by_class(self._pieces(self._states[: ups[-1]], since), self._classes).items():
+            self._over[name] += value
+        self._states = self._states[ups[-1] :]
+        self._before = UNKNOWN
+        # Of the failures those stay that the next state may be due to.
+        self._failures = [row for row in self._failures if row["at"] >= since - 2 * LATE - timedelta(seconds=1)]
+
+
+def _by_class(pieces: Iterable[Piece], classes: Mapping[str, str]) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for piece in pieces:
+        if piece.down:
+            found[classes.get(piece.incident, NONE)] += piece.seconds
+    return dict(found)
+
+
+def _values(row: IncidentRow) -> dict[str, Any]:
+    return {
+        "incident_id": row.incident_id,
+        "at": row.at,
+        "operator": row.operator,
+        "type": str(row.type),
+        "labels": row.labels,
+        "evidence": row.evidence,
+    }

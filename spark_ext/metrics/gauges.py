@@ -1,0 +1,96 @@
+"""What a job looks like when its metrics are asked for, as samples of gauges. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from spark_ext.metrics import catalogue as m
+from spark_ext.metrics.book import Sample
+from spark_ext.model.lifecycle import State
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryFacts:
+    """What Spark has said of a query, beside its snapshot."""
+
+    query_id: str = ""
+    """Spark's id; empty before the first start."""
+    run_id: str = ""
+    """Spark's id of the present run; empty before its first report."""
+    name: str = ""
+    """Under which Spark shows it."""
+    watermark: str = ""
+    """As Spark reports it, ISO 8601; empty without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A running job at one moment."""
+
+    snapshot: JobSnapshot
+    facts: Mapping[str, QueryFacts] = field(default_factory=dict)
+    """By uid of the query."""
+    application_id: str = ""
+    """Spark's."""
+    rows_in_flight: int | None = None
+    """Between the queries; None: unknown, or the job has no exchanges."""
+    ledger_waiting: int = 0
+    """Rows of the ledger that wait to be written."""
+
+
+def gauges(live: Live, version: str, now: datetime) -> Iterator[Sample]:
+    """All gauges of a job.
+
+    Args:
+        live: the job.
+        version: of this package.
+        now: UTC.
+    """
+    job, snapshot = live.snapshot.job, live.snapshot
+    yield Sample(m.INFO, (job, version, live.application_id), 1)
+    yield Sample(m.INCARNATION, (job,), snapshot.incarnation)
+    if snapshot.started is not None:
+        yield Sample(m.START_TIME, (job,), snapshot.started.timestamp())
+    for state in State:
+        yield Sample(m.JOB_STATE, (job, state.value), float(state is snapshot.state))
+    if live.rows_in_flight is not None:
+        yield Sample(m.LAG_ROWS, (job,), live.rows_in_flight)
+    yield Sample(m.LEDGER_WAITING, (job,), live.ledger_waiting)
+    for query in snapshot.queries:
+        yield from _of_query(job, query, live.facts.get(query.uid, QueryFacts()), live.application_id, now)
+
+
+def _of_query(job: str, query: QuerySnapshot, facts: QueryFacts, application: str, now: datetime) -> Iterator[Sample]:
+    labels = job, query.uid
+    if facts.query_id:
+        yield Sample(m.QUERY_INFO, (*labels, facts.query_id, facts.run_id, facts.name, application), 1)
+    for state in State:
+        yield Sample(m.QUERY_STATE, (*labels, state.value), float(state is query.state))
+    if query.state_rows is not None:
+        yield Sample(m.STATE_ROWS, labels, query.state_rows)
+    delay = delay_of(facts.watermark, now)
+    if delay is not None:
+        yield Sample(m.WATERMARK_DELAY, labels, delay)
+    for source in query.sources:
+        if source.channels_running is not None:
+            yield Sample(m.CHANNELS_RUNNING, (*labels, source.uid), source.channels_running)
+
+
+def delay_of(watermark: str, now: datetime) -> float | None:
+    """By how much a watermark is behind the clock, s; None: there is none yet.
+
+    Args:
+        watermark: as Spark reports it. Before the first row it is the epoch; the end of input moves it to the end of
+            time, which has more digits than a `datetime` can have.
+        now: UTC.
+    """
+    if not watermark or watermark.startswith("1970-01-01T00:00:00"):
+        return None
+    try:
+        at = datetime.fromisoformat(watermark.replace("Z", "+00:00"))
+    except ValueError:
+        return 0.0
+    return max(0.0, (now - at.replace(tzinfo=at.tzinfo or timezone.utc)).total_seconds())

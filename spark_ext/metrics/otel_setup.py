@@ -1,0 +1,142 @@
+"""Where OpenTelemetry exports to: the providers that the user has set up, else those that the environment describes.
+
+Only the standard variables count: OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER, OTEL_EXPORTER_OTLP_...,
+OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_BSP_..., OTEL_METRIC_EXPORT_INTERVAL,
+OTEL_SDK_DISABLED. Providers that are made of them are this module's: the global ones of the process stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, NamedTuple
+
+from spark_ext.clients.library import load
+from spark_ext.errors import refused
+
+EXTRA: Final = "otel"
+"""The extra of this package that installs the libraries."""
+
+_GROUPS: Final = {"TRACES": "opentelemetry_traces_exporter", "METRICS": "opentelemetry_metrics_exporter"}
+_PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+
+
+class Providers(NamedTuple):
+    """A tracer provider and a meter provider."""
+
+    tracer: Any
+    meter: Any
+
+
+def check(who: str) -> None:
+    """Refuse what needs OpenTelemetry if it cannot be used.
+
+    Args:
+        who: what needs it.
+
+    Raises:
+        EnvironmentProblem: the library, or the exporter that the environment names, is not installed.
+        ConfigurationError: the environment names a protocol that there is not.
+    """
+    load("opentelemetry.sdk", EXTRA, who, "the Python of the driver")
+    for signal, own in zip(_GROUPS, _own(), strict=True):
+        if own:
+            exporters(signal, who)
+
+
+def providers(who: str) -> Providers:
+    """The providers of this process.
+
+    Args:
+        who: for messages.
+
+    Raises:
+        EnvironmentProblem: an exporter is not installed.
+        ConfigurationError: the environment names a protocol that there is not.
+    """
+    trace, metrics = load("opentelemetry.trace", EXTRA, who), load("opentelemetry.metrics", EXTRA, who)
+    tracer_is_own, meter_is_own = _own()
+    with _lock:
+        if tracer_is_own and "tracer" not in _made:
+            _made["tracer"] = _tracer_provider(who)
+        if meter_is_own and "meter" not in _made:
+            _made["meter"] = _meter_provider(who)
+        return Providers(
+            _made["tracer"] if tracer_is_own else trace.get_tracer_provider(),
+            _made["meter"] if meter_is_own else metrics.get_meter_provider(),
+        )
+
+
+def _own() -> tuple[bool, bool]:
+    """Whether the user has set up no provider of spans, and none of metrics."""
+    trace, metrics = load("opentelemetry.trace", EXTRA, "metrics"), load("opentelemetry.metrics", EXTRA, "metrics")
+    tracer, meter = trace.get_tracer_provider(), metrics.get_meter_provider()
+    # What stands for a provider that is still to be set has no public name.
+    return isinstance(tracer, trace.ProxyTracerProvider), type(meter).__name__ == "_ProxyMeterProvider"
+
+
+_made: Final[dict[str, Any]] = {}
+_lock: Final = threading.Lock()
+
+
+def _tracer_provider(who: str) -> Any:
+    sdk, export = load("opentelemetry.sdk.trace", EXTRA, who), load("opentelemetry.sdk.trace.export", EXTRA, who)
+    provider = sdk.TracerProvider()
+    for found in exporters("TRACES", who):
+        provider.add_span_processor(export.BatchSpanProcessor(found.load()()))
+    return provider
+
+
+def _meter_provider(who: str) -> Any:
+    sdk, export = load("opentelemetry.sdk.metrics", EXTRA, who), load("opentelemetry.sdk.metrics.export", EXTRA, who)
+    made = [found.load()() for found in exporters("METRICS", who)]
+    # An exporter that is asked, such as Prometheus', is a reader itself.
+    readers = [
+        one if isinstance(one, export.MetricReader) else export.PeriodicExportingMetricReader(one) for one in made
+    ]
+    return sdk.MeterProvider(metric_readers=readers)
+
+
+def exporters(signal: str, who: str) -> list[EntryPoint]:
+    """The exporters that the environment names; OTLP if it names none, nothing for `none`.
+
+    Args:
+        signal: `TRACES` or `METRICS`.
+        who: for messages.
+
+    Raises:
+        ConfigurationError: there is no such exporter or protocol here.
+    """
+    variable = f"OTEL_{signal}_EXPORTER"
+    names = [name.strip() for name in os.environ.get(variable, "otlp").split(",") if name.strip()]
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or "none" in names:
+        return []
+    return [_exporter(signal, _protocol(signal, who) if name == "otlp" else name, variable, who) for name in names]
+
+
+def _protocol(signal: str, who: str) -> str:
+    variables = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    given = next((os.environ[name] for name in variables if os.environ.get(name)), "http/protobuf")
+    if given not in _PROTOCOLS:
+        raise refused(
+            f"the environment has the OTLP protocol '{given}', which there is not",
+            who,
+            f"set {variables[1]} to one of: {', '.join(_PROTOCOLS)}",
+            kept="nothing was started",
+        )
+    return _PROTOCOLS[given]
+
+
+def _exporter(signal: str, name: str, variable: str, who: str) -> EntryPoint:
+    found = next(iter(entry_points(group=_GROUPS[signal], name=name)), None)
+    if found is None:
+        there = sorted({one.name for one in entry_points(group=_GROUPS[signal])})
+        raise refused(
+            f"the OpenTelemetry exporter '{name}' is not installed",
+            who,
+            f"install it, pip install 'spark-ext[{EXTRA}]' for OTLP over HTTP, or set {variable} to one of: "
+            f"{', '.join([*there, 'none'])}",
+            kept="nothing was started",
+        )
+    return found

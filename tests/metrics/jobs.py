@@ -1,0 +1,51 @@
+"""Metrics of a job without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_ext.metrics.gauges import Live, QueryFacts
+from spark_ext.metrics.job_metrics import JobMetrics
+from spark_ext.model.lifecycle import State
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
+from tests.views.test_timeline import at
+
+
+def live(job: str = "j", queries: tuple[str, ...] = ("q",), watermark: str = "", **more: Any) -> Live:
+    snapshot = JobSnapshot(
+        job=job,
+        state_directory="out/state",
+        state=State.RUNNING,
+        incarnation=3,
+        lineage=1,
+        started=at(0),
+        ended=None,
+        at=at(100),
+        queries=tuple(
+            QuerySnapshot(
+                uid=uid,
+                state=State.RUNNING,
+                state_rows=7,
+                sources=(SourceSnapshot(uid=f"{uid}-in", finished=False, channels_finished=1, channels_running=2),),
+            )
+            for uid in queries
+        ),
+    )
+    facts = {
+        uid: QueryFacts(query_id=f"id-{uid}", run_id="r", name=f"{job}/{uid}", watermark=watermark) for uid in queries
+    }
+    return Live(snapshot=snapshot, facts=facts, application_id="local-1", **more)
+
+
+def measured(*rows: Any, job: str = "j", shown: Live | None = None, limit: int = 1_000) -> JobMetrics:
+    metrics = JobMetrics(job, limit, clock=lambda: at(100))
+    for row in rows:
+        metrics.tap(row)
+    metrics.watch(lambda: shown)
+    return metrics
+
+
+def value(metrics: JobMetrics, name: str, *labels: str) -> float:
+    """The value of a series; labels without the job's."""
+    (found,) = [one for one in metrics.samples() if one.metric.name == name and one.labels[1:] == labels]
+    return found.value

@@ -1,0 +1,206 @@
+"""What Prometheus reads: each metric of the catalogue with its labels, of all jobs of a driver, and from which port."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import urllib.request
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import prometheus_client
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as plain_text
+
+from spark_ext.errors import ConfigurationError, EnvironmentProblem
+from spark_ext.metrics import endpoint, prometheus
+from spark_ext.metrics.catalogue import BY_NAME, CATALOGUE, Kind
+from spark_ext.metrics.downtime import Past
+from spark_ext.metrics.prometheus import Exposition
+from tests.ledger.rows import checkpoint, epoch, flag
+from tests.metrics.jobs import live, measured, value
+from tests.metrics.rows import incident, state
+from tests.servers.ports import free_ports
+from tests.views.test_timeline import at
+
+ROWS = (
+    state("RUNNING", 1),
+    epoch(0, at=at(50)),
+    epoch(1, at=at(90)),
+    flag(1),
+    incident("a", 80, type="NETWORK", origin="user"),
+    epoch(2, at=at(95)),
+    checkpoint(1),
+)
+OPEN = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.fixture
+def no_endpoints() -> Iterator[None]:
+    endpoint.close_all()
+    yield
+    endpoint.close_all()
+
+
+def parsed(text: str, accept: str = "") -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    families = (open_metrics if accept else plain_text)(text)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def series(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+@pytest.mark.parametrize("accept", ["", OPEN], ids=["text", "openmetrics"])
+def test_its_own_parser_reads_what_was_counted(accept: str) -> None:
+    metrics = measured(*ROWS, shown=live(rows_in_flight=5, watermark="2026-01-01T12:01:30.000Z"))
+    metrics.begin(Past(at(0)))
+    text, content_type = Exposition(lambda: [metrics]).text(accept)
+    assert content_type.startswith("application/openmetrics-text" if accept else "text/plain")
+    found = parsed(text.decode(), accept)
+    assert found[series("spark_ext_epochs_total", job="j", query="q")] == 3
+    assert found[series("spark_ext_input_rows_total", job="j", query="q")] == 30
+    assert found[series("spark_ext_epoch_duration_seconds_count", job="j", query="q")] == 3
+    assert found[series("spark_ext_epoch_duration_seconds_bucket", job="j", query="q", le="0.01")] == 3
+    assert found[series("spark_ext_recovery_duration_seconds_sum", job="j", query="q", **{"class": "NETWORK"})] == 15
+    assert found[series("spark_ext_query_state", job="j", query="q", state="RUNNING")] == 1
+    assert found[series("spark_ext_query_state", job="j", query="q", state="FINISHED")] == 0
+    assert found[series("spark_ext_watermark_delay_seconds", job="j", query="q")] == 10
+    assert found[series("spark_ext_lag_rows", job="j")] == 5
+    assert found[series("spark_ext_last_commit_timestamp_seconds", job="j", query="q")] == at(95).timestamp()
+    info = {"query_id": "id-q", "run_id": "r", "query_name": "j/q", "spark_app_id": "local-1"}
+    assert found[series("spark_ext_query_info", job="j", query="q", **info)] == 1
+
+
+def test_each_family_is_of_the_catalogue_and_has_its_labels() -> None:
+    metrics = measured(*ROWS, shown=live(rows_in_flight=5, watermark="2026-01-01T12:01:30.000Z"))
+    text = Exposition(lambda: [metrics]).text()[0].decode()
+    seen = set()
+    for family in plain_text(text):
+        metric = BY_NAME[family.name + ("_total" if family.type == "counter" else "")]
+        seen.add(metric.name)
+        assert family.type == metric.kind.value and family.documentation == metric.help
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+            assert ("le" in sample.labels) <= (metric.kind is Kind.HISTOGRAM)
+    unseen = {metric.name for metric in CATALOGUE} - seen
+    assert unseen == {
+        "spark_ext_checkpoint_duration_seconds",
+        "spark_ext_downtime_seconds_total",
+        "spark_ext_telemetry_dropped_total",
+    }
+
+
+def test_jobs_of_one_driver_share_a_family() -> None:
+    one, two = measured(epoch(0), job="one", shown=live("one")), measured(epoch(0), job="two", shown=live("two"))
+    text = Exposition(lambda: [one, two]).text()[0].decode()
+    assert text.count("# TYPE spark_ext_epochs_total counter") == 1
+    assert {labels for name, labels in parsed(text) if name == "spark_ext_epochs_total"} == {
+        frozenset({("job", name), ("query", "q")}) for name in ("one", "two")
+    }
+
+
+def test_hostile_names_are_quoted() -> None:
+    name = 'a"} 1\nspark_ext_epochs_total{job="x'
+    text = Exposition(lambda: [measured(epoch(0, name))]).text()[0].decode()
+    assert parsed(text)[series("spark_ext_epochs_total", job="j", query=name)] == 1
+
+
+def test_the_librarys_global_registry_is_not_touched() -> None:
+    before = list(prometheus_client.REGISTRY.collect())
+    Exposition(lambda: [measured(*ROWS, shown=live())])
+    after = [family.name for family in prometheus_client.REGISTRY.collect()]
+    assert len(after) == len(before) and not any(name.startswith("spark_ext") for name in after)
+
+
+def scraped(port: int) -> dict[Any, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return parsed(answer.read().decode())
+
+
+def test_jobs_share_a_port_and_a_later_run_replaces_an_earlier_one(no_endpoints: None) -> None:
+    (port,) = free_ports(1)
+    for metrics in (measured(epoch(0)), measured(epoch(0), job="k"), measured(epoch(0), epoch(1))):
+        endpoint.at("127.0.0.1", port, "job").show(metrics)
+    found = scraped(port)
+    assert found[series("spark_ext_epochs_total", job="j", query="q")] == 2
+    assert found[series("spark_ext_epochs_total", job="k", query="q")] == 1
+    endpoint.at("127.0.0.1", port, "job").hide(metrics)
+    assert series("spark_ext_epochs_total", job="j", query="q") not in scraped(port)
+
+
+def test_a_port_that_is_in_use_is_refused_by_name(no_endpoints: None) -> None:
+    (port,) = free_ports(1)
+    taken = endpoint.Endpoint("127.0.0.1", port)
+    try:
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}") as refused:
+            endpoint.at("127.0.0.1", port, "job 'j', setting 'metrics_port'")
+        assert "metrics_port" in refused.value.operator and "metrics_port" in refused.value.do
+    finally:
+        taken.close()
+    endpoint.at("127.0.0.1", port, "job")
+
+
+def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(EnvironmentProblem) as refused:
+        prometheus.check("job 'j', setting 'metrics_port'")
+    assert refused.value.do == "pip install 'spark-ext[metrics]', for the Python of the driver"
+    assert "metrics_port" in refused.value.operator
+
+
+def test_with_everything_off_no_optional_library_is_imported_and_no_thread_is_made() -> None:
+    code = """
+import json, sys, threading
+from spark_ext.jobs import job, measuring
+from spark_ext.settings import JobSettings
+settings = JobSettings.of("j", {})
+measuring.check_measuring("j", settings)
+assert measuring.measured("j", settings) is None
+threads = [one.name for one in threading.enumerate()]
+print(json.dumps([sorted({name.partition(".")[0] for name in sys.modules}), threads]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded, threads = json.loads(done.stdout)
+    assert not {"prometheus_client", "opentelemetry"} & set(loaded)
+    assert threads == ["MainThread"]
+
+
+def test_values_stay_after_the_end_and_rows_that_come_then_do_not_change_them() -> None:
+    metrics = measured(*ROWS, shown=live())
+    metrics.end()
+    metrics.watch(lambda: live(rows_in_flight=99))
+    metrics.tap(epoch(9))
+    assert value(metrics, "spark_ext_epochs_total", "q") == 3
+    assert not [one for one in metrics.samples() if one.metric.name == "spark_ext_lag_rows"]
+
+
+def test_a_run_that_has_ended_is_not_kept_alive_for_its_figures() -> None:
+    class Run:
+        """What a gauge would be read from."""
+
+    run = Run()
+    seen, metrics = weakref.ref(run), measured(*ROWS)
+    metrics.watch(lambda run=run: live() if run else None)  # type: ignore[misc]
+    del run
+    metrics.end()
+    gc.collect()
+    assert seen() is None and value(metrics, "spark_ext_state_rows", "q") == 7
+
+
+def test_a_row_that_cannot_be_counted_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = measured()
+    for _ in range(2):
+        metrics.tap(replace(incident("a", 1), labels=7))
+    metrics.tap(epoch(0))
+    assert value(metrics, "spark_ext_epochs_total", "q") == 1
+    assert len(caplog.records) == 1
