@@ -127,6 +127,8 @@ class WatchedQuery:
         while not self._found.empty():
             found = self._found.get()
             if found is None or found.kind == "stall":
+                if self._stall_incident is not None:
+                    self._context.write_behind.incidents.resolve(self._stall_incident, "it makes progress again")
                 self.stall = found if running else None
                 self._stall_incident = None if self.stall is None else self._recorded(self.stall)
             else:
@@ -159,6 +161,8 @@ class WatchedQuery:
             reason = f"stalled: {self.stall.holder.what}"
             return replace(now, reason=reason, since=self.stall.since, incident=self._stall_incident)
         if now.state is not State.SCHEDULING:
+            if self.shown.state is State.SCHEDULING and self.shown.incident is not None:
+                self._context.write_behind.incidents.resolve(self.shown.incident, "its tasks run")
             return replace(now, incident=self.incident)
         if self.shown.state is State.SCHEDULING:
             return replace(now, incident=self.shown.incident)

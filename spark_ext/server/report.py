@@ -27,7 +27,7 @@ def documents(facts: Facts, now: datetime) -> dict[str, Any]:
         facts: of the job.
         now: UTC.
     """
-    newest = whole(facts.incidents)[-DETAILS:]
+    newest = whole(facts.incidents, facts.changes)[-DETAILS:]
     return {
         "page": page(facts, now, POINTS),
         "incidents": {row["incident_id"]: detail(row, facts.changes) for row in newest},

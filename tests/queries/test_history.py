@@ -59,7 +59,7 @@ def test_nobody_waits_for_figures_of_an_earlier_run(clock: Clock) -> None:
     assert history.figures.epochs == 0
 
 
-def test_dropped_events_cost_no_figure(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l5_dropped_events_cost_no_figure(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coordinator, "hint", lambda *_: None)
     job = lab.job(lab.source(counts="1", live="true", rate=200)).start()
     seen = until(

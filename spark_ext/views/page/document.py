@@ -86,7 +86,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
         }
     )
     found = timeline_of(facts, running)
-    incidents = whole(facts.incidents)
+    incidents = whole(facts.incidents, facts.changes)
     until = end or (now if running else _last(found.spans[-1].until, now))
     figures = _figures(facts.epochs, lineages.least, stamp(now) if running else None)
     made_of = graph.operators(graph.newest_definitions(facts.definitions, facts.jobs))
@@ -132,7 +132,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
             },
             "checkpoints": _checkpoints(facts.checkpoints),
             "channels": channels(facts.finished, facts.offsets, lineages.counts),
-            "incidents": lines(incidents, facts.changes),
+            "incidents": lines(incidents),
         }
     )
     return document

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from spark_ext.ledger.incidents import standings
 from spark_ext.views.downtime import Downtime, downtime
+from spark_ext.views.incidents import merged
 from spark_ext.views.timeline import Timeline, timeline
 
 if TYPE_CHECKING:
@@ -117,7 +119,11 @@ def _intervals(found: Timeline, divided: Downtime) -> dict[str, list[list[Any]]]
     return {operator: own[-most:] for operator, own in sorted(by_operator.items())}
 
 
-def whole(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Incidents, each once, oldest first. Of an older ledger, what it does not have is empty."""
-    found = {row["incident_id"]: dict(row) for row in rows}
-    return sorted(found.values(), key=lambda row: (row["at"], row["incident_id"]))
+def whole(rows: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Incidents, each once, oldest first, with what has become of them; see `views.incidents.merged`.
+
+    Args:
+        rows: of `incidents`.
+        changes: rows of `incident_changes`; an older ledger has none.
+    """
+    return merged(rows, standings(changes))

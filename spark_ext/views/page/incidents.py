@@ -16,17 +16,15 @@ LINE: Final = 300
 """Characters of what happened that the list shows."""
 
 
-def lines(incidents: Sequence[Mapping[str, Any]], changes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def lines(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The newest incidents, newest first, without evidence.
 
     Args:
-        incidents: rows of `incidents`, each once, oldest first. Those of older ledgers have fewer columns.
-        changes: rows of `incident_changes`.
+        incidents: each once, oldest first, as `views.incidents.merged` gives them. Those of older ledgers have fewer
+            columns.
     """
-    changed = _by_incident(changes)
     found = []
     for row in reversed(incidents[-MOST:]):
-        own = changed.get(row["incident_id"], [])
         found.append(
             {
                 "id": row["incident_id"],
@@ -40,7 +38,8 @@ def lines(incidents: Sequence[Mapping[str, Any]], changes: Iterable[Mapping[str,
                 "severity": row.get("severity") or "",
                 "parent": row.get("parent") or "",
                 "incarnation": row["incarnation"],
-                "status": _status(own),
+                "count": row.get("count") or 1,
+                "status": row.get("state") or "",
             }
         )
     return found
@@ -70,15 +69,6 @@ def _by_incident(changes: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping
     for row in sorted(changes, key=lambda row: row["at"]):
         found[row["incident_id"]].append(row)
     return found
-
-
-def _status(changes: Sequence[Mapping[str, Any]]) -> str:
-    """The newest one that is recorded, in whichever column; "" if there is none."""
-    for row in reversed(changes):
-        for name in ("status", "change", "event"):
-            if row.get(name):
-                return str(row[name])
-    return ""
 
 
 def _labels(row: Mapping[str, Any]) -> dict[str, str]:

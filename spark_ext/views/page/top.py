@@ -11,13 +11,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from spark_ext.incidents.types import IncidentState
 from spark_ext.views.style import colour, count, duration
 
 RECENT_MS: Final = 600_000
 """How long an incident whose end is not recorded counts as open, ms."""
-
-CLOSED: Final = frozenset({"closed", "resolved"})
-"""Statuses of an incident that is over."""
 
 ORDER: Final = ("FAILED", "DOWN", "FAILING", "RESTARTING", "RESTORING", "DEPLOYING", "SCHEDULING", "CREATED", "PAUSED")
 """States that stand first, in this order."""
@@ -62,8 +60,8 @@ def open_incidents(page: Mapping[str, Any]) -> dict[str, str]:
     states = {query["uid"]: query["state"] for query in page["queries"]}
     found: dict[str, str] = {}
     for incident in reversed(page["incidents"]):
-        status = incident["status"].lower()
-        if status in CLOSED:
+        status = incident["status"]
+        if status == IncidentState.RESOLVED.value:
             continue
         state = states.get(incident["query"], page["job"]["state"])
         if status or _urgency(state) < len(ORDER) or page["at"] - incident["at"] < RECENT_MS:

@@ -15,6 +15,7 @@ from spark_ext.masking import remember
 from spark_ext.views.page.document import page
 from spark_ext.views.page.facts import Facts, FactsReader
 from spark_ext.views.page.graph import edges, exchanges, newest_definitions, operators
+from spark_ext.views.page.history import whole
 from spark_ext.views.page.incidents import detail, lines
 from spark_ext.views.page.top import top_json, top_rows, top_view
 from spark_ext.views.status import read_status
@@ -216,13 +217,17 @@ def test_incidents_of_any_age() -> None:
             )
         )
     }
-    (old,) = lines([row], [])
+    (old,) = lines(whole([row], []))
     assert (old["severity"], old["parent"], old["status"], old["query"]) == ("", "", "", "q")
-    changes = [{"incident_id": "i", "at": NOW, "status": "closed"}, {"incident_id": "other", "at": NOW}]
-    (new,) = lines([{**row, "severity": "critical", "parent": "p"}], changes)
-    assert (new["severity"], new["parent"], new["status"], new["what"]) == ("critical", "p", "closed", HOSTILE)
-    whole = detail(row, changes)
-    assert whole["stack"] == "s" and whole["evidence"] == {"at": NOW.isoformat()} and len(whole["changes"]) == 1
+    change = {"incident_id": "i", "at": NOW, "old": "", "new": "OPEN", "cause": "", "incarnation": 1, "count": 1}
+    end = {**change, "at": NOW + timedelta(seconds=1), "old": "OPEN", "new": "RESOLVED", "cause": "epoch 3", "count": 2}
+    changes = [end, {**change, "incident_id": "other"}, change]
+    again = {**row, "at": NOW + timedelta(seconds=1)}
+    (new,) = lines(whole([{**one, "severity": "CRITICAL", "parent": "p"} for one in (again, row)], changes))
+    assert (new["severity"], new["parent"], new["status"], new["what"]) == ("CRITICAL", "p", "RESOLVED", HOSTILE)
+    assert (new["at"], new["count"]) == (round(NOW.timestamp() * 1000), 2)
+    found = detail(row, changes)
+    assert found["stack"] == "s" and found["evidence"] == {"at": NOW.isoformat()} and len(found["changes"]) == 2
 
 
 def test_top_has_what_needs_attention_first(document: dict[str, Any]) -> None:
