@@ -21,7 +21,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final
 
-from spark_ext.model.lifecycle import State
+from spark_ext.model.lifecycle import ORDER, State
 
 
 class Phase(str, Enum):
@@ -208,16 +208,6 @@ def current(lifecycle: State, shown: Shown) -> Shown:
 HEALTHY: Final = (State.RUNNING, State.PAUSED, State.FINISHING)
 """States of a query that does what it should."""
 
-_ORDER: Final = (
-    State.FAILING,
-    State.CREATED,
-    State.SCHEDULING,
-    State.DEPLOYING,
-    State.RESTORING,
-    State.RESTARTING,
-    *HEALTHY,
-)
-
 
 def job_execution(lifecycle: State, queries: Iterable[tuple[str, Shown]], *, ran: bool) -> Shown:
     """What a job does: the least advanced state of its queries that have not ended.
@@ -241,4 +231,4 @@ def job_execution(lifecycle: State, queries: Iterable[tuple[str, Shown]], *, ran
 
 
 def _least(shown: list[Shown]) -> Shown:
-    return min(shown, key=lambda one: (_ORDER.index(one.state), one.incident is None))
+    return min(shown, key=lambda one: (ORDER.index(one.state), one.incident is None))

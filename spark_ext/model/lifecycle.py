@@ -52,14 +52,18 @@ def can_follow(before: State, after: State) -> bool:
     return after in LEGAL.get(before, frozenset())
 
 
-_ORDER = (
+ORDER = (
     State.FAILING,
     State.CREATED,
+    State.SCHEDULING,
+    State.DEPLOYING,
     State.RESTORING,
     State.RESTARTING,
     State.RUNNING,
+    State.PAUSED,
     State.FINISHING,
 )
+"""From the least advanced state to the most; without those that are final."""
 
 
 def job_state(queries: Iterable[State]) -> State:
@@ -70,7 +74,7 @@ def job_state(queries: Iterable[State]) -> State:
     states = list(queries)
     left = [state for state in states if not state.ended]
     if left:
-        return State.FAILING if State.FAILED in states else min(left, key=_ORDER.index)
+        return State.FAILING if State.FAILED in states else min(left, key=ORDER.index)
     return next((end for end in (State.FAILED, State.CANCELED) if end in states), State.FINISHED)
 
 

@@ -22,7 +22,12 @@ def test_each_type_that_the_code_reports_is_declared() -> None:
     reported = set()
     for path in (ROOT / "spark_ext").rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "incident":
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr == "incident"
+                and len(call.args) > 1
+            ):
                 kind = call.args[1]
                 if isinstance(kind, ast.Constant):
                     reported.add(kind.value)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
+from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, Running, SourceOffset
@@ -18,7 +19,9 @@ from tests.support.snapshots import T0
 
 def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
     given = {"reason": "", "had_finished": False, "committed": -1, "offsets": None, "figures": figures(), **values}
-    return SimpleNamespace(spec=SimpleNamespace(uid=uid), state=state, phase="", **given)
+    return SimpleNamespace(
+        spec=SimpleNamespace(uid=uid), state=state, shown=Shown(state, given["reason"]), phase="", **given
+    )
 
 
 def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0) -> Any:
@@ -29,7 +32,8 @@ def snapshot(
     *runs: Any, state: State = State.RUNNING, failure: Exception | None = None, late: Exception | None = None
 ) -> JobSnapshot:
     context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
-    coordinator = SimpleNamespace(state=state, failure=failure, late=late, runs=runs, paused=lambda _: False)
+    shown = Shown(state)
+    coordinator = SimpleNamespace(shown=shown, failure=failure, late=late, runs=runs, paused=lambda _: False)
     return job_snapshot("out/state", T0, cast(Any, context), cast(Any, coordinator))
 
 
