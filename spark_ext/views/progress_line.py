@@ -117,7 +117,7 @@ def _activity(query: QuerySnapshot) -> str:
     """What the query is doing, where its figures do not say."""
     if query.state is State.CREATED:
         return "waiting to start"
-    if query.state is State.RUNNING:
+    if query.state is State.RUNNING and not query.reason:
         if query.epochs:
             return ""
         waits = f"{query.phase}, " if query.phase else ""
