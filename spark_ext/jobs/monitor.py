@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spark_ext.jobs.losses import Losses
 from spark_ext.jobs.stalls import Stalls
 from spark_ext.masking import logger
 from spark_ext.model.execution import Phase
@@ -72,15 +73,16 @@ class Monitor:
     def _loop(self) -> None:
         reader: ActivityReader | None = None
         stalls = Stalls(self._spark, self._context, self._over.is_set)
+        losses = Losses(self._spark, self._context, self._runs)
         while not self._over.wait(self._every):
             for run in self._runs():
                 stalls.look_at_stop(run)
             due = [run for run in self._runs() if self._is_due(run, time.monotonic())]
-            if not due:
-                continue
             try:
-                reader = reader or ActivityReader(self._spark)
-                self._look(due, reader.read(), stalls)
+                if due:
+                    reader = reader or ActivityReader(self._spark)
+                    self._look(due, reader.read(), stalls)
+                losses.look()
             except Exception as problem:
                 # Spark may be ending; what it does is then not known, and nothing depends on it.
                 if not self._warned and not self._over.is_set():

@@ -7,10 +7,10 @@ that uses py4j; `tests/spark/test_activity.py` pins what it relies on.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.model.execution import Cluster, Look, Phase, Tasks
 
@@ -29,6 +29,8 @@ class Executor:
     slots: int
     running: int
     """Tasks."""
+    failed: int = 0
+    """Attempts of tasks that have failed on it so far."""
     removed: str = ""
     """Why it was removed; "" if it is there, or Spark does not say."""
 
@@ -61,6 +63,23 @@ class Job:
     """Attempts of tasks."""
     total: int
     stages: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FailedTasks:
+    """A Spark job of which tasks have failed."""
+
+    job: int
+    """Its id."""
+    group: str
+    """Of a streaming query: its run id."""
+    failed: int
+    """Attempts of tasks."""
+    stages: tuple[int, ...]
+
+
+MOST_TASKS: Final = 1_000
+"""Tasks of a stage that are looked at for the reason of a failure."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +150,41 @@ class ActivityReader:
         at = datetime.now(timezone.utc)
         jobs = tuple(_job(one) for one in self._json(self._store.jobsList(self._running)))
         stages = [_stage(one) for one in self._json(self._store.activeStages())] if jobs else []
-        executors = tuple(_executor(one) for one in self._json(self._store.executorList(False)))
-        return Activity(at, jobs, {stage.id: stage for stage in stages}, executors)
+        return Activity(at, jobs, {stage.id: stage for stage in stages}, self.executors())
+
+    def executors(self) -> tuple[Executor, ...]:
+        """All executors that there have been, also those that were lost.
+
+        Raises:
+            Exception: Spark does not answer, or has been stopped.
+        """
+        return tuple(_executor(one) for one in self._json(self._store.executorList(False)))
+
+    def survived(self) -> tuple[FailedTasks, ...]:
+        """The jobs of streaming queries that had failed tasks, and have succeeded nevertheless, oldest first.
+
+        Costs more than a look: Spark keeps the last thousand jobs. To be asked only when tasks have failed.
+
+        Raises:
+            Exception: Spark does not answer, or has been stopped.
+        """
+        found = []
+        for job in self._json(self._store.jobsList(None)):
+            if job["numFailedTasks"] and job["status"] == "SUCCEEDED" and job.get("jobGroup"):
+                found.append(FailedTasks(job["jobId"], job["jobGroup"], job["numFailedTasks"], tuple(job["stageIds"])))
+        return tuple(sorted(found, key=lambda one: one.job))
+
+    def reason(self, stages: Iterable[int]) -> str:
+        """Why a task of some stages has failed, as Spark reports it; "" if it is not known any more.
+
+        Args:
+            stages: their ids.
+        """
+        for stage in stages:
+            for task in self._json(self._store.taskList(stage, 0, MOST_TASKS)):
+                if task["status"] == "FAILED" and task.get("errorMessage"):
+                    return str(task["errorMessage"])
+        return ""
 
     def _json(self, given: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self._mapper.writeValueAsString(given))
@@ -183,5 +235,6 @@ def _executor(given: Mapping[str, Any]) -> Executor:
         given["hostPort"].rpartition(":")[0],
         given["maxTasks"],
         given["activeTasks"],
+        given["failedTasks"],
         given.get("removeReason") or "",
     )

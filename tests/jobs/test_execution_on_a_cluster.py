@@ -30,6 +30,8 @@ from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
 import spark_ext as sx
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.activity import ActivityReader
 from tests.stalls import operators
@@ -90,6 +92,19 @@ found.append(until(stalled, "the executor is frozen").holder)
 for one in mine:
     one.resume()
 until(lambda: stalled() is None, "it continues")
+
+# An executor is killed while it runs a task.
+ledger = Ledger(job.state_directory)
+kinds = lambda: {row.type for row in ledger.table(IncidentRow).rows()}
+(flags / ".f").write_text("lock")
+(flags / ".f").rename(flags / "function")
+until(stalled, "the function is stuck")
+for one in mine:
+    one.kill()
+(flags / "function").unlink()
+before = epochs()
+until(lambda: epochs() > before + 1, "epochs are committed")
+until(lambda: {"executor_lost", "task_retried"} <= kinds(), "both are recorded")
 job.stop()
 print(json.dumps({"first": first[0], "found": [[one.type.value, one.what] for one in found]}))
 spark.stop()
@@ -126,10 +141,21 @@ def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Pa
     ledger = Ledger(str(tmp_path / "state"))
     states = sorted(ledger.table(ExecutionStateRow).rows([("operator", "=", "q")]), key=lambda row: row.since)
     assert [row.state for row in states][:3] == ["DEPLOYING", "SCHEDULING", "RUNNING"]
-    incidents = [vars(row) for row in ledger.table(IncidentRow).rows()]
+    incidents = [vars(row) for row in sorted(ledger.table(IncidentRow).rows(), key=lambda row: row.at)]
     waited = next(row for row in incidents if row["type"] == "scheduling")
     assert waited["what"].endswith("no executor is registered") and waited["labels"]["type"] == "SYSTEM"
     tables = ([vars(row) for row in ledger.table(kind).rows()] for kind in (ExecutionStateRow, JobRow))
     spent = downtime(timeline(*tables), incidents, datetime.now(timezone.utc)).by_incident()
     began = datetime.fromisoformat(waited["evidence"]["since"]).timestamp()
-    assert spent[waited["incident_id"]]["SCHEDULING"] == pytest.approx(seen["first"] - began, abs=1.0)
+    (lost,) = [row for row in incidents if row["type"] == "executor_lost"]
+    assert lost["what"].startswith("executor 0 on 127.0.0.1 was lost: ") and lost["labels"]["type"] == "RESOURCE"
+    (repeated,) = [row for row in incidents if row["type"] == "task_retried"]
+    assert (
+        repeated["labels"]["type"] == "RESOURCE"
+        and repeated["operator"] == "job 'lab', query 'q'"
+        and "executor 0" in repeated["what"].lower()
+    )
+    assert not [row for row in incidents if row["type"] == "failure"]
+    assert (states[2].since - states[1].since).total_seconds() == pytest.approx(seen["first"] - began, abs=1.0)
+    # There was no slot either after the executor had been killed.
+    assert spent[waited["incident_id"]]["SCHEDULING"] > seen["first"] - began - 1.0

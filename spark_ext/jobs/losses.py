@@ -1,0 +1,116 @@
+"""What a job has survived: executors that Spark has lost, and tasks that it has repeated."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.failures.text import evidence_of_text
+from spark_ext.spark.activity import ActivityReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.run import QueryRun
+    from spark_ext.spark.activity import Executor, FailedTasks
+
+EVERY: Final = 5.0
+"""How often the executors are looked at, s."""
+
+_SPARKS: Final = "org.apache.spark.SparkException"
+
+PATIENCE: Final = 60.0
+"""How long a Spark job may need for the repetition of its tasks, s."""
+
+_INTENDED: Final = re.compile(r"killed by (?:the )?driver|idle|decommission|Cluster manager shut|scale", re.IGNORECASE)
+"""Reasons for which Spark removes an executor on purpose."""
+
+
+class Losses:
+    """Looks at executors and repeated tasks; for the monitor's thread.
+
+    Args:
+        spark: the job's session.
+        context: the job's.
+        runs: the queries, as they are now.
+    """
+
+    def __init__(self, spark: SparkSession, context: JobContext, runs: Callable[[], Sequence[QueryRun]]) -> None:
+        self._spark = spark
+        self._context = context
+        self._runs = runs
+        self._at = 0.0
+        self._reader: ActivityReader | None = None
+        self._gone: set[str] = set()
+        """Executors whose loss is known."""
+        self._failed = 0
+        """Attempts of tasks that had failed at the last look."""
+        self._until = 0.0
+        """Until when repeated tasks are looked for: those of a lost executor count for none."""
+        self._jobs: set[int] = set()
+        """Spark jobs whose repeated tasks are recorded."""
+
+    def look(self) -> None:
+        """Look, if it is time.
+
+        Raises:
+            Exception: Spark does not answer, or has been stopped.
+        """
+        now = time.monotonic()
+        if now < self._at:
+            return
+        self._at = now + EVERY
+        first = self._reader is None
+        self._reader = self._reader or ActivityReader(self._spark)
+        executors = self._reader.executors()
+        for one in executors:
+            if not one.active and one.id not in self._gone:
+                self._gone.add(one.id)
+                # What was lost before the job began is no incident of it.
+                if not first and not _INTENDED.search(one.removed):
+                    self._lost(one)
+                    self._until = now + PATIENCE
+        failed = sum(one.failed for one in executors)
+        if failed != self._failed and not first:
+            self._until = now + PATIENCE
+        if now < self._until:
+            for tasks in self._reader.survived():
+                if tasks.job not in self._jobs:
+                    self._jobs.add(tasks.job)
+                    self._repeated(tasks)
+        self._failed = failed
+
+    def _lost(self, executor: Executor) -> None:
+        why = executor.removed or "Spark does not say why"
+        # As in a failure that an executor's loss has led to: the rules know what its exit means.
+        text = f"{_SPARKS}: ExecutorLostFailure (executor {executor.id} exited) Reason: {why}"
+        evidence = evidence_of_text(text)
+        assert evidence is not None
+        labels = self._context.classifier.judge(evidence).labels
+        what = f"executor {executor.id} on {executor.host} was lost: {why}"
+        self._context.write_behind.incident(
+            f"job '{self._context.job}'", "executor_lost", what, "Spark repeats its tasks", None, labels
+        )
+
+    def _repeated(self, tasks: FailedTasks) -> None:
+        run = next((run for run in self._runs() if run.in_spark and str(run.in_spark.runId) == tasks.group), None)
+        if run is None:
+            return
+        assert self._reader is not None
+        reason = self._reader.reason(tasks.stages)
+        # Spark names no class of its own for an executor that was lost.
+        evidence = evidence_of_text(f"{_SPARKS}: {reason}" if reason.startswith("ExecutorLost") else reason)
+        labels = {} if evidence is None else self._context.classifier.judge(evidence).labels
+        first = reason.partition("\n")[0] or "Spark does not say why"
+        attempts = "an attempt" if tasks.failed == 1 else f"{tasks.failed} attempts"
+        self._context.write_behind.incident(
+            run.who,
+            "task_retried",
+            f"{attempts} of a task failed: {first}",
+            "Spark has repeated it",
+            {"stack": reason} if reason else None,
+            labels,
+        )
