@@ -76,7 +76,7 @@ def _skewed(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
 
 
 def _throttled(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
-    job.add("q", _noop(source(rate=20)).trigger(processingTime="8 seconds"))
+    job.add("q", _noop(source(rate=20)))
 
 
 def _few_rows(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
@@ -154,6 +154,9 @@ def _restarts(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> An
 
     job.add("q", _noop(source(rate=40).withColumn("m", fails_once("n"))))
 
+
+INTERVALS = {"throttled": "8 s"}
+"""Of jobs that start their epochs more seldom than the others."""
 
 CASES: dict[str, Healthy] = {
     "idle": _idle,

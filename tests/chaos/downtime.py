@@ -1,0 +1,297 @@
+"""Whether each second of downtime belongs to what was injected: `python -m tests.chaos.downtime --count 50`.
+
+A job is made to fail, to fail again while it recovers, to stall, to end, and to lose its driver, in random order. Then
+all states of its life add up to the wall time, each period of downtime belongs to an incident of the injected kind, and
+there is no downtime beside the injections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow, JobRow
+from spark_ext.views.downtime import Downtime, Piece, downtime
+from spark_ext.views.status import beats_of, rows_of
+from spark_ext.views.timeline import timeline
+from tests.support.processes import Tree
+from tests.support.waiting import until
+
+SLACK = 2.0
+"""By how much an injection and what is recorded of it may differ at each end, s: a look and a heartbeat are taken every
+half a second, and an epoch may be late on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A disturbance: from its injection until the job has committed again."""
+
+    kinds: tuple[str, ...]
+    """The type of each incident that it has to lead to, by label, in order."""
+    since: float
+    until: float
+    least: float
+    """At least so many seconds of it must be downtime."""
+
+
+class Driven:
+    """A job in a process of its own, which does what files say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.flag = folder / "flag"
+        self._tree: Tree | None = None
+
+    def start(self) -> None:
+        """Start a driver, and wait until the job commits."""
+        self._tree = Tree(
+            [sys.executable, "-m", "tests.chaos.downtime", "--driver", str(self.folder)], self.folder / "log"
+        )
+        self.moves()
+
+    def epochs(self) -> int:
+        commits = self.state / "queries" / "q" / "checkpoint" / "commits"
+        return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
+
+    def moves(self, epochs: int = 2) -> None:
+        """Wait for further epochs."""
+        before = self.epochs()
+        until(lambda: self.epochs() >= before + epochs, "epochs are committed", 180)
+
+    def set(self, how: str | None) -> None:
+        """Make the function fail or stop; None: neither."""
+        if how is None:
+            self.flag.unlink(missing_ok=True)
+            return
+        draft = self.folder / ".flag"
+        draft.write_text(how)
+        draft.rename(self.flag)
+
+    def kill(self) -> None:
+        """Kill the driver with all its processes."""
+        assert self._tree is not None
+        self._tree.kill_all()
+
+    def wait(self) -> None:
+        """Wait for the driver's own end."""
+        assert self._tree is not None
+        until(lambda: self._tree is not None and self._tree.poll() is not None, "the driver has ended", 120)
+        self._tree.kill_all()
+
+
+def _fails(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
+    job.set("network")
+    hold = dice.uniform(1, 4)
+    time.sleep(hold)
+    job.set(None)
+    return ("NETWORK",), hold / 2
+
+
+def _fails_again(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
+    job.set("network")
+    time.sleep(dice.uniform(2, 4))
+    job.set("memory")
+    time.sleep(dice.uniform(3, 5))
+    job.set(None)
+    return ("NETWORK", "RESOURCE"), 2
+
+
+def _killed(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
+    job.kill()
+    away = dice.uniform(0, 6)
+    time.sleep(away)
+    job.start()
+    return ("driver_lost",), away
+
+
+def _killed_in_recovery(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
+    job.set("network")
+    time.sleep(dice.uniform(2, 4))
+    job.kill()
+    time.sleep(dice.uniform(0, 3))
+    job.set(None)
+    job.start()
+    return ("NETWORK", "driver_lost"), 2
+
+
+def _ends(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
+    job.set("bug")
+    job.wait()
+    job.set(None)
+    away = dice.uniform(0, 4)
+    time.sleep(away)
+    job.start()
+    return ("USER_CODE",), away
+
+
+def _stalls(job: Driven, dice: random.Random) -> tuple[tuple[str, ...], float]:
+    job.set("lock")
+    hold = dice.uniform(12, 16)
+    time.sleep(hold)
+    job.set(None)
+    return ("USER_CODE",), hold - 4
+
+
+KINDS: tuple[Callable[[Driven, random.Random], tuple[tuple[str, ...], float]], ...] = (
+    _fails,
+    _fails_again,
+    _killed,
+    _killed_in_recovery,
+    _ends,
+    _stalls,
+)
+
+
+def run(folder: Path, count: int, dice: random.Random) -> tuple[float, list[str]]:
+    """One job with so many injections; returns its wall time, s, and what is wrong."""
+    job = Driven(folder)
+    folder.mkdir(parents=True)
+    job.start()
+    injected = []
+    for _ in range(count):
+        job.moves()
+        since = time.time()
+        kinds, least = dice.choice(KINDS)(job, dice)
+        job.moves(3)
+        injected.append(Injected(kinds, since, time.time(), least))
+    (folder / "stop").touch()
+    job.wait()
+    found, types = divided(job.state)
+    return found.wall, problems(found, types, injected)
+
+
+def divided(state: Path) -> tuple[Downtime, dict[str, str]]:
+    """Where the job's time went, and the type of each incident."""
+    ledger = Ledger(str(state))
+    jobs, incidents = rows_of(ledger, JobRow), rows_of(ledger, IncidentRow)
+    for row in incidents:
+        row["labels"], row["evidence"] = (json.loads(row[name] or "{}") for name in ("labels", "evidence"))
+    states, epochs = rows_of(ledger, ExecutionStateRow), rows_of(ledger, EpochRow)
+    ended = max(row["at"] for row in jobs if row["event"] == "ended")
+    found = downtime(timeline(states, jobs, epochs, beats=beats_of(ledger, jobs)), incidents, ended)
+    types = {
+        row["incident_id"]: row["type"] if row["type"] == "driver_lost" else row["labels"].get("type", row["type"])
+        for row in incidents
+    }
+    return found, types
+
+
+def problems(found: Downtime, types: dict[str, str], injected: list[Injected]) -> list[str]:
+    """What is wrong with how a job's time was divided. Pure."""
+    out = []
+    whole = (found.pieces[-1].until - found.pieces[0].since).total_seconds()
+    if abs(sum(found.by_state().values()) - whole) > 0.01 * whole:
+        out.append(f"the states add up to {sum(found.by_state().values()):.1f} s of {whole:.1f} s")
+    downs = [piece for piece in found.pieces if piece.down]
+    out += [f"{_words(piece)} belongs to no incident" for piece in downs if piece.incident not in types]
+    by_injection: dict[float, list[Piece]] = {one.since: [] for one in injected}
+    for piece in downs:
+        before = [one for one in injected if one.since - SLACK / 2 <= piece.since.timestamp() < one.until]
+        if before:
+            by_injection[before[-1].since].append(piece)
+        elif piece.seconds > SLACK:
+            out.append(f"{_words(piece)} belongs to {types.get(piece.incident)}, and nothing was injected")
+    for one in injected:
+        inside, who = by_injection[one.since], f"{one.kinds} at {_clock(one.since)}"
+        kinds = {types.get(piece.incident) for piece in inside}
+        out += [f"{who}: no downtime of {kind}" for kind in one.kinds if kind not in kinds]
+        out += [
+            f"{who}: {_words(piece)} belongs to {types.get(piece.incident)}"
+            for piece in inside
+            if types.get(piece.incident) not in one.kinds
+        ]
+        seconds, most = sum(piece.seconds for piece in inside), one.until - one.since
+        if not one.least - SLACK <= seconds <= most + SLACK:
+            out.append(f"{who}: {seconds:.1f} s of downtime, between {one.least:.1f} and {most:.1f} were injected")
+    return out
+
+
+def _clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
+
+
+def _words(piece: Piece) -> str:
+    return f"{piece.state} since {piece.since:%H:%M:%S} for {piece.seconds:.1f} s"
+
+
+def drive(folder: Path) -> None:
+    """The driver: a job whose function fails or stops as a file says."""
+    from pyspark import cloudpickle
+    from pyspark.sql import functions as F
+
+    import spark_ext as sx
+    from tests.stalls import operators
+    from tests.support.jobs import register
+
+    spark = sx.session("downtime", master="local[2]", conf={"spark.sql.shuffle.partitions": "1"})
+    register(spark)
+    cloudpickle.register_pickle_by_value(operators)
+    flag = str(folder / "flag")
+
+    @F.udf("long")
+    def function(n: int) -> int:
+        from pathlib import Path
+
+        how = Path(flag).read_text() if Path(flag).exists() else ""
+        if how == "network":
+            raise ConnectionRefusedError(111, "Connection refused")
+        if how == "memory":
+            raise MemoryError("there is no more memory")
+        if how == "bug":
+            raise KeyError("price")
+        if how:
+            operators.stop_here(str(Path(flag).parent), "flag")
+        return n
+
+    rows = spark.readStream.format("numbers").options(uid="in", counts="1", live="true", rate=20).load()
+    job = sx.Job(
+        spark, "lab", state=folder / "state", heartbeat="500 ms", stall_after="4 s", interval="200 ms",
+        restart_attempts=1000,
+    )  # fmt: skip
+    job.add("q", rows.withColumn("m", function("n")).writeStream.format("noop"))
+    job.start()
+    while not job.wait(0.2):
+        if (folder / "stop").exists():
+            job.stop()
+            break
+    spark.stop()
+
+
+def main() -> None:
+    """Disturb jobs, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=50, help="injections")
+    parser.add_argument("--per-job", type=int, default=10, help="injections into one job")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--driver", type=Path)
+    given = parser.parse_args()
+    if given.driver is not None:
+        drive(given.driver)
+        return
+    dice = random.Random(given.seed)
+    wrong: list[str] = []
+    wall, begun = 0.0, time.monotonic()
+    with TemporaryDirectory() as folder:
+        for number in range(-(-given.count // given.per_job)):
+            seconds, found = run(Path(folder) / str(number), min(given.per_job, given.count), dice)
+            wall, wrong = wall + seconds, wrong + found
+            print(f"job {number}: {seconds:.0f} s, {len(found)} problems", *found, sep="\n  ", flush=True)
+    print(
+        f"{given.count} injections, seed {given.seed}, {time.monotonic() - begun:.0f} s: {wall:.0f} s of jobs, "
+        f"{len(wrong)} problems"
+    )
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
