@@ -60,6 +60,7 @@ chaos: .venv/.test java
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.checkpoints)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.savepoints)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.control)
+	@$(if $(ARGS),,$(BIN)/python -m tests.chaos.downtime)
 	@$(if $(ARGS),,$(BIN)/python -m tests.chaos)
 
 histories: .venv/.test java
