@@ -21,6 +21,7 @@ NAMES = (
     "delta_throughput",
     "job_overhead",
     "metrics_epochs",
+    "operations_epochs",
     "epoch_files",
     "finish",
     "blocked",
