@@ -1,8 +1,8 @@
 """Small epochs of a job with all that watches it on against those of the same job with all of it off.
 
-On: the monitor, heartbeats, incidents with a listener, metrics that are scraped once a second, and processes that can be
-asked for their stacks. Off: none of these. Both sides run the `steps` source through a Python function into `delta_2pc`,
-alternately.
+On: the monitor, heartbeats, incidents with a listener, metrics that are scraped once a second, and processes that can
+be asked for their stacks. Off: none of these. Both sides run the `steps` source through a Python function into
+`delta_2pc`, alternately.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
@@ -33,11 +34,24 @@ WATCHER: Final = Path(__file__).with_name("watch_workers.py")
 
 LOCK: Final = "watcher.lock"
 
-_stacks: dict[str, IO[bytes]] = {}
-"""By state directory, the open file that the stacks go to."""
 
-_noted: dict[str, str] = {}
-"""By state directory, the note that this process has left."""
+@dataclass
+class _Present:
+    """For whom this process can be asked at present: a worker serves the tasks of one query after those of another."""
+
+    state: str
+    note: str
+    place: Path
+    stacks: IO[bytes]
+
+    def leave(self) -> None:
+        """Be asked for this job no more, so that its watcher can end. Stacks go elsewhere by now."""
+        self.stacks.close()
+        for suffix in ("json", "stack"):
+            (self.place / f"{os.getpid()}.{suffix}").unlink(missing_ok=True)
+
+
+_present: _Present | None = None
 
 
 def folder_of(state: str) -> Path:
@@ -90,29 +104,30 @@ def attend(role: str, state: str, query: str, uid: str = "") -> None:
         query: the query's uid.
         uid: of the source or sink, if it is one's planner or committer.
     """
+    global _present
     note = json.dumps({"pid": os.getpid(), "role": role, "query": query, "uid": uid})
-    if _noted.get(state) == note:
+    if _present is not None and (_present.state, _present.note) == (state, note):
         return
     with suppress(OSError, ValueError):
         place = folder_of(state)
-        _listen(state, place)
+        if _present is None or _present.state != state:
+            before, _present = _present, _Present(state, "", place, _listening(place))
+            if before is not None:
+                before.leave()
         draft = place / f".{os.getpid()}.tmp"
         draft.write_text(note)
         draft.replace(place / f"{os.getpid()}.json")
-        first = state not in _noted
-        _noted[state] = note
-        if first:
+        if not _present.note:
             watch(state, place)
+        _present.note = note
 
 
-def _listen(state: str, place: Path) -> None:
-    if state in _stacks:
-        return
+def _listening(place: Path) -> IO[bytes]:
     import faulthandler
 
     stacks = (place / f"{os.getpid()}.stack").open("wb", buffering=0)
     faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
-    _stacks[state] = stacks
+    return stacks
 
 
 def watch(state: str, place: Path) -> None:

@@ -24,6 +24,10 @@ def stuck_here():
 
 attend("task", sys.argv[1], sys.argv[2])
 print("attends", flush=True)
+if len(sys.argv) > 3:
+    sys.stdin.read(1)
+    attend("task", sys.argv[3], sys.argv[2])
+    print("attends", flush=True)
 stuck_here()
 """
 
@@ -47,8 +51,9 @@ def watchers(state: str) -> list[psutil.Process]:
     return found
 
 
-def attending(state: str, query: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", ATTENDS, state, query], stdout=subprocess.PIPE, text=True)
+def attending(state: str, query: str, *then: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", ATTENDS, state, query, *then]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline().strip() == "attends"
     return process
 
@@ -56,8 +61,9 @@ def attending(state: str, query: str) -> subprocess.Popen[str]:
 def end(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
 
 
 def test_stacks_of_processes_come_through_the_state_directory(state: str) -> None:
@@ -85,6 +91,23 @@ def test_stacks_of_processes_come_through_the_state_directory(state: str) -> Non
             end(process)
     until(lambda: not watchers(state), "the watcher has ended with the last process", 30)
     assert not [path.name for path in folder_of(state).iterdir()]
+
+
+def test_a_worker_that_serves_another_job_lets_the_watcher_of_the_first_end(state: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    process = attending(state, "q", other)
+    try:
+        until(lambda: watchers(state), "a watcher runs")
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("x")
+        process.stdin.close()
+        assert process.stdout.readline().strip() == "attends"
+        until(lambda: not watchers(state) and watchers(other), "another watcher runs instead", 30)
+        (found,) = Samples(other).take("q", stacks=True)
+        assert "stuck_here" in [frame.function for frame in found.threads[0].frames]
+    finally:
+        end(process)
+    until(lambda: not watchers(other), "that has ended too", 30)
 
 
 def test_nobody_answers_where_nobody_attends(tmp_path: Path) -> None:
