@@ -151,17 +151,17 @@ def until(condition: Callable[[], bool], what: str) -> None:
 def observe(running: sx.Job, got: list[dict[str, Any]], server: Path) -> None:
     """The server comes back once the job has noticed that it is down; then prices are late, and are there again."""
 
-    def told(type_: str, state: str) -> bool:
+    def notified(type_: str, state: str) -> bool:
         return any(one["incident"]["type"] == type_ and one["new"] == state for one in got)
 
-    until(lambda: told("failure", "OPEN"), "a notification of the failure")
+    until(lambda: notified("failure", "OPEN"), "a notification of the failure")
     server.touch()
-    until(lambda: told("failure", "RESOLVED"), "the next epoch, which resolves it")
+    until(lambda: notified("failure", "RESOLVED"), "the next epoch, which resolves it")
     found = running.report_incident("late_prices", "the newest price is 75 min old", query="load")
     again = running.report_incident("late_prices", "the newest price is 76 min old", query="load")
     assert found == again, "it is the same incident, which is counted"
     running.resolve_incident(found, "prices are there")
-    until(lambda: told("late_prices", "RESOLVED"), "a notification of its end")
+    until(lambda: notified("late_prices", "RESOLVED"), "a notification of its end")
 
 
 def show(got: list[dict[str, Any]], console: Console) -> None:

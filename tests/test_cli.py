@@ -214,10 +214,10 @@ def test_status_is_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_state_of_a_newer_release_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "state").append([state_row("live", "PAUSED", 4)])
+    write(tmp_path / "state").append([state_row("live", "SLEEPING", 4)])
     done = spark_ext("status", tmp_path / "state")
     assert done.returncode == 2
-    assert "the ledger has the state 'PAUSED', which this release does not know" in done.stderr
+    assert "the ledger has the state 'SLEEPING', which this release does not know" in done.stderr
 
 
 def test_rows_from_before_a_reset_do_not_count(tmp_path: Path) -> None:

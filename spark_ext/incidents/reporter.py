@@ -120,10 +120,10 @@ class Incidents:
         )
         with self._lock:
             noted = self._book.occurred(found)
-            if noted.told:
+            if noted.notified:
                 self._on_noted(noted, evidence)
             self._hand_on(noted.changes)
-        if noted.told:
+        if noted.notified:
             # Its first line: the rest, and the stack, are in the table.
             level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
             log.log(level, "%s: %s (%s)", operator, what.partition("\n")[0], action)

@@ -22,6 +22,7 @@ from tests.ledger.rows import (
     flag,
     http_request,
     incident,
+    incident_change,
     state,
     transition,
 )
@@ -63,6 +64,7 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
             state("RUNNING"),
             exchange(1),
             incident(1),
+            incident_change(1),
         ]
     )
     forget(ledger.uri, incarnation.number)

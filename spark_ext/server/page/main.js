@@ -32,7 +32,7 @@ const place = document.getElementById("job");
 const connection = document.getElementById("connection");
 let shown = null;
 let following = null;
-let known = null; // what a screen reader was told of: the state, and the newest incident
+let known = null; // what a screen reader has announced: the state, and the newest incident
 
 function main() {
   nav.append(
