@@ -64,7 +64,7 @@ class Noted:
 
     incident: Incident
     changes: tuple[IncidentChange, ...]
-    notified: bool
+    notable: bool
     """Whether there is more to say than a greater count: it is new, open again or new in this start, or something else
     is done about it."""
 
@@ -136,22 +136,22 @@ class Book:
             state = RESOLVED if type_.resolved is Resolution.AT_ONCE else OPEN
             self._put(Entry(incident, state, recorded_at=incident.at))
             cause = "it is information" if state is RESOLVED else ""
-            return Noted(incident, (_change(incident, None, state, cause, incident.at, 1),), notified=True)
+            return Noted(incident, (_change(incident, None, state, cause, incident.at, 1),), notable=True)
         last, count = before.incident, before.count + 1
         incident = replace(incident, incident_id=last.incident_id, parent=last.parent)
         other = incident.action != last.action or before.inherited
         if before.state is RESOLVED and type_.resolved is not Resolution.AT_ONCE:
             self._put(Entry(incident, OPEN, count, count, incident.at))
             cause = "it happened again"
-            return Noted(incident, (_change(incident, RESOLVED, OPEN, cause, incident.at, count),), notified=True)
+            return Noted(incident, (_change(incident, RESOLVED, OPEN, cause, incident.at, count),), notable=True)
         at_once = count <= EACH_UPTO or before.recorded_at is None or incident.at - before.recorded_at >= COUNT_EVERY
         if not at_once:
             self._put(replace(before, incident=incident, count=count, inherited=False))
             self._uncounted[incident.incident_id] = None
-            return Noted(incident, (), notified=other)
+            return Noted(incident, (), notable=other)
         self._put(Entry(incident, before.state, count, count, incident.at))
         self._uncounted.pop(incident.incident_id, None)
-        return Noted(incident, (_change(incident, before.state, before.state, "", incident.at, count),), notified=other)
+        return Noted(incident, (_change(incident, before.state, before.state, "", incident.at, count),), notable=other)
 
     def committed(self, query: str, cause: str, at: datetime) -> tuple[IncidentChange, ...]:
         """A query has committed an epoch, or has finished: what was open of it, and of the whole job, is resolved.

@@ -120,10 +120,10 @@ class Incidents:
         )
         with self._lock:
             noted = self._book.occurred(found)
-            if noted.notified:
+            if noted.notable:
                 self._on_noted(noted, evidence)
             self._hand_on(noted.changes)
-        if noted.notified:
+        if noted.notable:
             # Its first line: the rest, and the stack, are in the table.
             level = logging.INFO if found.severity is Severity.INFO else logging.WARNING
             log.log(level, "%s: %s (%s)", operator, what.partition("\n")[0], action)

@@ -123,7 +123,7 @@ def test_it_is_opened_again_if_it_happens_again_within_the_window() -> None:
     book.occurred(incident("a", 0))
     book.committed("q", "epoch 1", at(1))
     again = book.occurred(incident("b", 2))
-    assert again.notified and again.incident.incident_id == "a"
+    assert again.notable and again.incident.incident_id == "a"
     assert [(one.old, one.new, one.count, one.cause) for one in again.changes] == [
         (RESOLVED, OPEN, 2, "it happened again")
     ]
@@ -138,13 +138,13 @@ def test_information_is_resolved_at_once_and_never_open() -> None:
         (None, RESOLVED, 1),
         (RESOLVED, RESOLVED, 2),
     ]
-    assert not book.open() and not second.notified
+    assert not book.open() and not second.notable
 
 
 def test_another_action_is_told_and_a_repetition_is_only_counted() -> None:
     book = Book(registry())
     actions = ["restart 1", "restart 1", "restart 2", "stopped"]
-    assert [book.occurred(incident(str(n), n, action=action)).notified for n, action in enumerate(actions)] == [
+    assert [book.occurred(incident(str(n), n, action=action)).notable for n, action in enumerate(actions)] == [
         True,
         False,
         True,
@@ -202,7 +202,7 @@ def test_old_ones_that_are_resolved_are_forgotten() -> None:
 
 def test_each_start_says_once_what_it_finds_again() -> None:
     book = Book(registry(), [Entry(incident("a"), OPEN, 3, inherited=True)])
-    assert [book.occurred(incident(str(n), n)).notified for n in (1, 2, 3)] == [True, False, False]
+    assert [book.occurred(incident(str(n), n)).notable for n in (1, 2, 3)] == [True, False, False]
     assert book.open()[0].count == 6
 
 
