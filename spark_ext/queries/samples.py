@@ -26,6 +26,9 @@ WITHIN: Final = 4.0
 QUIET: Final = 0.8
 """Nothing more is expected so long after the last answer, s: the watchers of all machines look twice a second."""
 
+LEFT_AFTER: Final = 300.0
+"""Age at which nobody waits for an answer any more, s, also by the clock of another machine."""
+
 
 class Samples:
     """Takes samples of the Python processes of a job.
@@ -38,6 +41,7 @@ class Samples:
     def __init__(self, state: str, over: Callable[[], bool] = lambda: False) -> None:
         self._location = Location.of(child(state, FOLDER), {})
         self._over = over
+        self._cleaned = False
 
     def take(self, query: str, *, stacks: bool) -> tuple[WorkerSample, ...]:
         """Ask for the processes of one query, and wait for a few seconds at most. Nobody may answer.
@@ -52,6 +56,7 @@ class Samples:
         asked = f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}"
         request = {"at": time.time(), "query": query, "stacks": stacks}
         answers: dict[str, dict[str, Any]] = {}
+        self._clean()
         try:
             self._write(f"{asked}.request", json.dumps(request).encode())
             by, changed = time.monotonic() + WITHIN, time.monotonic()
@@ -67,6 +72,17 @@ class Samples:
                 with suppress(OSError):
                     self._location.delete(name)
         return tuple(_sample(answer["host"], one) for answer in answers.values() for one in answer["processes"])
+
+    def _clean(self) -> None:
+        """Remove what a driver has left that was killed while it waited; once."""
+        if self._cleaned:
+            return
+        self._cleaned = True
+        with suppress(OSError):
+            for name in list(self._location.files()):
+                begun = name.partition("-")[0]
+                if begun.isdigit() and time.time() - int(begun) / 1e9 > LEFT_AFTER:
+                    self._location.delete(name)
 
     def _write(self, name: str, content: bytes) -> None:
         folder = self._location.local

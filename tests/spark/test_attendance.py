@@ -110,6 +110,16 @@ def test_a_worker_that_serves_another_job_lets_the_watcher_of_the_first_end(stat
     until(lambda: not watchers(other), "that has ended too", 30)
 
 
+def test_what_a_killed_driver_has_left_is_removed(tmp_path: Path) -> None:
+    now = time.time_ns()
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    for age in (0, 3600):
+        (samples / f"{now - age * 10**9:020}-aa.request").write_text("{}")
+    Samples(str(tmp_path), over=lambda: True).take("q", stacks=False)
+    assert [path.name for path in samples.iterdir()] == [f"{now:020}-aa.request"]
+
+
 def test_nobody_answers_where_nobody_attends(tmp_path: Path) -> None:
     begun = time.monotonic()
     assert Samples(str(tmp_path), over=lambda: time.monotonic() - begun > 0.3).take("q", stacks=True) == ()
