@@ -13,6 +13,7 @@ from typing import Final
 from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode
 from spark_ext.model.lifecycle import State
+from spark_ext.spark.query_events import STAGES
 
 OTHER: Final = "_other"
 """The value of a label once there are too many."""
@@ -96,6 +97,7 @@ LABELS: Final = {
         Label("query", "uid of the query; empty: the whole job"),
         Label("source", "uid of the source"),
         Label("state", "state of the query or job", tuple(state.value for state in State)),
+        Label("stage", "part of an epoch", tuple(STAGES)),
         Label("kind", "what the checkpoint is for", tuple(kind.value for kind in CheckpointKind)),
         Label(
             "mode",
@@ -152,6 +154,12 @@ QUERY_STATE: Final = _gauge(
 )
 EPOCHS: Final = _counter("spark_ext_epochs_total", "Epochs that were committed")
 INPUT_ROWS: Final = _counter("spark_ext_input_rows_total", "Rows read by committed epochs", unit="rows")
+EPOCH_STAGES: Final = _counter(
+    "spark_ext_epoch_stage_seconds_total",
+    "Time that epochs have spent in planning, in execution with the sink's commit, and in Spark's own log",
+    ("job", "query", "stage"),
+    "seconds",
+)
 EPOCH_DURATION: Final = _histogram(
     "spark_ext_epoch_duration_seconds",
     "Duration of a committed epoch, planning and commit included; epochs for which Spark has reported none are missing",
@@ -216,7 +224,7 @@ DROPPED: Final = _counter(
 
 CATALOGUE: Final = (
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
-    EPOCHS, INPUT_ROWS, EPOCH_DURATION, LAST_EPOCH, LAST_COMMIT,
+    EPOCHS, INPUT_ROWS, EPOCH_DURATION, EPOCH_STAGES, LAST_EPOCH, LAST_COMMIT,
     WATERMARK_DELAY, LAG_ROWS, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,

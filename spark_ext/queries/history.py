@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spark_ext.model.logged_offsets import LoggedOffsets
@@ -42,6 +42,8 @@ class CommittedEpoch:
     offsets: LoggedOffsets | None
     input_rows: int | None
     duration_ms: int | None
+    spent_ms: Mapping[str, int] | None = None
+    """Where its time went; see `query_events.STAGES`."""
 
 
 @dataclass
@@ -52,7 +54,7 @@ class EpochHistory:
     """s; never goes back."""
     figures: Figures = field(default_factory=Figures)
     _reported: int = -1
-    _by_epoch: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
+    _by_epoch: dict[int, tuple[int | None, int | None, Mapping[str, int] | None]] = field(default_factory=dict)
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
     _asked_at: float = float("-inf")
 
@@ -70,7 +72,7 @@ class EpochHistory:
         if hint.epoch is None or hint.epoch <= self._reported:
             return
         self._reported = hint.epoch
-        self._by_epoch[hint.epoch] = (hint.input_rows, hint.duration_ms)
+        self._by_epoch[hint.epoch] = (hint.input_rows, hint.duration_ms, hint.spent_ms or None)
         self.figures.input_rows += hint.input_rows or 0
         self.figures.state_rows = hint.state_rows or 0
         self.figures.last_epoch_ms = hint.duration_ms or 0
@@ -101,7 +103,7 @@ class EpochHistory:
             epoch, offsets, since = self._waiting[0]
             if not (everything or epoch <= self._reported or self.clock() - since > FIGURES_WITHIN):
                 return
-            rows, duration = self._by_epoch.get(epoch, (None, None))
-            yield CommittedEpoch(epoch, offsets, rows, duration)
+            rows, duration, spent = self._by_epoch.get(epoch, (None, None, None))
+            yield CommittedEpoch(epoch, offsets, rows, duration, spent)
             self._waiting.popleft()
             self._by_epoch.pop(epoch, None)

@@ -247,6 +247,7 @@ class EpochObserver:
                 input_rows=epoch.input_rows,
                 committed_at=datetime.fromtimestamp(at or time.time(), tz=timezone.utc),
                 duration_ms=epoch.duration_ms,
+                spent_ms=epoch.spent_ms,
                 offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
             )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from spark_ext.model.end_of_input import is_end_of_input_offset
 
@@ -25,6 +27,17 @@ class Hint:
     """Rows in all state stores of the query."""
     watermark: str = ""
     """Before the epoch, ISO 8601; "" without one."""
+    spent_ms: Mapping[str, int] = field(default_factory=dict)
+    """Where the time of the epoch went, by `STAGES`."""
+
+
+STAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "planning": ("latestOffset", "getOffset", "getBatch", "queryPlanning"),
+    "execution": ("addBatch",),
+    "log": ("walCommit", "commitOffsets", "commitBatch"),
+}
+"""The parts of an epoch, by what Spark calls them: its sources and Spark plan it, its tasks run and its sink commits,
+and Spark writes its own log."""
 
 
 def hint_of(report: str) -> Hint:
@@ -40,4 +53,5 @@ def hint_of(report: str) -> Hint:
         progress["durationMs"].get("triggerExecution"),
         sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
         progress.get("eventTime", {}).get("watermark", ""),
+        {stage: sum(progress["durationMs"].get(name, 0) for name in names) for stage, names in STAGES.items()},
     )

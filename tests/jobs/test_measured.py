@@ -185,6 +185,12 @@ def test_counters_add_up_to_the_rows_of_the_ledger(seen: Seen) -> None:
     timed = [row.duration_ms / 1000 for row in epochs if row.duration_ms is not None]
     assert total(seen.after, "spark_ext_epoch_duration_seconds_count") == len(timed)
     assert total(seen.after, "spark_ext_epoch_duration_seconds_sum") == pytest.approx(sum(timed))
+    for stage in ("planning", "execution", "log"):
+        spent = sum((row.spent_ms or {}).get(stage, 0) for row in epochs) / 1000
+        assert (
+            total(seen.after, "spark_ext_epoch_stage_seconds_total", stage=stage) == pytest.approx(spent) and spent > 0
+        )
+    assert total(seen.after, "spark_ext_epoch_stage_seconds_total") <= sum(timed)
     assert total(seen.after, "spark_ext_last_epoch") == max(row.epoch for row in epochs)
     for kind, number in Counter(row.type for row in incidents).items():
         assert total(seen.after, "spark_ext_incidents_total", type=kind) == number

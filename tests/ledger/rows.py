@@ -39,6 +39,7 @@ def epoch(
         input_rows=10,
         committed_at=at or START + timedelta(seconds=number),
         duration_ms=5,
+        spent_ms={"planning": 1, "execution": 3, "log": 1},
         offsets=[{"uid": "s", "at": number}],
     )
 

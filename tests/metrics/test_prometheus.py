@@ -71,6 +71,8 @@ def test_its_own_parser_reads_what_was_counted(accept: str) -> None:
     assert found[series("spark_ext_input_rows_total", job="j", query="q")] == 30
     assert found[series("spark_ext_epoch_duration_seconds_count", job="j", query="q")] == 3
     assert found[series("spark_ext_epoch_duration_seconds_bucket", job="j", query="q", le="0.01")] == 3
+    stages = "spark_ext_epoch_stage_seconds_total"
+    assert found[series(stages, job="j", query="q", stage="execution")] == pytest.approx(0.009)
     assert found[series("spark_ext_recovery_duration_seconds_sum", job="j", query="q", **{"class": "NETWORK"})] == 15
     assert found[series("spark_ext_query_state", job="j", query="q", state="RUNNING")] == 1
     assert found[series("spark_ext_query_state", job="j", query="q", state="FINISHED")] == 0
