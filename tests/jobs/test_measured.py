@@ -74,6 +74,9 @@ def parsed(text: str) -> Scrape:
     return found
 
 
+STAGES = "spark_ext_epoch_stage_seconds_total"
+
+
 def total(scrape: Scrape, name: str, **labels: str) -> float:
     """The sum of a metric's series with these labels."""
     return sum(value for (found, of), value in scrape.items() if found == name and labels.items() <= dict(of).items())
