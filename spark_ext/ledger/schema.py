@@ -198,8 +198,8 @@ class EpochRow(Row):
     offsets: Json
     """Offsets of the query's sources at its end, in the plan's order; null if Spark has deleted them."""
     spent_ms: Json = None
-    """Where its time went, ms: `planning` by its sources and Spark, `execution` of its tasks and the sink's commit, `log`
-    of Spark's own log; null if Spark's event was not received, and in rows of older releases."""
+    """Where its time went, ms: `planning` by its sources and Spark, `execution` of its tasks with the sink's commit,
+    `log` of Spark's own log; null if Spark's event was not received, and in rows of older releases."""
 
 
 @dataclass(frozen=True, kw_only=True)
