@@ -25,11 +25,11 @@ from spark_ext.jobs.execution import JobExecution
 from spark_ext.jobs.finishing import Finishing
 from spark_ext.jobs.periodic import PeriodicCheckpoints
 from spark_ext.jobs.taking import SavepointRequest, Savepoints
-from spark_ext.jobs.upkeep import Upkeep
 from spark_ext.masking import logger
 from spark_ext.model.dag import JobGraph, QueryNode
 from spark_ext.model.execution import Shown, current
 from spark_ext.model.lifecycle import State, job_state
+from spark_ext.observing.upkeep import Upkeep
 from spark_ext.spark.query_events import Hint
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.worker import Outcome
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.upkeep import Upkeep
+    from spark_ext.observing.upkeep import Upkeep
     from spark_ext.queries.context import JobContext
 
 log = logger("spark_ext.job")

@@ -19,9 +19,8 @@ from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.failures.classifier import load
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
-from spark_ext.jobs.incidents import JobIncidents
 from spark_ext.jobs.interrupt import stop_on_interrupt
-from spark_ext.jobs.measuring import check_measuring, follow, measured
+from spark_ext.jobs.measuring import follow
 from spark_ext.jobs.reportable import Reportable
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
@@ -29,7 +28,9 @@ from spark_ext.jobs.start import start_job
 from spark_ext.jobs.taking import check_folder
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
+from spark_ext.metrics.measuring import check_measuring, measured
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.options import UID
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.run import QueryRun

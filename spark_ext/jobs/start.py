@@ -24,10 +24,7 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
-from spark_ext.jobs.incidents import JobIncidents
-from spark_ext.jobs.lost_driver import record_lost_driver
 from spark_ext.jobs.memory import nothing_recalled, recall
-from spark_ext.jobs.monitor import Monitor
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.replacement import as_planned
 from spark_ext.jobs.retained import unused_number
@@ -38,6 +35,9 @@ from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.job_incidents import JobIncidents
+from spark_ext.observing.lost_driver import record_lost_driver
+from spark_ext.observing.monitor import Monitor
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
@@ -192,7 +192,8 @@ def start_job(
         gates = Gates(gated, ended, late.build, late.begin, context) if gated else None
         coordinator = Coordinator(context, ledger, runs, finals, exchanges, gates, graph)
         late.coordinator = coordinator
-        incidents.follow(coordinator)
+        supervisor = coordinator
+        incidents.follow(lambda: supervisor.runs)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if coordinator.controller.stop_requested:
@@ -213,7 +214,6 @@ def start_job(
         listener = JobListener(coordinator.hint)
         spark.streams.addListener(listener)
         added = listener
-        supervisor = coordinator
         coordinator.at_end.append(lambda: spark.streams.removeListener(added))
         coordinator.at_end.append(lambda: exchanges.release(supervisor.looks(), exchanges.graph))
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class JobContext:
-    """The identity of a started job, its settings, and where its parts write and wait."""
+class WatchContext:
+    """What those need who watch queries and write down what they see: of a job, or of queries of others."""
 
     job: str
     job_id: str
@@ -30,12 +30,20 @@ class JobContext:
     """Absolute path or URI of the state directory."""
     settings: JobSettings
     incarnation: Incarnation
-    registry: Path
-    """The session registry's folder."""
     write_behind: WriteBehind
     """Rows on their way to the ledger."""
     wake: threading.Event
-    """Set to make the coordinator look at once."""
+    """Set to make whoever decides look at once."""
+    classifier: Classifier = field(default_factory=Classifier, kw_only=True)
+    """Judges failures."""
+
+
+@dataclass(frozen=True)
+class JobContext(WatchContext):
+    """The identity of a started job, its settings, and where its parts write and wait."""
+
+    registry: Path
+    """The session registry's folder."""
     control: Accepts
     """Accepts the control events that the job itself requests."""
     hold: bool = False
@@ -50,9 +58,6 @@ class JobContext:
     """The newest control event at this start: no query is restarted for it, or an earlier one."""
     consumers: Mapping[str, tuple[Consumer, ...]] = field(default_factory=dict)
     """By exchange, the sources for which its producer waits."""
-
-    classifier: Classifier = field(default_factory=Classifier)
-    """Judges failures."""
     changed: dict[str, Any] = field(default_factory=dict)
     """Settings of checkpoints that a control event has changed; for the coordinator's thread, which may change it."""
 

@@ -70,6 +70,16 @@ class ObservedQuery:
         return f"job '{self._context.job}', query '{self.spec.uid}'"
 
     @property
+    def uid(self) -> str:
+        """The query's uid."""
+        return self.spec.uid
+
+    @property
+    def sampled_as(self) -> str:
+        """Under which its Python processes leave notes; see `spark.attendance`."""
+        return self.spec.uid
+
+    @property
     def begun(self) -> int:
         """The start of the job in which the query began."""
         return self._context.begun.get(self.spec.uid, self._context.incarnation.number)

@@ -10,7 +10,7 @@ from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.model.restarts import Failures
 
 if TYPE_CHECKING:
-    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.context import WatchContext
 
 UNREADABLE: Final = (OSError, StorageError)
 """What a look raises when the storage does not let it read: the facts are unknown, and may be known again soon."""
@@ -28,7 +28,7 @@ class Outage:
         context: the job's.
     """
 
-    def __init__(self, what: str, who: str, context: JobContext) -> None:
+    def __init__(self, what: str, who: str, context: WatchContext) -> None:
         self._what = what
         self._who = who
         self._context = context

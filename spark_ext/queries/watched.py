@@ -14,7 +14,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.model.stalls import Holder
 
 if TYPE_CHECKING:
-    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.context import WatchContext
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class WatchedQuery:
         context: the job's.
     """
 
-    def __init__(self, uid: str, who: str, context: JobContext) -> None:
+    def __init__(self, uid: str, who: str, context: WatchContext) -> None:
         self._uid = uid
         self._who = who
         self._context = context

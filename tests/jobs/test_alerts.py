@@ -6,13 +6,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from spark_ext.incidents.registry import Registry, read_registry
-from spark_ext.jobs.alerts import Alerts
-from spark_ext.jobs.incidents import NO_RULE, JobIncidents
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.memory import JobMemory
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentChangeRow, IncidentRow
 from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.observing.alerts import Alerts
+from spark_ext.observing.job_incidents import NO_RULE, JobIncidents
 
 RULES = """
 alerts:

@@ -12,10 +12,11 @@ import pytest
 
 from spark_ext.errors import FencedError, StorageError
 from spark_ext.jobs import coordinator as coordinator_module
-from spark_ext.jobs import ending, upkeep
+from spark_ext.jobs import ending
 from spark_ext.jobs.snapshot import job_snapshot
 from spark_ext.ledger.schema import IncidentRow
 from spark_ext.model.lifecycle import State
+from spark_ext.observing import upkeep
 from spark_ext.queries.registered import Registered
 from spark_ext.queries.run import QueryRun
 from tests.jobs.test_coordinator import END, FakeJob

@@ -163,7 +163,8 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(monkeypa
 def test_with_everything_off_no_optional_library_is_imported_and_no_thread_is_made() -> None:
     code = """
 import json, sys, threading
-from spark_ext.jobs import job, measuring
+from spark_ext.jobs import job
+from spark_ext.metrics import measuring
 from spark_ext.settings import JobSettings
 settings = JobSettings.of("j", {})
 measuring.check_measuring("j", settings)

@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spark_ext.errors import FencedError
-from spark_ext.jobs.alerts import Alerts
 from spark_ext.ledger import maintain
 from spark_ext.masking import logger
+from spark_ext.observing.alerts import Alerts
 from spark_ext.queries.outage import UNREADABLE, Outage
 from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
-    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.context import WatchContext
 
 log = logger("spark_ext.job")
 
@@ -34,7 +34,7 @@ class Upkeep:
         keep: keeps the queries' registrations in the session registry.
     """
 
-    def __init__(self, context: JobContext, ledger: Ledger, keep: Callable[[], None]) -> None:
+    def __init__(self, context: WatchContext, ledger: Ledger, keep: Callable[[], None]) -> None:
         self._context = context
         self._ledger = ledger
         self._keep = keep

@@ -13,8 +13,8 @@ from spark_ext.spark.activity import ActivityReader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.queries.context import JobContext
-    from spark_ext.queries.run import QueryRun
+    from spark_ext.observing.watchable import Watchable
+    from spark_ext.queries.context import WatchContext
     from spark_ext.spark.activity import Executor, FailedTasks
 
 EVERY: Final = 5.0
@@ -38,7 +38,7 @@ class Losses:
         runs: the queries, as they are now.
     """
 
-    def __init__(self, spark: SparkSession, context: JobContext, runs: Callable[[], Sequence[QueryRun]]) -> None:
+    def __init__(self, spark: SparkSession, context: WatchContext, runs: Callable[[], Sequence[Watchable]]) -> None:
         self._spark = spark
         self._context = context
         self._runs = runs

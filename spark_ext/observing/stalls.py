@@ -24,8 +24,8 @@ from spark_ext.spark.thread_dumps import DRIVER, ThreadDumps, called_from_java, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.queries.context import JobContext
-    from spark_ext.queries.run import QueryRun
+    from spark_ext.observing.watchable import Watchable
+    from spark_ext.queries.context import WatchContext
     from spark_ext.spark.activity import Activity
 
 log = logger("spark_ext.job")
@@ -64,7 +64,7 @@ class Stalls:
         over: whether the job has ended.
     """
 
-    def __init__(self, spark: SparkSession, context: JobContext, over: Callable[[], bool]) -> None:
+    def __init__(self, spark: SparkSession, context: WatchContext, over: Callable[[], bool]) -> None:
         self._spark = spark
         self._over = over
         self._context = context
@@ -76,7 +76,7 @@ class Stalls:
         self._dumps: ThreadDumps | None = None
         self._reader: ActivityReader | None = None
 
-    def look(self, run: QueryRun, look: Look, activity: Activity) -> None:
+    def look(self, run: Watchable, look: Look, activity: Activity) -> None:
         """Go on with the clock of a query, and examine it when that has run out.
 
         Args:
@@ -86,7 +86,7 @@ class Stalls:
         """
         query = run.in_spark
         assert query is not None
-        watch = self._watches.setdefault(run.spec.uid, _Watch())
+        watch = self._watches.setdefault(run.uid, _Watch())
         now = time.monotonic()
         marks = _marks(run, look, activity, str(query.runId))
         before = watch.clock
@@ -100,9 +100,9 @@ class Stalls:
             watch.examined_at = now
             self._in_background(run, look, watch, limit)
 
-    def look_at_stop(self, run: QueryRun) -> None:
+    def look_at_stop(self, run: Watchable) -> None:
         """See whether Spark has been stopping a query for too long."""
-        watch = self._watches.setdefault(run.spec.uid, _Watch())
+        watch = self._watches.setdefault(run.uid, _Watch())
         now = time.monotonic()
         if run.busy != "stop":
             watch.stop_since = None
@@ -115,7 +115,7 @@ class Stalls:
 
     # -- in the background --------------------------------------------------------------------------------------------
 
-    def _in_background(self, run: QueryRun, look: Look | None, watch: _Watch, limit: float) -> None:
+    def _in_background(self, run: Watchable, look: Look | None, watch: _Watch, limit: float) -> None:
         def work() -> None:
             try:
                 if look is None:
@@ -128,9 +128,9 @@ class Stalls:
             finally:
                 self._lock.release()
 
-        threading.Thread(target=work, name=f"spark-ext-samples-{run.spec.uid}", daemon=True).start()
+        threading.Thread(target=work, name=f"spark-ext-samples-{run.uid}", daemon=True).start()
 
-    def _examine(self, run: QueryRun, look: Look, watch: _Watch, limit: float) -> None:
+    def _examine(self, run: Watchable, look: Look, watch: _Watch, limit: float) -> None:
         clock, begun = watch.clock, time.monotonic()
         before = self._sample(run, stacks=False)
         time.sleep(BETWEEN)
@@ -149,13 +149,13 @@ class Stalls:
             watch.epochs.add(run.committed + 1)
             run.watched.examined(_stall(holder(look.phase, after), clock.still(now), "stall"))
 
-    def _examine_stop(self, run: QueryRun, watch: _Watch) -> None:
+    def _examine_stop(self, run: Watchable, watch: _Watch) -> None:
         since = watch.stop_since
         found = holder(Phase.EPOCH, self._sample(run, stacks=True))
         if since is not None and run.busy == "stop":
             run.watched.examined(_stall(found, time.monotonic() - since, "stop_blocked"))
 
-    def _sample(self, run: QueryRun, *, stacks: bool) -> Sample:
+    def _sample(self, run: Watchable, *, stacks: bool) -> Sample:
         query = run.in_spark
         assert query is not None
         self._reader = self._reader or ActivityReader(self._spark)
@@ -166,7 +166,7 @@ class Stalls:
         run_id = str(query.runId)
         stages = [stage.id for stage in activity.stages_of(run_id)]
         return Sample(
-            workers=self._samples.take(run.spec.uid, stacks=stacks),
+            workers=self._samples.take(run.sampled_as, stacks=stacks),
             driver=query_thread(threads[DRIVER] or (), run_id),
             python=called_from_java() if stacks else (),
             tasks=tuple(task for found in threads.values() for task in tasks_of(found or (), stages)),
@@ -174,7 +174,7 @@ class Stalls:
         )
 
 
-def _marks(run: QueryRun, look: Look, activity: Activity, run_id: str) -> Marks:
+def _marks(run: Watchable, look: Look, activity: Activity, run_id: str) -> Marks:
     tasks = look.tasks
     return Marks(
         epoch=run.committed,

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_ext.jobs.losses import Losses
-from spark_ext.jobs.stalls import Stalls
 from spark_ext.masking import logger
 from spark_ext.model.execution import Phase
+from spark_ext.observing.losses import Losses
+from spark_ext.observing.stalls import Stalls
 from spark_ext.spark.activity import ActivityReader, look_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_ext.queries.context import JobContext
-    from spark_ext.queries.run import QueryRun
+    from spark_ext.observing.watchable import Watchable
+    from spark_ext.queries.context import WatchContext
     from spark_ext.spark.activity import Activity
 
 log = logger("spark_ext.job")
@@ -52,7 +52,7 @@ class Monitor:
         runs: the queries, as they are now.
     """
 
-    def __init__(self, spark: SparkSession, context: JobContext, runs: Callable[[], Sequence[QueryRun]]) -> None:
+    def __init__(self, spark: SparkSession, context: WatchContext, runs: Callable[[], Sequence[Watchable]]) -> None:
         self._spark = spark
         self._context = context
         self._runs = runs
@@ -89,23 +89,23 @@ class Monitor:
                     log.info("job '%s': Spark does not say what it is doing: %s", self._context.job, problem)
                 self._warned = True
 
-    def _is_due(self, run: QueryRun, now: float) -> bool:
+    def _is_due(self, run: Watchable, now: float) -> bool:
         if not run.live:
             return False
         watched = run.watched
-        pace = self._paces.get(run.spec.uid)
+        pace = self._paces.get(run.uid)
         if pace is None or pace.moved_at != watched.moved_at:
-            pace = self._paces[run.spec.uid] = _Pace(watched.moved_at, 0.0, self._every)
+            pace = self._paces[run.uid] = _Pace(watched.moved_at, 0.0, self._every)
         late = not watched.progress.settled or now - watched.moved_at >= LATE
         return late and now >= pace.at
 
-    def _look(self, due: Sequence[QueryRun], activity: Activity, stalls: Stalls) -> None:
+    def _look(self, due: Sequence[Watchable], activity: Activity, stalls: Stalls) -> None:
         for run in due:
             query = run.in_spark
             if query is None:
                 continue
             look = look_at(query, activity)
-            pace = self._paces[run.spec.uid]
+            pace = self._paces[run.uid]
             idle = look.phase is Phase.IDLE and run.watched.progress.settled
             pace.wait = min(SELDOM, 2 * pace.wait) if idle else self._every
             pace.at = time.monotonic() + pace.wait - self._every / 2

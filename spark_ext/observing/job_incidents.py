@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +15,10 @@ from spark_ext.ledger.incidents import heirs, remembered
 from spark_ext.masking import logger
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.ledger import Ledger
     from spark_ext.ledger.memory import JobMemory
     from spark_ext.ledger.write_behind import WriteBehind
+    from spark_ext.observing.watchable import Watchable
 
 log = logger("spark_ext.job")
 
@@ -40,7 +40,7 @@ class JobIncidents:
         self._listeners = listeners
         self._job: str | None = None
         self._number: int | None = None
-        self._coordinator: Coordinator | None = None
+        self._runs: Callable[[], Sequence[Watchable]] = tuple
         self._incarnations: dict[str, int] = {}
 
     @classmethod
@@ -81,26 +81,33 @@ class JobIncidents:
         """
         if not self._incarnations:
             return
-        rules = {rule.fingerprint for rule in self.registry.alerts}
-        for entry in write_behind.incidents.open(""):
-            if entry.incident.fingerprint.startswith(OF_A_RULE) and entry.incident.fingerprint not in rules:
-                write_behind.incidents.resolve(entry.incident.incident_id, NO_RULE)
+        self.forget_rules(write_behind)
         found = heirs(write_behind.incidents.open(), self._incarnations, memory.lineages, queries)
         write_behind.incidents.adopt(found, NO_HEIR)
         ended = {query for query in queries if memory.of(query).finished}
         write_behind.incidents.adopt({one: None for one, query in found.items() if query in ended}, HAD_FINISHED)
 
+    def forget_rules(self, write_behind: WriteBehind) -> None:
+        """Resolve what was left open of alert rules that are not configured any more.
+
+        Args:
+            write_behind: takes the changes.
+        """
+        rules = {rule.fingerprint for rule in self.registry.alerts}
+        for entry in write_behind.incidents.open(""):
+            if entry.incident.fingerprint.startswith(OF_A_RULE) and entry.incident.fingerprint not in rules:
+                write_behind.incidents.resolve(entry.incident.incident_id, NO_RULE)
+
     # -- what listeners are given -------------------------------------------------------------------------------------
 
-    def follow(self, coordinator: Coordinator) -> None:
-        """From now on listeners are given figures of this job."""
-        self._coordinator = coordinator
+    def follow(self, runs: Callable[[], Sequence[Watchable]]) -> None:
+        """From now on listeners are given figures of these queries; to be called from any thread."""
+        self._runs = runs
 
     def context(self, change: IncidentChange) -> MetricsContext:
         """What is known of the job now; for any thread."""
         query = change.incident.query or None
-        runs = () if self._coordinator is None else self._coordinator.runs
-        run = next((run for run in runs if run.spec.uid == query), None)
+        run = next((run for run in self._runs() if run.uid == query), None)
         if run is None:
             return MetricsContext(job=self._job, incarnation=self._number, query=query)
         return MetricsContext(
