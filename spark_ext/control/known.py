@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from spark_ext.ledger.identity import lineages
+from spark_ext.ledger.identity import OBSERVER, lineages
 from spark_ext.ledger.incarnation import is_alive
 from spark_ext.ledger.schema import DefinitionRow, FinishedRow, JobRow
 from spark_ext.model.control import Scope, Target
@@ -43,6 +43,8 @@ class KnownJob:
     queries: Mapping[str, KnownQuery] = field(default_factory=dict)
     running: bool | None = None
     """Whether its newest start runs; None: unknown, as its driver is on another host."""
+    observer: bool = False
+    """Whether this is no job, but an Observer, which obeys nothing."""
 
     @property
     def finished(self) -> bool:
@@ -94,6 +96,7 @@ class KnownJob:
             max(row.lineage for row in jobs),
             queries,
             _runs(newest, jobs),
+            newest.kind == OBSERVER,
         )
 
 

@@ -223,6 +223,13 @@ class ControlLog:
             raise ControlRefused.because(
                 Refusal.NO_JOB, f"no job was ever started in {self._ledger.uri}", self.who, "check the state directory"
             )
+        if job.observer:
+            raise ControlRefused.because(
+                Refusal.OBSERVED,
+                f"'{job.name}' is an Observer: it watches queries that others have started, and changes nothing",
+                f"{self.who}, {request.kind} for {request.target}",
+                "ask whoever starts the query; what is to obey control events has to be a query of a Job",
+            )
         return check_request(request, job, self._queries, by_driver=self._fence is not None)
 
     def _add(self, found: Sequence[Checked | ControlRefused]) -> list[Accepted | ControlRefused]:

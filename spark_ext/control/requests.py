@@ -33,6 +33,8 @@ class Refusal(str, Enum):
     """Its idempotency key was given to another request: 409."""
     ENDED = "ended"
     """The job or query has finished or was drained, or does not run: 409."""
+    OBSERVED = "observed"
+    """The state directory is that of an Observer, which changes nothing: 409."""
     BUSY = "busy"
     """Too many requests are waiting: 429."""
 
@@ -48,6 +50,7 @@ STATUS: Mapping[Refusal, int] = {
     Refusal.EXPIRED: 422,
     Refusal.KEY_REUSED: 409,
     Refusal.ENDED: 409,
+    Refusal.OBSERVED: 409,
     Refusal.BUSY: 429,
 }
 """The HTTP status of each refusal."""

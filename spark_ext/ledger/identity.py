@@ -7,12 +7,16 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 import psutil
 
 from spark_ext.delta.fence import Fence
 from spark_ext.ledger.schema import JobRow
 from spark_ext.model.lineages import FIRST, LineageEvent, Lineages
+
+OBSERVER: Final = "observer"
+"""The kind of what is no job, but watches queries that others start."""
 
 FIRST_LINEAGE = FIRST
 """Lineage of a job that was never reset or restored; an operator outside a job has lineage 0."""
@@ -35,6 +39,8 @@ class Incarnation:
     """Those of all earlier starts."""
     older: str = ""
     """The driver of the last start, if it may still run; "" if it is known to have ended."""
+    kind: str = ""
+    """`OBSERVER` if it only watches queries that others start; "" for a job."""
 
     @property
     def fence(self) -> Fence:
@@ -77,6 +83,7 @@ def job_row(
         parent=parent,
         cut=None if cut is None else dict(cut),
         savepoint=savepoint,
+        kind=incarnation.kind or None,
     )
 
 

@@ -22,7 +22,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
-from spark_ext.ledger.identity import FIRST_LINEAGE, Incarnation, job_row, restoring
+from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER, Incarnation, job_row, restoring
 from spark_ext.ledger.schema import JobRow
 from spark_ext.spark.spark_log import local_path
 
@@ -53,6 +53,7 @@ def start_incarnation(
     application_id: str = "",
     now: datetime | None = None,
     for_restore: bool = False,
+    kind: str = "",
 ) -> Incarnation:
     """Take the job's next incarnation, and fence all tables of the ledger against older ones.
 
@@ -66,6 +67,7 @@ def start_incarnation(
         application_id: Spark's.
         now: time of the start, UTC; None: the current time.
         for_restore: whether it is that of a restore: nothing else may start while one is not complete.
+        kind: see `Incarnation.kind`; a directory is that of a job or of an Observer, and stays so.
 
     Raises:
         StateError: the directory belongs to another job, is in use, was partly deleted, or cannot be written; or a
@@ -75,7 +77,7 @@ def start_incarnation(
     """
     who = f"job '{job}', state {ledger.uri}"
     with _starting:
-        incarnation = _take_number(ledger, job, who, takeover, jvm_pid, application_id, now, for_restore)
+        incarnation = _take_number(ledger, job, who, takeover, jvm_pid, application_id, now, for_restore, kind)
         _running.add((ledger.uri, incarnation.number))
     try:
         reach(FailPoint.INCARNATION_TAKEN)
@@ -101,11 +103,13 @@ def _take_number(
     application_id: str,
     now: datetime | None,
     for_restore: bool,
+    kind: str,
 ) -> Incarnation:
     jobs = ledger.table(JobRow)
     for _ in range(ATTEMPTS):
         past, version = jobs.rows(), jobs.version
         _refuse_other_job(past, job, ledger.uri)
+        _refuse_other_kind(past, kind, who)
         _refuse_damage(ledger, bool(past), who)
         if not for_restore:
             _refuse_half_restored(past, who)
@@ -126,6 +130,7 @@ def _take_number(
             start=secrets.randbelow(2**63 - 1) + 1,
             starts=frozenset(row.start_id for row in past if row.start_id is not None),
             older=_may_still_run(past, ledger.uri),
+            kind=kind,
         )
         at = now or datetime.now(timezone.utc)
         row = job_row(taken, "started", at, jvm_pid=jvm_pid, application_id=application_id)
@@ -155,6 +160,19 @@ def _refuse_other_job(past: Sequence[JobRow], job: str, uri: str) -> None:
             operator=f"job '{job}'",
             kept=f"the state of job '{past[0].job}' is unchanged; nothing was started",
             do=f"give job '{job}' a state directory of its own, or start it under the name '{past[0].job}'",
+        )
+
+
+def _refuse_other_kind(past: Sequence[JobRow], kind: str, who: str) -> None:
+    before = past[0].kind or "" if past else kind
+    if before != kind:
+        raise StateError(
+            "the state directory is that of an Observer, and not of a job"
+            if before == OBSERVER
+            else "the state directory is that of a job, and not of an Observer",
+            operator=who,
+            kept="it is unchanged; nothing was started",
+            do="give each of them a state directory of its own",
         )
 
 

@@ -84,6 +84,8 @@ class JobRow(Row):
     """Where it continues the older one: per source, the last finish sequence that counts; null without a parent."""
     savepoint: str | None = None
     """For a restore, the folder of the savepoint; null otherwise."""
+    kind: str | None = None
+    """`observer` if this is no job, but an Observer, which watches queries that others start; null for a job."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from spark_ext.ledger import Ledger
-from spark_ext.ledger.schema import ControlEventRow
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.identity import OBSERVER
+from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow
 from spark_ext.server.report import report
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
@@ -145,6 +148,26 @@ def test_a_wrong_token_is_refused_and_a_right_one_is_in_no_address(chromium: Any
     page.get_by_role("button", name="Leave").click()
     assert page.evaluate("sessionStorage.length") == 0
     context.close()
+
+
+def test_what_an_observer_watches_has_no_buttons(page: Any, tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path / "state"))
+    incarnation = start_incarnation(ledger, "nightly", kind=OBSERVER)  # this process stands for it, and runs
+    row = ExecutionStateRow(
+        operator="prices", state="RUNNING", since=datetime.now(timezone.utc), incarnation=1, reason=""
+    )
+    LedgerWriter(ledger, incarnation).append(row)
+    with ControlServer(ledger.uri) as server:
+        enter(page, server)
+        page.get_by_role("link", name="prices", exact=True).wait_for()
+        assert page.get_by_role("button", name="Pause").count() == 0
+        answer = httpx.post(
+            f"{server.url}/v1/jobs/nightly/control",
+            json={"kind": "pause", "target": "job"},
+            headers={"Authorization": f"Bearer {server.token}"},
+        )
+    assert (answer.status_code, answer.json()["reason"]) == (409, "observed")
+    forget(ledger.uri, incarnation.number)
 
 
 def test_hostile_names_stay_text_on_the_page_and_in_a_report(

@@ -1,4 +1,4 @@
-// Buttons that send control events. They are there for a token that may change a job, while the job can obey.
+// Buttons that send control events. They are there for a token that may change a job, while the job can obey: an Observer never does.
 
 import { announce, el, renew } from "./dom.js";
 import { duration } from "./format.js";
@@ -23,7 +23,7 @@ export function controls(session, page, query = null) {
   const node = el("section", { class: "controls", "aria-label": query === null ? "Control of the job" : `Control of ${query}` });
   const answer = el("p", { class: "answer" });
   const update = (now) => {
-    const able = session.may("control") && now.job.alive !== false && now.job.ended === null;
+    const able = session.may("control") && now.job.alive !== false && now.job.ended === null && !now.job.observed;
     const finished = query !== null && now.queries[query]?.finished;
     const sources = query === null ? [] : (now.graph.operators[query]?.sources || []).filter((one) => one.uid && one.format !== "exchange").map((one) => one.uid);
     node.hidden = !able || finished;

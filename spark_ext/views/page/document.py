@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
 from spark_ext.views.page.channels import channels
@@ -101,6 +102,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
             "job": {
                 "name": newest["job"],
                 "job_id": newest["job_id"],
+                "observed": newest["kind"] == OBSERVER,
                 "directory": facts.directory,
                 "state": DOWN if lost else state["state"] if state else "CREATED",
                 "recorded": state["state"] if state else "CREATED",
