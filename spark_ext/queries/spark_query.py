@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.lost_spark import lost_spark
-from spark_ext.spark import attendance, jvm
+from spark_ext.spark import attendance, jvm, of_jobs
 from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
-from spark_ext.spark.query_events import Hint, hint_of
+from spark_ext.spark.query_events import Hint, hints_of
 from spark_ext.spark.session_settings import with_settings
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ class SparkQuery:
     def _start(self, only_planned: bool) -> StreamingQuery:
         # A start comes from a worker's thread, which has no active session of its own.
         jvm.activate(self._session, self._properties)
+        of_jobs.add(self._checkpoint)
         clear_unfinished(self._checkpoint)
         emitted.discard_uncommitted(self._checkpoint)
         for name, value in self._local_properties().items():
@@ -247,4 +248,4 @@ class SparkQuery:
         """See `RunnableQuery`."""
         if self._query is None:
             return []
-        return [hint_of(report) for report in jvm.recent_progress(self._query, after)]
+        return hints_of(jvm.recent_progress(self._query, after))

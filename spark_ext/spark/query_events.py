@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from spark_ext.model.end_of_input import is_end_of_input_offset
 
@@ -42,7 +42,19 @@ and Spark writes its own log."""
 
 def hint_of(report: str) -> Hint:
     """The hint in a progress report (Spark's JSON), whether it arrived as an event or was polled."""
-    progress = json.loads(report)
+    return _hint(json.loads(report))
+
+
+def hints_of(reports: Iterable[str]) -> list[Hint]:
+    """The hints in reports that were polled, without those of triggers that had nothing to do.
+
+    Such a report has the number of the next epoch, which has not run.
+    """
+    found = (json.loads(report) for report in reports)
+    return [_hint(progress) for progress in found if "addBatch" in progress["durationMs"]]
+
+
+def _hint(progress: Mapping[str, Any]) -> Hint:
     ends = [source for source in progress["sources"] if is_end_of_input_offset(source["endOffset"])]
     return Hint(
         "progress",
