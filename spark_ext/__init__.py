@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spark_ext import control as control
     from spark_ext import errors as errors
     from spark_ext import failures as failures
+    from spark_ext import listeners as listeners
     from spark_ext.asynchronous import async_map as async_map
     from spark_ext.control.with_control import with_control as with_control
     from spark_ext.jobs.job import Job as Job
@@ -40,6 +41,7 @@ _PLACES = {
     "control": "spark_ext.control",
     "errors": "spark_ext.errors",
     "failures": "spark_ext.failures",
+    "listeners": "spark_ext.listeners",
     "register": "spark_ext.spark.sessions:register",
     "session": "spark_ext.spark.sessions:session",
     "with_control": "spark_ext.control.with_control:with_control",
@@ -55,6 +57,7 @@ __all__ = [
     "control",
     "errors",
     "failures",
+    "listeners",
     "register",
     "session",
     "with_control",

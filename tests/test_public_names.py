@@ -9,7 +9,7 @@ from types import ModuleType
 
 import spark_ext as sx
 
-MODULES = ("control", "errors", "failures")
+MODULES = ("control", "errors", "failures", "listeners")
 OBJECTS = (
     "Control",
     "Job",

@@ -1,0 +1,150 @@
+"""An Observer: watches the streaming queries of a session, whoever has started them.
+
+    spark.streams.addListener(sx.listeners.Observer(state="./state/observed", name="nightly"))
+
+It explains them as a job explains its own: execution states, epochs, failures with their verdicts, stalls with stacks,
+incidents with listeners, metrics, and the web page. It decides nothing: it never stops or starts a query.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQueryManager
+
+from spark_ext.datafiles.location import Location, check_for_delta
+from spark_ext.errors import refused
+from spark_ext.failures.classifier import load
+from spark_ext.metrics.measuring import check_measuring
+from spark_ext.observing.job_incidents import JobIncidents
+from spark_ext.observing.observation import Observation
+from spark_ext.observing.settings import observer_settings
+from spark_ext.options import UID
+from spark_ext.spark import jvm
+from spark_ext.spark.spark_log import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+_NOTHING = "nothing is watched; the queries are not touched"
+
+
+class Observer(StreamingQueryListener):
+    """Watches the queries of the session to which it is added, from then on and those that run already.
+
+    Queries of a `Job` in the same session are left to their job. What is watched is written to a ledger of its own,
+    which `spark-ext status`, `timeline`, `incidents`, `report`, `top` and `serve` read as that of a job.
+
+    It ends when it is removed, when Spark is stopped, and with the interpreter. A state directory has one Observer at a
+    time; another one continues the history.
+
+    Args:
+        state: path or object-store URI of its state directory; made when absent.
+        name: under which it is shown, kept in the state directory.
+        takeover: start although another driver seems to use the directory; that one is fenced off.
+        settings: those of a job that concern watching; see `docs/observer.md`.
+
+    Raises:
+        ConfigurationError: a bad name or setting, or an invalid file of failure rules or incidents.
+        EnvironmentProblem: the library that a setting or an incident listener needs is not installed.
+    """
+
+    def __init__(self, *, state: str | Path, name: str, takeover: bool = False, **settings: Any) -> None:
+        super().__init__()
+        if not UID.fullmatch(name):
+            raise refused(
+                f"'{name}' cannot be the name of an Observer",
+                f"Observer '{name}'",
+                "use letters, digits and . _ ~ -, beginning with a letter or digit, at most 128",
+                kept=_NOTHING,
+            )
+        self.name = name
+        self.settings = observer_settings(name, settings)
+        # Refused here rather than when it is added, which reads both again.
+        load(self.settings.failures)
+        JobIncidents.load(self.settings.incidents)
+        check_measuring(name, self.settings)
+        place = local_path(str(state))
+        self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
+        check_for_delta(Location(self.state_directory), f"Observer '{name}', state directory")
+        self._takeover = takeover
+        self._observation: Observation | None = None
+        self._in_jvm: Any = None
+
+    @property
+    def watching(self) -> bool:
+        """Whether it is added to a session, and has not ended."""
+        return self._observation is not None and not self._observation.over
+
+    @property
+    def dropped(self) -> int:
+        """Events for which the queue had no room: what they said was found by looking."""
+        return 0 if self._observation is None else self._observation.dropped
+
+    @property
+    def _jlistener(self) -> Any:
+        # What pyspark registers with Spark, and takes back from it: the only call of either kind that reaches this.
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "removeListener":
+            self.end("the listener was removed")
+            return self._in_jvm  # None, which Spark ignores, if it was never added
+        if self.watching:
+            raise refused(
+                "it watches the queries of a session already",
+                f"Observer '{self.name}'",
+                "make another one, with a state directory of its own, for a further session",
+                kept="it goes on watching",
+            )
+        manager = caller.f_locals.get("self")
+        spark = _session()
+        streams = manager if isinstance(manager, StreamingQueryManager) else spark.streams
+        self._observation = Observation(
+            spark, streams, self.name, self.state_directory, self.settings, takeover=self._takeover
+        )
+        self._in_jvm = jvm.wrapped(jvm.QueryListener(self._observation.inbox))
+        self._observation.start(self._in_jvm)
+        atexit.register(self.end, "the interpreter has exited")
+        return self._in_jvm
+
+    def end(self, reason: str = "on request") -> None:
+        """Stop watching, in order: what is known is written, and listeners of incidents have two seconds.
+
+        `spark.streams.removeListener` does the same. Repeated calls do nothing.
+
+        Args:
+            reason: why, for the ledger.
+        """
+        atexit.unregister(self.end)
+        if self._observation is not None:
+            self._observation.end(reason)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Not used: the JVM's events are taken as they are."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Not used."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Not used."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Not used."""
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if found is None:
+        raise refused("there is no Spark session", "an Observer", "create one first", kept=_NOTHING)
+    return found

@@ -1,0 +1,83 @@
+"""Which query is which: under which name each query that somebody starts is recorded. Pure.
+
+A checkpoint directory carries Spark's id of its query, so an id that comes back is the same query, whatever it is
+called now. A query that is new has its name; without a name, its id. If another checkpoint comes under a name that one
+had before, the query has begun anew: a new lineage, as after a reset. Two queries of one name at a time have different
+names here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+_OTHER: Final = re.compile(r"[^A-Za-z0-9._~-]")
+LONGEST: Final = 80
+"""Characters of a name that are kept."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """The queries that were seen so far."""
+
+    uids: Mapping[str, str] = field(default_factory=dict)
+    """By Spark's id of the query, the name under which it is recorded."""
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """By that name, the id that had it last."""
+
+    def having(self, query_id: str, uid: str) -> Known:
+        """With one more."""
+        return Known({**self.uids, query_id: uid}, {**self.holders, uid: query_id})
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Under which name a query is recorded."""
+
+    uid: str
+    anew: bool
+    """Whether it was another checkpoint's before: a new lineage begins."""
+
+
+def plain(name: str) -> str:
+    """A query's name as a uid: letters, digits and `. _ ~ -`; one that is changed ends in a part of its hash."""
+    found = _OTHER.sub("_", name)
+    if not found[:1].isalnum():
+        found = f"q{found}"
+    if found == name and len(found) <= LONGEST:
+        return found
+    return f"{found[:LONGEST]}~{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+def assigned(query_id: str, name: str, known: Known, live: Mapping[str, str]) -> Assigned:
+    """Under which name a query that was started is recorded.
+
+    Args:
+        query_id: Spark's id of it, from its checkpoint.
+        name: that it was given; "" without one.
+        known: the queries so far.
+        live: by name under which they are recorded, the ids of those that run now.
+    """
+    for number, uid in enumerate(_candidates(query_id, name, known)):
+        held, holder = live.get(uid), known.holders.get(uid)
+        if held not in (None, query_id):
+            continue
+        # What only tells two apart never takes the history of a third one over.
+        if number > 0 and holder not in (None, query_id):
+            continue
+        return Assigned(uid, holder not in (None, query_id))
+    raise AssertionError("the candidates have no end")
+
+
+def _candidates(query_id: str, name: str, known: Known) -> Iterator[str]:
+    first = known.uids.get(query_id) or (plain(name) if name else plain(query_id))
+    yield first
+    if name:
+        yield f"{plain(name)}~{query_id[:8]}"
+    yield f"{plain(name) if name else 'query'}~{query_id}"
+    for number in count(2):
+        yield f"query~{query_id}~{number}"

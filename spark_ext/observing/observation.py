@@ -1,0 +1,353 @@
+"""What an Observer does while it is added to a session: one thread that takes events, looks, and writes what it sees.
+
+It decides nothing: it never stops or starts a query. What it cannot learn from an event it finds by looking: once a
+second at the queries that run, and several times a second at what they have committed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.errors import FencedError, SparkExtError
+from spark_ext.failures.classifier import load
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.heartbeat import Heartbeat
+from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER
+from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.masking import logger, mask
+from spark_ext.metrics.measuring import measured
+from spark_ext.model.execution import Shown
+from spark_ext.model.lifecycle import State
+from spark_ext.observing.execution import observed_execution
+from spark_ext.observing.foreign_query import ForeignQuery, Run
+from spark_ext.observing.identity import assigned
+from spark_ext.observing.inbox import Inbox, Over, Report, run_of
+from spark_ext.observing.job_incidents import JobIncidents
+from spark_ext.observing.known import Memory
+from spark_ext.observing.lost_driver import record_lost_driver
+from spark_ext.observing.monitor import Monitor
+from spark_ext.observing.snapshot import live
+from spark_ext.observing.upkeep import Upkeep
+from spark_ext.queries.context import WatchContext
+from spark_ext.spark import foreign, jvm
+from spark_ext.spark.query_events import hint_of
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQueryManager
+
+    from spark_ext.settings import JobSettings
+
+log = logger("spark_ext.observing")
+
+LOOK_EVERY: Final = 0.25
+"""How often what queries have committed is looked at, s."""
+
+RECONCILE_EVERY: Final = 1.0
+"""How often Spark is asked which queries run, s."""
+
+END_WITHIN: Final = 15.0
+"""How long the end waits for the last rows when the storage does not answer, s."""
+
+
+class Observation:
+    """Watches the queries of a session, from its making until `end`.
+
+    Args:
+        spark: any session of the application.
+        streams: of the session whose queries are watched.
+        name: the Observer's.
+        state: absolute path or URI of its state directory.
+        settings: the Observer's.
+        takeover: start although another Observer seems to use the directory; that one is fenced off.
+
+    Raises:
+        StateError: the state directory is another one's, in use, or cannot be written.
+        ConfigurationError: a setting is invalid.
+        StorageError: the storage failed.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        streams: StreamingQueryManager,
+        name: str,
+        state: str,
+        settings: JobSettings,
+        *,
+        takeover: bool = False,
+    ) -> None:
+        self._spark, self._streams = spark, streams
+        self._classifier = load(settings.failures)
+        incidents = JobIncidents.load(settings.incidents)
+        self._metrics = measured(name, settings)
+        ledger = Ledger(state)
+        application = str(spark.sparkContext.applicationId)
+        try:
+            incarnation = start_incarnation(
+                ledger,
+                name,
+                takeover=takeover,
+                jvm_pid=jvm.jvm_pid(spark),
+                application_id=application,
+                kind=OBSERVER,
+            )
+        except BaseException:
+            if self._metrics is not None:
+                self._metrics.end()
+            raise
+        self._started = datetime.now(timezone.utc)
+        writer = LedgerWriter(ledger, incarnation)
+        heartbeat = Heartbeat(ledger.uri, incarnation) if settings.heartbeat else None
+        if heartbeat is not None:
+            heartbeat.beat()
+        write_behind = WriteBehind(
+            writer,
+            name,
+            heartbeat,
+            settings.heartbeat / 1000,
+            registry=incidents.registry,
+            dispatcher=incidents.dispatcher(name, incarnation.number),
+            tap=None if self._metrics is None else self._metrics.tap,
+        )
+        self._writer = writer
+        self._context = WatchContext(
+            name, incarnation.job_id, ledger.uri, settings, incarnation, write_behind, threading.Event()
+        )
+        self._queries: dict[str, ForeignQuery] = {}
+        self._shown = Shown(State.CREATED)
+        self._reason: str | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._jvm_listener: Any = None
+        try:
+            self._memory = Memory.read(ledger)
+            incidents.inherit(ledger, write_behind)
+            incidents.forget_rules(write_behind)
+            record_lost_driver(ledger, incarnation, write_behind)
+        except BaseException:
+            with suppress(Exception):
+                writer.end("the start was refused")
+            raise
+        samples = ledger.uri if settings.monitor_interval else ""
+        self.inbox = Inbox(spark, streams, samples, self._context.wake)
+        """Takes Spark's events."""
+        self._upkeep = Upkeep(self._context, ledger, lambda: None)
+        self._monitor = Monitor(spark, self._context, self._watched) if settings.monitor_interval else None
+        incidents.follow(self._watched)
+        if self._metrics is not None:
+            self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
+            self._metrics.read_past(Ledger(ledger.uri), incarnation.number)
+        self._thread = threading.Thread(target=self._loop, name=f"spark-ext-observer-{name}", daemon=True)
+
+    def start(self, listener: Any) -> None:
+        """Begin to watch; what runs already is found.
+
+        Args:
+            listener: the JVM's; when it is not one of the session's any more, this ends.
+        """
+        self._jvm_listener = listener
+        self._context.write_behind.start(self._context.wake.set)
+        self._thread.start()
+        if self._monitor is not None:
+            self._monitor.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self._over.is_set()
+
+    @property
+    def dropped(self) -> int:
+        """Events that found no room in the queue."""
+        return self.inbox.dropped
+
+    def end(self, reason: str) -> None:
+        """End in order: write what is known and the end, and notify the listeners of incidents. Repeated calls wait.
+
+        Args:
+            reason: why.
+        """
+        with self._lock:
+            self._reason = self._reason or reason
+        self._context.wake.set()
+        if threading.current_thread() is not self._thread and not self._over.wait(END_WITHIN):
+            log.warning("Observer '%s': its end was not written: the storage does not answer", self._context.job)
+            self._context.write_behind.forget()
+
+    def _watched(self) -> tuple[ForeignQuery, ...]:
+        return tuple(self._queries.values())
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        wake, reconciled, looked, dropped = self._context.wake, float("-inf"), float("-inf"), 0
+        try:
+            while self._reason is None:
+                wake.wait(LOOK_EVERY)
+                wake.clear()
+                now = time.monotonic()
+                self._context.write_behind.check()
+                self._upkeep.tick(now)
+                self._take_events()
+                if now - reconciled >= RECONCILE_EVERY or self.inbox.dropped > dropped:
+                    reconciled, dropped = now, self.inbox.dropped
+                    self._reconcile()
+                if now - looked >= LOOK_EVERY:
+                    looked = now
+                    self._look(now)
+            self._close(self._reason)
+        except FencedError as problem:
+            log.warning("Observer '%s' has ended: %s", self._context.job, problem)
+            self._abandon()
+        except Exception:
+            log.exception("Observer '%s' has failed: the queries are not watched any more", self._context.job)
+            self._reason = self._reason or "the Observer failed"
+            try:
+                self._close(self._reason)
+            except Exception as problem:
+                log.warning("the end of Observer '%s' was not recorded: %s", self._context.job, problem)
+                self._abandon()
+        finally:
+            self._over.set()
+
+    def _take_events(self) -> None:
+        for event in self.inbox.taken():
+            try:
+                self._take(event)
+            except SparkExtError:
+                raise
+            except Exception:
+                log.exception("an event of a query was lost; what it said is found by looking")
+
+    def _take(self, event: Run | Report | Over) -> None:
+        if isinstance(event, Run):
+            self._begin(event)
+        elif isinstance(event, Report):
+            hint = hint_of(event.text)
+            reported = self._of(hint.run_id)
+            if reported is not None:
+                reported.report(hint)
+                reported.define(foreign.made_of(event.text), mask, datetime.now(timezone.utc))
+        else:
+            ended = self._of(event.run_id)
+            if ended is not None:
+                self._end_run(ended)
+
+    def _of(self, run_id: str) -> ForeignQuery | None:
+        return next((one for one in self._queries.values() if one.run is not None and one.run.run_id == run_id), None)
+
+    def _begin(self, run: Run) -> None:
+        if self._of(run.run_id) is not None:
+            return
+        for query in self._queries.values():
+            # Spark ends a run before it starts another one under its name or on its checkpoint, and says so later.
+            if query.live and query.run is not None and not query.run.query.isActive:
+                self._end_run(query)
+        running = {uid: one.run.query_id for uid, one in self._queries.items() if one.live and one.run is not None}
+        found = assigned(run.query_id, run.name, self._memory.known, running)
+        lineage = self._memory.lineages.get(found.uid, FIRST_LINEAGE)
+        if found.anew:
+            lineage = self._writer.new_lineage(found.uid, "another checkpoint has come under its name")
+            self._memory.newest.pop(found.uid, None)
+        self._memory.lineages[found.uid] = lineage
+        self._memory.known = self._memory.known.having(run.query_id, found.uid)
+        mine = self._queries.get(found.uid)
+        if mine is None:
+            before = self._memory.newest.get(found.uid)
+            mine = ForeignQuery(found.uid, lineage, before, self._context, self._classifier)
+            self._queries = {**self._queries, found.uid: mine}
+        mine.begin(run, lineage=lineage)
+        log.info("%s is watched: Spark's id %s", mine.who, run.query_id)
+
+    def _end_run(self, query: ForeignQuery) -> None:
+        if query.run is None or not query.live:
+            return
+        try:
+            failure = foreign.failure_of(query.run.query)
+        except Exception as problem:
+            query.ended(None, gone=f"it is not known how it ended: {problem}")
+            return
+        query.ended(failure)
+
+    def _reconcile(self) -> None:
+        """Find what no event has said: queries that run, and runs that have ended."""
+        if jvm.is_stopped(self._spark):
+            self._reason = self._reason or "Spark was stopped"
+            return
+        try:
+            if self._jvm_listener is not None and not foreign.is_added(self._streams, self._jvm_listener):
+                self._reason = self._reason or "the listener was removed"
+            for query in self._streams.active:
+                if self._of(str(query.runId)) is None:
+                    run = run_of(query, time.time(), found=True)
+                    if run is not None:
+                        self._begin(run)
+            for observed in self._queries.values():
+                if observed.live and observed.run is not None and not observed.run.query.isActive:
+                    self._end_run(observed)
+        except SparkExtError:
+            raise
+        except Exception as problem:
+            if jvm.is_stopped(self._spark) or not self._has_jvm():
+                self._reason = self._reason or "Spark has gone"
+            else:
+                log.info("Observer '%s': Spark does not answer: %s", self._context.job, problem)
+
+    def _has_jvm(self) -> bool:
+        with suppress(Exception):
+            return jvm.jvm_pid(self._spark) > 0
+        return False
+
+    def _look(self, now: float) -> None:
+        for query in self._queries.values():
+            if query.live:
+                query.look(now)
+        self._show(observed_execution([(uid, one.shown) for uid, one in self._queries.items()]))
+
+    def _show(self, now: Shown) -> None:
+        if replace(now, since=None) != replace(self._shown, since=None):
+            self._shown = now
+            self._context.write_behind.state("", now.state, now.reason, now.since, now.incident)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _close(self, reason: str) -> None:
+        write_behind = self._context.write_behind
+        self.inbox.close()
+        if self._monitor is not None:
+            self._monitor.close()
+        steps: list[Callable[[], object]] = [self._take_events]
+        if not jvm.is_stopped(self._spark):
+            steps.append(self._reconcile)
+        steps += [lambda query=query: query.left(reason) for query in self._queries.values()]  # type: ignore[misc]
+        steps.append(lambda: self._show(Shown(State.CANCELED, reason)))
+        if self._metrics is not None:
+            steps.append(self._metrics.end)
+        steps += [write_behind.flush, lambda: write_behind.end(reason), write_behind.notify_last]
+        steps += [self._upkeep.close, write_behind.close]
+        for step in steps:
+            try:
+                step()
+            except Exception as problem:
+                log.warning("Observer '%s' has ended, and then: %s", self._context.job, problem)
+
+    def _abandon(self) -> None:
+        """Write nothing: the ledger may have another owner by now."""
+        self.inbox.close()
+        if self._monitor is not None:
+            self._monitor.close()
+        if self._metrics is not None:
+            self._metrics.end()
+        self._upkeep.close()
+        self._context.write_behind.forget()
+        self._context.write_behind.close()
+        self._context.write_behind.notify_last()

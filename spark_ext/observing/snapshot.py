@@ -1,0 +1,82 @@
+"""A snapshot of what an Observer watches, for metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from spark_ext.metrics.gauges import Live, QueryFacts
+from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+
+if TYPE_CHECKING:
+    from spark_ext.model.execution import Shown
+    from spark_ext.observing.foreign_query import ForeignQuery
+    from spark_ext.queries.context import WatchContext
+
+
+def observed_snapshot(
+    context: WatchContext, started: datetime, together: Shown, queries: Sequence[ForeignQuery]
+) -> JobSnapshot:
+    """The queries as they are now.
+
+    Args:
+        context: of the Observer.
+        started: when this incarnation was started, UTC.
+        together: their state as a whole.
+        queries: all that were seen since.
+    """
+    return JobSnapshot(
+        job=context.job,
+        state_directory=context.state,
+        state=together.state,
+        reason=together.reason,
+        incarnation=context.incarnation.number,
+        lineage=context.incarnation.lineage,
+        started=started,
+        ended=None,
+        at=datetime.now(timezone.utc),
+        queries=tuple(_query(query) for query in queries),
+    )
+
+
+def live(
+    context: WatchContext, started: datetime, together: Shown, queries: Sequence[ForeignQuery], application: str
+) -> Live:
+    """What gauges are read from; see `observed_snapshot`.
+
+    Args:
+        context: of the Observer.
+        started: likewise.
+        together: likewise.
+        queries: likewise.
+        application: Spark's id of it.
+    """
+    return Live(
+        snapshot=observed_snapshot(context, started, together, queries),
+        facts={query.uid: _facts(query) for query in queries},
+        application_id=application,
+        ledger_waiting=context.write_behind.waiting,
+    )
+
+
+def _facts(query: ForeignQuery) -> QueryFacts:
+    run = query.run
+    if run is None:
+        return QueryFacts()
+    return QueryFacts(query_id=run.query_id, run_id=run.run_id, name=run.name, watermark=query.figures.watermark)
+
+
+def _query(query: ForeignQuery) -> QuerySnapshot:
+    shown, figures = query.shown, query.figures
+    return QuerySnapshot(
+        uid=query.uid,
+        state=shown.state,
+        reason=shown.reason,
+        since=shown.since,
+        epochs=figures.epochs,
+        last_epoch=query.committed if query.committed >= 0 else None,
+        last_epoch_ms=figures.last_epoch_ms or None,
+        rows=figures.input_rows,
+        state_rows=figures.state_rows,
+    )

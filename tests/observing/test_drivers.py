@@ -1,0 +1,83 @@
+"""A driver with an Observer that is killed, one whose Spark is stopped, and one that exits: what the ledger says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import spark_ext as sx
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow, IncidentChangeRow, IncidentRow, JobRow
+from spark_ext.listeners import Observer
+from spark_ext.testing.children import Child
+from spark_ext.testing.waiting import until
+from spark_ext.views.status import read_status
+
+ROOT = Path(__file__).parents[2]
+
+
+def drive(folder: Path, how: str) -> None:
+    """Run a query that is watched, and leave it.
+
+    Args:
+        folder: of state and checkpoint.
+        how: `kill`, `stop` Spark, or `exit`.
+    """
+    state = folder / "state"
+    spark = sx.session("driver", master="local[1]", conf={"spark.ui.enabled": "false"})
+    observer = Observer(state=state, name="nightly", heartbeat="200 ms")
+    spark.streams.addListener(observer)
+    before = recorded(state)
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    writer = rows.writeStream.format("noop").queryName("ticks").trigger(processingTime="100 milliseconds")
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    until(lambda: len(recorded(state)) >= len(before) + 3, "epochs are written", 60)
+    assert query.isActive
+    if how == "kill":
+        time.sleep(1)  # alive for longer than the last row says
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "stop":
+        spark.stop()
+        until(lambda: not observer.watching, "it ends with Spark", 30)
+
+
+def recorded(state: Path) -> set[int]:
+    return {row.epoch for row in Ledger(str(state)).table(EpochRow).rows()}
+
+
+@pytest.mark.slow(20, "three drivers, two JVMs")
+def test_the_history_of_drivers_that_end_in_each_way(tmp_path: Path) -> None:
+    with Child(drive, tmp_path, "kill") as child:
+        said = child.wait()
+        assert child.poll() == -signal.SIGKILL, said
+    # Not a process of multiprocessing, which exits without what is registered for the exit of an interpreter.
+    code = "import sys; from pathlib import Path; from tests.observing import test_drivers as t\n"
+    code += "for how in ('stop', 'exit'): t.drive(Path(sys.argv[1]), how)"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    ledger = Ledger(str(tmp_path / "state"))
+    assert {row.kind for row in ledger.jobs()} == {"observer"}
+    ends = {row.incarnation: row.reason for row in ledger.table(JobRow).rows() if row.event == "ended"}
+    assert ends == {2: "Spark was stopped", 3: "the interpreter has exited"}
+
+    # All epochs, each once, also those that were committed and not written when the driver was killed.
+    commits = {int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")}
+    found = [row.epoch for row in ledger.table(EpochRow).rows()]
+    assert sorted(found) == list(range(len(found)))
+    assert commits - {max(commits), max(commits) - 1} <= set(found)  # those after an end are nobody's yet
+
+    (lost,) = [row for row in ledger.table(IncidentRow).rows() if row.type == "driver_lost"]
+    assert (lost.incarnation, lost.operator) == (2, "job 'nightly'")
+    last = max(row.committed_at for row in ledger.table(EpochRow).rows() if row.incarnation == 1)
+    assert lost.evidence["last_seen"] > last.isoformat(), "its heartbeat was later than its last row"
+    changes = [row for row in ledger.table(IncidentChangeRow).rows() if row.incident_id == lost.incident_id]
+    assert "has committed epoch" in max(changes, key=lambda row: row.at).cause
+
+    shown = read_status(str(tmp_path / "state"))
+    assert (shown.state.value, len(shown.timeline.spans), len(shown.timeline.downs)) == ("CANCELED", 3, 1)
