@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.ledger.schema import DefinitionRow
+from spark_ext.masking import mask
 from spark_ext.model.definitions import QueryDefinition
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
@@ -19,12 +21,9 @@ from spark_ext.spark import foreign
 from spark_ext.spark.query_events import hints_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_ext.failures.classifier import Classifier
-    from spark_ext.model.definitions import OperatorDefinition
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.history import Figures
     from spark_ext.spark.query_events import Hint
@@ -88,6 +87,7 @@ class ForeignQuery:
         self._reason = ""
         self._asked_at = float("-inf")
         self._made_of: QueryDefinition | None = None
+        self._defined = False
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class ForeignQuery:
             self._epochs = ObservedEpochs(self._clock)
         elif self.run is not None:
             self._before = self.committed if self.committed >= 0 else self._before
-        self.run, self.live = run, True
+        self.run, self.live, self._defined = run, True, False
         first = next(iter(hints_of(foreign.recent(run.query, -1))), None) if run.found else None
         self._epochs.begin(run.checkpoint, run.began, self._before, None if first is None else first.epoch)
         # Of one that ran before nobody knows whether its state is loaded.
@@ -239,16 +239,17 @@ class ForeignQuery:
 
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
-    def define(self, made_of: foreign.MadeOf, hide: Callable[[str], str], at: datetime) -> None:
-        """Record what it is made of, if that has changed.
+    def define(self, report: str) -> None:
+        """Record what it is made of, from the first report of a run, if that has changed.
 
         Args:
-            made_of: as a report says.
-            hide: takes secrets out of a description.
-            at: now, UTC.
+            report: Spark's JSON.
         """
-        operators: tuple[OperatorDefinition, ...] = ()
-        found = QueryDefinition(operators, tuple(hide(one) for one in made_of.sources), hide(made_of.sink))
+        if self._defined:
+            return
+        self._defined = True
+        made_of = foreign.made_of(report)
+        found = QueryDefinition((), tuple(mask(one) for one in made_of.sources), mask(made_of.sink))
         if found == self._made_of:
             return
         self._made_of = found
@@ -257,7 +258,7 @@ class ForeignQuery:
                 query=self.uid,
                 lineage=self.lineage,
                 incarnation=self._context.incarnation.number,
-                at=at,
+                at=datetime.now(timezone.utc),
                 definition={**found.to_json(), "observed": {"name": made_of.name}},
             )
         )

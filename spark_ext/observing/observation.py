@@ -20,7 +20,7 @@ from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
 from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.identity import FIRST_LINEAGE, OBSERVER
 from spark_ext.ledger.write_behind import WriteBehind
-from spark_ext.masking import logger, mask
+from spark_ext.masking import logger
 from spark_ext.metrics.measuring import measured
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
@@ -35,6 +35,7 @@ from spark_ext.observing.monitor import Monitor
 from spark_ext.observing.snapshot import live
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.context import WatchContext
+from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import foreign, jvm
 from spark_ext.spark.query_events import hint_of
 
@@ -91,12 +92,13 @@ class Observation:
         self._metrics = measured(name, settings)
         ledger = Ledger(state)
         application = str(spark.sparkContext.applicationId)
+        self._jvm_pid = jvm.jvm_pid(spark)
         try:
             incarnation = start_incarnation(
                 ledger,
                 name,
                 takeover=takeover,
-                jvm_pid=jvm.jvm_pid(spark),
+                jvm_pid=self._jvm_pid,
                 application_id=application,
                 kind=OBSERVER,
             )
@@ -236,7 +238,7 @@ class Observation:
             reported = self._of(hint.run_id)
             if reported is not None:
                 reported.report(hint)
-                reported.define(foreign.made_of(event.text), mask, datetime.now(timezone.utc))
+                reported.define(event.text)
         else:
             ended = self._of(event.run_id)
             if ended is not None:
@@ -276,7 +278,10 @@ class Observation:
         except Exception as problem:
             query.ended(None, gone=f"it is not known how it ended: {problem}")
             return
-        query.ended(failure)
+        if failure is not None and foreign.is_stopping(self._spark):
+            query.ended(None, gone="Spark was stopped")
+        else:
+            query.ended(failure)
 
     def _reconcile(self) -> None:
         """Find what no event has said: queries that run, and runs that have ended."""
@@ -297,15 +302,21 @@ class Observation:
         except SparkExtError:
             raise
         except Exception as problem:
-            if jvm.is_stopped(self._spark) or not self._has_jvm():
-                self._reason = self._reason or "Spark has gone"
-            else:
-                log.info("Observer '%s': Spark does not answer: %s", self._context.job, problem)
+            self._without_spark(problem)
 
-    def _has_jvm(self) -> bool:
-        with suppress(Exception):
-            return jvm.jvm_pid(self._spark) > 0
-        return False
+    def _without_spark(self, problem: Exception) -> None:
+        """Spark has not answered: it may have been stopped, or its JVM has died, and all queries with it."""
+        if jvm.is_stopped(self._spark):
+            self._reason = self._reason or "Spark was stopped"
+            return
+        who = f"job '{self._context.job}'"
+        lost = lost_spark(problem, who, self._jvm_pid, lambda: jvm.is_stopped(self._spark))
+        if lost is None:
+            log.info("Observer '%s': Spark does not answer: %s", self._context.job, problem)
+            return
+        for query in self._queries.values():
+            query.ended(lost)
+        self._reason = self._reason or "Spark's JVM has died"
 
     def _look(self, now: float) -> None:
         for query in self._queries.values():

@@ -88,6 +88,18 @@ def failure_of(query: StreamingQuery) -> BaseException | None:
     return None
 
 
+def is_stopping(spark: SparkSession) -> bool:
+    """Whether Spark is being stopped or was, which ends its queries with failures that are none of theirs.
+
+    Args:
+        spark: any session of the application.
+    """
+    context: Any = spark.sparkContext._jsc
+    with suppress(Exception):
+        return context is None or bool(context.sc().isStopped())
+    return False
+
+
 def is_added(streams: StreamingQueryManager, listener: Any) -> bool:
     """Whether a listener is one of a session's.
 

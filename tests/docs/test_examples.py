@@ -33,6 +33,7 @@ ALONE = (
     "control",
     "control_source",
     "metrics",
+    "observer",
 )
 """Pages all of whose blocks run one after the other, from an empty folder."""
 AGAIN = "-- again --"

