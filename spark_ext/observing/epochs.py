@@ -140,6 +140,7 @@ class ObservedEpochs:
                 input_rows=epoch.input_rows,
                 committed_at=self._committed_at(epoch.number),
                 duration_ms=epoch.duration_ms,
+                spent_ms=epoch.spent_ms,
                 offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
                 **shared,
             )

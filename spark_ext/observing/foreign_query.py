@@ -23,7 +23,6 @@ from spark_ext.spark.query_events import hints_of
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_ext.failures.classifier import Classifier
     from spark_ext.queries.context import WatchContext
     from spark_ext.queries.history import Figures
     from spark_ext.spark.query_events import Hint
@@ -59,7 +58,6 @@ class ForeignQuery:
         lineage: in which its epochs are.
         before: the newest epoch that the ledger has in that lineage; None: none.
         context: of the Observer.
-        classifier: judges failures.
         clock: s; never goes back.
     """
 
@@ -69,7 +67,6 @@ class ForeignQuery:
         lineage: int,
         before: int | None,
         context: WatchContext,
-        classifier: Classifier,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.uid = uid
@@ -79,7 +76,6 @@ class ForeignQuery:
         self.who = f"job '{context.job}', query '{uid}'"
         self.watched = WatchedQuery(uid, self.who, context)
         self._context = context
-        self._classifier = classifier
         self._clock = clock
         self._epochs = ObservedEpochs(clock)
         self._before = before
@@ -224,8 +220,8 @@ class ForeignQuery:
 
     def _failed(self, failure: BaseException) -> None:
         epoch = self.committed + 1
-        judged = SparkFailure.of(failure, self._classifier, job=self._context.job, query=self.uid, epoch=epoch)
-        found = diagnosed(judged, self.who, self.committed, self._classifier, self.uid)
+        judged = SparkFailure.of(failure, self._context.classifier, job=self._context.job, query=self.uid, epoch=epoch)
+        found = diagnosed(judged, self.who, self.committed, self._context.classifier, self.uid)
         incident = self._context.write_behind.incident(
             self.who,
             "failure",

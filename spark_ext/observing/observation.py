@@ -87,7 +87,7 @@ class Observation:
         takeover: bool = False,
     ) -> None:
         self._spark, self._streams = spark, streams
-        self._classifier = load(settings.failures)
+        classifier = load(settings.failures)
         incidents = JobIncidents.load(settings.incidents)
         self._metrics = measured(name, settings)
         ledger = Ledger(state)
@@ -122,7 +122,14 @@ class Observation:
         )
         self._writer = writer
         self._context = WatchContext(
-            name, incarnation.job_id, ledger.uri, settings, incarnation, write_behind, threading.Event()
+            name,
+            incarnation.job_id,
+            ledger.uri,
+            settings,
+            incarnation,
+            write_behind,
+            threading.Event(),
+            classifier=classifier,
         )
         self._queries: dict[str, ForeignQuery] = {}
         self._shown = Shown(State.CREATED)
@@ -265,7 +272,7 @@ class Observation:
         mine = self._queries.get(found.uid)
         if mine is None:
             before = self._memory.newest.get(found.uid)
-            mine = ForeignQuery(found.uid, lineage, before, self._context, self._classifier)
+            mine = ForeignQuery(found.uid, lineage, before, self._context)
             self._queries = {**self._queries, found.uid: mine}
         mine.begin(run, lineage=lineage)
         log.info("%s is watched: Spark's id %s", mine.who, run.query_id)
