@@ -56,7 +56,7 @@ def recorded(state: Path) -> set[int]:
 
 
 @pytest.mark.slow(30, "four drivers, three JVMs")
-def test_l12_the_history_of_drivers_that_end_in_each_way(tmp_path: Path) -> None:
+def test_l5_the_history_of_drivers_that_end_in_each_way(tmp_path: Path) -> None:
     with Child(drive, tmp_path, "kill") as child:
         said = child.wait()
         assert child.poll() == -signal.SIGKILL, said
