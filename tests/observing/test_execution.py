@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
 from spark_ext.observing.execution import observed_execution
+from spark_ext.observing.settings import WATCHING
 
 RUNNING, FAILED = Shown(State.RUNNING), Shown(State.FAILED, "KeyError", incident="i")
 
@@ -31,3 +35,10 @@ def test_a_query_that_has_failed_counts_until_somebody_starts_it_again() -> None
 def test_queries_that_have_ended_well_leave_it_running() -> None:
     found = observed_execution([("a", Shown(State.CANCELED)), ("b", Shown(State.FINISHED))])
     assert (found.state, found.reason) == (State.RUNNING, "no query is running")
+
+
+def test_the_page_has_every_setting_that_an_observer_has() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observer.md").read_text()
+    table = page.partition("## Settings")[2].partition("## ")[0]
+    named = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.partition(" | ")[0])}
+    assert named == set(WATCHING)
