@@ -92,14 +92,10 @@ def test_epochs_that_ran_unobserved_are_recorded_without_figures(tmp_path: Path)
     commit(tmp_path, 4)
     epochs.report(report(4))
     assert epochs.look() and given_rows(epochs) == [(4, 40)]
-    (row,) = [*epochs.rows(SHARED), *ended(epochs, tmp_path)]
-    assert row.committed_at.timestamp() == BEGAN + 1 + 5 and row.offsets == [5]
-
-
-def ended(epochs: ObservedEpochs, folder: Path) -> list[object]:
-    commit(folder, 5)
+    commit(tmp_path, 5)
     epochs.look()
-    return list(epochs.rows(SHARED, everything=True))
+    (row,) = epochs.rows(SHARED, everything=True)
+    assert row.committed_at.timestamp() == BEGAN + 1 + 5 and row.offsets == [5]
 
 
 def test_a_checkpoint_that_cannot_be_read_for_a_while_is_no_reason_to_stop(

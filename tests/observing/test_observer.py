@@ -136,7 +136,8 @@ def test_a_query_that_fails_and_is_started_again_under_another_name(spark: Spark
 
     # What is read of a job is read of it as well, and says that it is none.
     page = tmp_path / "r.html"
-    for command, *more in (["status"], ["timeline"], ["incidents"], ["report", "-o", page]):
+    for command in ("status", "timeline", "incidents", "report"):
+        more = ("-o", str(page)) if command == "report" else ()
         said = spark_ext(command, state, *more)
         assert said.returncode == 0, said.stderr
         assert command == "report" or "prices" in said.stdout
