@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
 from spark_ext.model.execution import Look, Phase
-from spark_ext.model.stalls import WEAK, Holder, Marks, Moves, Sample, StallClock, holder, moves, patience
+from spark_ext.model.holders import Holder, holder
+from spark_ext.model.stacks import Sample
+from spark_ext.model.stalls import WEAK, Marks, Moves, StallClock, moves, patience
 from spark_ext.queries.samples import Samples
 from spark_ext.queries.watched import Stall
 from spark_ext.spark.activity import ActivityReader

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
 from spark_ext.masking import mask
-from spark_ext.model.stalls import WorkerSample, threads_of
+from spark_ext.model.stacks import WorkerSample, threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.model.execution import Look, Progress, Shown, execution_state
+from spark_ext.model.holders import Holder
 from spark_ext.model.lifecycle import State
-from spark_ext.model.stalls import Holder
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import WatchContext

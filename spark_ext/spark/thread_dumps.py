@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.failures.evidence import Frame
 from spark_ext.failures.owners import owner_of_file
-from spark_ext.model.stalls import Thread, java_thread
+from spark_ext.model.stacks import Thread, java_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,19 +12,9 @@ from spark_ext.failures.evidence import Owner
 from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.model import stalls
 from spark_ext.model.execution import Look, Phase, Tasks
-from spark_ext.model.stalls import (
-    Marks,
-    Moves,
-    Sample,
-    StallClock,
-    Thread,
-    WorkerSample,
-    holder,
-    java_thread,
-    moves,
-    patience,
-    threads_of,
-)
+from spark_ext.model.holders import holder
+from spark_ext.model.stacks import Sample, Thread, WorkerSample, java_thread, threads_of
+from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUNS = Tasks(running=2)
