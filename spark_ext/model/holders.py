@@ -1,7 +1,7 @@
 """What holds a query that makes no progress, by its stacks: pure functions of samples.
 
-Stacks are read innermost first: the first code that is not Spark's, and the part of Spark that called it, decide whether
-that is a function, a source or a sink of the user's, of a library, or the system.
+Stacks are read innermost first: the first code that is not Spark's, and the part of Spark that called it, decide
+whether that is a function, a source or a sink of the user's, of a library, or the system.
 """
 
 from __future__ import annotations
