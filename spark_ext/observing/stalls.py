@@ -137,7 +137,8 @@ class Stalls:
         before = self._sample(run, stacks=False)
         time.sleep(BETWEEN)
         after = self._sample(run, stacks=True)
-        if watch.clock is not clock or self._over() or not run.live:
+        marks = clock.marks
+        if watch.clock is not clock or marks is None or run.committed != marks.epoch or self._over() or not run.live:
             return
         now = time.monotonic()
         moved = moves(before, after, now - begun)

@@ -139,7 +139,7 @@ class QueryRun(FailingQuery):
         self._planned_before = launch.planned
         self._committed_before = self.committed
         self._observer.started(launch.query_id)
-        self.watched.launched(stateful=launch.stateful)
+        self.watched.launched(stateful=launch.stateful, further=self._state is State.RUNNING)
         if not self._state.ended and self._state is not State.FINISHING:
             self._become(State.RUNNING)
         wanted = self._boundary

@@ -80,13 +80,14 @@ class WatchedQuery:
         """It had finished before this start: there is nothing to record."""
         self.shown = Shown(State.FINISHED)
 
-    def launched(self, *, stateful: bool) -> None:
+    def launched(self, *, stateful: bool, further: bool = False) -> None:
         """Spark has started it.
 
         Args:
             stateful: whether it continues from state.
+            further: whether it has been running: with the trigger `availableNow` one run follows another.
         """
-        self.progress = self._of_start(stateful=stateful)
+        self.progress = replace(self._of_start(stateful=stateful), settled=further or not self._monitored)
         self.moved_at = time.monotonic()
         for left in (self._looks, self._found):
             while not left.empty():

@@ -82,7 +82,7 @@ def changed(spark_of_process: SparkSession, tmp_path_factory: pytest.TempPathFac
 def test_e3_a_pause_keeps_the_limit_reads_nothing_and_the_query_lives(changed: Changed) -> None:
     job, (begin, end) = changed.job, changed.paused
     epochs = {epoch.number: epoch for epoch in job.told.epochs("q")}
-    assert changed.paused_state == "RUNNING"
+    assert changed.paused_state == "PAUSED"
     assert end > begin, "events take effect while it is paused"
     assert not [row for row in job.told.table("q") if begin <= row["epoch"] <= end]
     after = [epoch for number, epoch in epochs.items() if number > end]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +63,11 @@ def last(folder: Path, event: Event) -> ControlTransitionRow:
 
 
 def states(folder: Path) -> list[str]:
+    """Of the life cycle, without those that only divide the time of a start."""
     rows = Ledger(str(folder / "state")).table(ExecutionStateRow).rows([("operator", "=", "q")])
-    return [row.state for row in sorted(rows, key=lambda row: row.since)]
+    starts = ("DEPLOYING", "SCHEDULING", "RESTORING")
+    found = [row.state for row in sorted(rows, key=lambda row: row.since) if row.state not in starts]
+    return [state for state, _ in groupby(found)]
 
 
 def by_epoch(folder: Path, column: str, out: str = "out") -> dict[int, set[Any]]:

@@ -106,7 +106,8 @@ def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_p
             stall = stopping.stall()
             found[point] = (stall.holder.labels["type"], stall.holder.labels["origin"])
             assert stall.holder.frame is not None and stall.holder.frame.file.endswith("tests/stalls/operators.py")
-            assert stopping.job.state is State.RUNNING and "stalled: " in stopping.job.snapshot().query("q").reason
+            until(lambda: "stalled: " in stopping.job.snapshot().query("q").reason, "it is shown", 60)
+            assert stopping.job.state is State.RUNNING
         stopping.over()
         stopping.moves(2)
     assert found == {
