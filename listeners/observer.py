@@ -103,7 +103,7 @@ class Observer(StreamingQueryListener):
                 "it watches the queries of a session already",
                 f"Observer '{self.name}'",
                 "make another one, with a state directory of its own, for a further session",
-                kept="it goes on watching",
+                kept="it continues to watch",
             )
         manager = caller.f_locals.get("self")
         spark = _session()

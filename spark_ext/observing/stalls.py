@@ -79,7 +79,7 @@ class Stalls:
         self._reader: ActivityReader | None = None
 
     def look(self, run: Watchable, look: Look, activity: Activity) -> None:
-        """Go on with the clock of a query, and examine it when that has run out.
+        """Continue the clock of a query, and examine it when that has run out.
 
         Args:
             run: the query.

@@ -71,7 +71,7 @@ class WatchedQuery:
         """That led to the present state of the life cycle."""
         self.shown = Shown(State.CREATED)
         """What it does."""
-        self.progress = self._of_start(stateful=False)
+        self.progress = Progress(settled=not self._monitored)
         """What is known of its Spark query."""
         self.moved_at = time.monotonic()
         """When it was last started, or has committed an epoch, s, monotonic."""
@@ -87,16 +87,13 @@ class WatchedQuery:
             stateful: whether it continues from state.
             further: whether it has been running: with the trigger `availableNow` one run follows another.
         """
-        self.progress = replace(self._of_start(stateful=stateful), settled=further or not self._monitored)
+        # Without looks at it: that it runs.
+        self.progress = Progress(stateful=stateful, settled=further or not self._monitored)
         self.moved_at = time.monotonic()
         for left in (self._looks, self._found):
             while not left.empty():
                 left.get()  # about what ran before
         self.stall = self._stall_incident = None
-
-    def _of_start(self, *, stateful: bool) -> Progress:
-        # Without looks at it: that it runs.
-        return Progress(stateful=stateful, settled=not self._monitored)
 
     def committed(self) -> None:
         """It has committed an epoch."""

@@ -6,8 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,16 +82,9 @@ class Stopping:
         until(lambda: self.job.runs[0].watched.stall is None, "the query is not stalled", 60)
         until(lambda: "stalled" not in self.job.snapshot().query("q").reason, "it is shown", 60)
 
-    @contextmanager
-    def stopped_at(self, point: str, how: str) -> Iterator[None]:
+    def stopped_at(self, point: str, how: str) -> AbstractContextManager[None]:
         """Stop at a point for as long as the block runs."""
-        draft = self.flags / f".{point}"
-        draft.write_text(how)
-        draft.rename(self.flags / point)
-        try:
-            yield
-        finally:
-            (self.flags / point).unlink()
+        return operators.stopped_at(self.flags, point, how)
 
 
 @pytest.mark.slow(40, "a job is stopped at three points, and once by a frozen process")

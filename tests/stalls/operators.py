@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,24 @@ def stop_here(flags: str, point: str) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     wait()
+
+
+@contextmanager
+def stopped_at(flags: Path, point: str, how: str) -> Iterator[None]:
+    """Stop what comes to a point for as long as the block runs.
+
+    Args:
+        flags: the folder of the flags.
+        point: where.
+        how: see `stop_here`.
+    """
+    draft = flags / f".{point}"
+    draft.write_text(how)
+    draft.rename(flags / point)
+    try:
+        yield
+    finally:
+        (flags / point).unlink()
 
 
 class StoppingOptions(NumbersOptions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,17 +93,6 @@ class StuckJob:
         return Caught(case, expected, seconds, usual, found, "" if frame is None else f"{frame.file} {frame.function}")
 
     @contextmanager
-    def at(self, point: str, how: str) -> Iterator[None]:
-        """Stopped at a point in the code."""
-        draft = self.flags / f".{point}"
-        draft.write_text(how)
-        draft.rename(self.flags / point)
-        try:
-            yield
-        finally:
-            (self.flags / point).unlink()
-
-    @contextmanager
     def frozen(self, role: str) -> Iterator[None]:
         """With all processes of a role frozen."""
         notes = [json.loads(path.read_text()) for path in folder_of(self.job.state_directory).glob("*.json")]
@@ -187,11 +176,15 @@ POINTS = {
 }
 
 
+def _at(job: StuckJob, point: str, how: str) -> AbstractContextManager[None]:
+    return operators.stopped_at(job.flags, point, how)
+
+
 def cases(shape: str) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
     """The cases of a job: name, expected verdict, and how it is stopped."""
     for point in POINTS if shape == "udf" else ("function",):
         for how in HOWS:
-            yield f"{shape}: {point}, {how}", POINTS[point], partial(StuckJob.at, point=point, how=how)
+            yield f"{shape}: {point}, {how}", POINTS[point], partial(_at, point=point, how=how)
     if shape == "udf":
         for role in ("task", "planner", "committer", "task"):
             yield f"frozen {role}", "SYSTEM spark", partial(StuckJob.frozen, role=role)
