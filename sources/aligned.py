@@ -52,6 +52,14 @@ class AlignedSource(ChannelSource):
             limit: over all channels.
         """
 
+    def lag_together(self, positions: Mapping[str, Position]) -> int | None:
+        """Rows of all channels that exist and come after these positions; None: unknown. As `lag`.
+
+        Args:
+            positions: of all channels.
+        """
+        return None
+
     def advance(self, channel: Channel, start: Position, limit: Limit) -> NoReturn:
         """Not called: see `advance_together`."""
         raise NotImplementedError

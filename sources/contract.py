@@ -242,6 +242,14 @@ class ChannelSource(Connector):
         """The end of what the channel holds now: for lag, and as the limit of an AvailableNow run. None: unknown."""
         return None
 
+    def lag(self, channel: Channel, at: Position) -> int | None:
+        """Rows of a channel that exist and come after a position, as far as that is cheaply known; None: unknown.
+
+        For display, and never for a decision. Asked for each channel whenever an epoch has been planned, so it must not
+        wait for anything for long. A channel that has not started is asked for at its `begin`.
+        """
+        return None
+
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:

@@ -242,6 +242,11 @@ class DataGen(ChannelSource):
         ends = [end for end in (last, self._due(channel)) if end is not None]
         return min(ends, default=None)
 
+    def lag(self, channel: Channel, at: Position) -> int | None:
+        """Rows up to the end, or up to where the pace is; None without either."""
+        latest = self.latest(channel)
+        return None if latest is None else max(0, latest - at)
+
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from spark_ext.errors import OffsetError, StateError, refused
 from spark_ext.exchange.kinds import Kind, opened, parts
-from spark_ext.exchange.positions import Front, advance, pieces
+from spark_ext.exchange.positions import Front, advance, pieces, rows_before
 from spark_ext.model.offsets import Position
 from spark_ext.sources.aligned import AlignedSource, Together
 from spark_ext.sources.contract import Channel, Limit, SourceOptions
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from spark_ext.exchange.contract import Parts
     from spark_ext.exchange.descriptor import Descriptor
+    from spark_ext.exchange.entries import LogState
 
 
 class ExchangeSourceOptions(SourceOptions):
@@ -59,10 +60,12 @@ class ExchangeSource(AlignedSource):
         super().__init__(options)
         self._known: frozenset[str] = frozenset()
         self._about: Descriptor | None = None
+        self._looked: LogState | None = None
+        """The log's state when an epoch was planned last."""
 
     def __getstate__(self) -> dict[str, Any]:
         # A process that reads looks at the description itself: the exchange may be another one by then.
-        return {**{name: value for name, value in self.__dict__.items() if name != "_parts"}, "_about": None}
+        return {**{name: value for name, value in self.__dict__.items() if name != "_parts"}, "_about": None, "_looked": None}
 
     @classmethod
     def name(cls) -> str:
@@ -144,7 +147,7 @@ class ExchangeSource(AlignedSource):
         log = self._parts.master.log
         about = self._described()
         front = Front.of(positions, about.partitions, self._who)
-        state = log.look()
+        state = self._looked = log.look()
         if front.entry > state.last + 1:
             raise OffsetError(
                 f"the exchange ends with entry {state.last}, and this source has read up to entry {front.entry - 1}: "
@@ -170,6 +173,17 @@ class ExchangeSource(AlignedSource):
         self._refuse_other(about.id, self._parts.master.describe())
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
         return Together(ends, step.sealed, step.barrier or 0, step.rows, step.bytes)
+
+    def lag_together(self, positions: Mapping[str, Position]) -> int | None:
+        """Rows that the producer had committed when an epoch was planned last, and that come after these positions."""
+        state = self._looked
+        if state is None:
+            return None
+        front = Front.of(positions, self._described().partitions, self._who)
+        try:
+            return state.total - rows_before(self._parts.master.log.entry, state, front)
+        except KeyError:
+            return None
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class DeltaSnapshot(ChannelSource):
         self._place = resolve(self.options.path, self._operator)
         self._pinned: int | None = None
         self._begun: dict[str, Any] = {}
+        self._rows: dict[str, int | None] = {}
+        """By channel, as far as they were discovered."""
         self._formats: dict[int | None, ParquetFormat] = {}
 
     @classmethod
@@ -123,9 +125,10 @@ class DeltaSnapshot(ChannelSource):
         self._pinned = table.version
         self._check_columns(table.schema)
         names = dict(zip(table.schema.names, table.physical.names, strict=True))
-        channels = [
-            Channel(f"v{table.version}/{file.path}", 0, _data(file, names, table.mapped)) for file in table.files()
-        ]
+        channels = []
+        for file in table.files():
+            channels.append(Channel(f"v{table.version}/{file.path}", 0, _data(file, names, table.mapped)))
+            self._rows[channels[-1].id] = file.rows
         self._check_begun(table.version, channels)
         for channel in channels[:1]:
             self._format(channel).footers.announce(self._file(one) for one in channels)
@@ -159,6 +162,11 @@ class DeltaSnapshot(ChannelSource):
     def advance(self, channel: Channel, start: Position, limit: Limit) -> Advance:
         """Advance by the data file's footer; deleted rows count against a row limit."""
         return self._format(channel).advance(self._file(channel), start, limit)
+
+    def lag(self, channel: Channel, at: Position) -> int | None:
+        """Rows of the data file, deleted ones included, as the table's log has them."""
+        rows = self._rows.get(channel.id)
+        return None if rows is None else max(0, rows - at)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
         """The number of a row of the data file, deleted ones included.

@@ -51,6 +51,8 @@ class DataFile:
     """Values as text, by the logical name of the partition column."""
     rows_deleted: bool
     """Whether a deletion vector removes rows."""
+    rows: int | None = None
+    """With those that a deletion vector removes; None: the table's log does not say."""
 
 
 class TableVersion:
@@ -169,6 +171,8 @@ class TableVersion:
             values = actions["partition"].combine_chunks()
             columns = {field.name: values.field(field.name).cast(pa.string()).to_pylist() for field in values.type}
         sizes = actions["size_bytes"].to_pylist()
+        known = "num_records" in actions.schema.names
+        rows = actions["num_records"].to_pylist() if known else [None] * len(sizes)
         for index, encoded in enumerate(actions["path"].to_pylist()):
             path = _local(unquote(encoded))
             yield DataFile(
@@ -176,6 +180,7 @@ class TableVersion:
                 sizes[index],
                 {name: texts[index] for name, texts in columns.items()},
                 any(_is_end(name, path) for name in deleted),
+                rows[index],
             )
 
     def _paths_with_deleted_rows(self) -> frozenset[str]:

@@ -223,6 +223,11 @@ class Hybrid(StagedSource):
         source, inner = self._of(channel)
         return source.latest(inner)
 
+    def lag(self, channel: Channel, at: Position) -> int | None:
+        """As the stage's source; of the last stage alone, because the source of a later one has not been looked at."""
+        source, inner = self._of(channel)
+        return source.lag(inner, at)
+
     def split(
         self, channel: Channel, start: Position, end: Position, parts: int
     ) -> Sequence[tuple[Position, Position]]:

@@ -64,6 +64,9 @@ log = logger("spark_ext.kafka")
 _FRESH_S: Final = 0.02
 """How long the ends of partitions are cached, s: Spark asks every 10 ms."""
 
+_KNOWN_S: Final = 1.0
+"""How long they count as known where they are only shown, s."""
+
 _OLD_S: Final = 1.0
 """How long the offsets of a time are cached, s."""
 
@@ -279,6 +282,14 @@ class KafkaRange(ChannelSource):
     def latest(self, channel: Channel) -> Position:
         """The end of what is committed, in a list: a new channel without a message must be stored too."""
         return [self._high(ChannelData.of(channel.data).place, 0, None)]
+
+    def lag(self, channel: Channel, at: Position) -> int | None:
+        """Offsets up to the end of what is committed, as it was at most a second ago; markers of transactions count."""
+        stored = ChannelData.of(channel.data)
+        if time.monotonic() - self._asked > _KNOWN_S:
+            self._high(stored.place, 0, None)
+        ends = [end for end in (self._highs.get(stored.place), stored.end) if end is not None]
+        return max(0, min(ends) - at) if stored.place in self._highs else None
 
     def _high(self, place: TopicPartition, start: int, enough: int | None) -> int:
         """The end of what is committed; a cached one if that is enough."""

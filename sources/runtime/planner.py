@@ -33,6 +33,9 @@ from spark_ext.spark.registry import PARALLELISM, Registration
 HOLD_S: Final = 0.05
 """How often an AvailableNow run that stands still for a restart looks whether it may go on, s."""
 
+MOST_ASKED: Final = 1_000
+"""Of so many channels at most the lag is asked for: the cost of an epoch does not depend on how many there are."""
+
 
 class Planner:
     """Turns the start of an epoch into its end.
@@ -92,6 +95,30 @@ class Planner:
     def waiting(self) -> int:
         """How many channels have been discovered and not started."""
         return len(self._pending)
+
+    def lag(self, at: SourceOffset) -> int | None:
+        """Rows that exist, as far as the source knows, and are in no epoch up to an offset; None: it does not know.
+
+        Args:
+            at: the end of an epoch that was planned last.
+        """
+        if at.ended:
+            return 0
+        if isinstance(self._source, AlignedSource):
+            # Before its first epoch none of its channels is in an offset.
+            started = {name: state.at for name, state in at.running.items()}
+            return self._source.lag_together(started or {one.id: one.begin for one in self._pending})
+        if len(at.running) + len(self._pending) > MOST_ASKED:
+            return None
+        total = 0
+        channels = [(Channel(name, None, state.data), state.at) for name, state in at.running.items()]
+        for channel, position in (*channels, *((one, one.begin) for one in self._pending)):
+            rows = self._source.lag(channel, position)
+            if rows is None:
+                return None
+            total += rows
+        # What later stages hold is not known before they begin.
+        return total if self._stages.last else None
 
     def prepare_available_now(self) -> None:
         """From now on, plan only what is available now."""

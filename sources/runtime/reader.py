@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,21 @@ class ReadTask(InputPartition):
     """Which share of the rows is read, by channel; others are read whole."""
 
 
+def report_of(uid: str, planner: Planner, at: SourceOffset) -> dict[str, Any]:
+    """What a source reports of itself once an epoch has been planned; see `spark.source_reports`.
+
+    Args:
+        uid: of the source.
+        planner: of the source.
+        at: the end of the epoch.
+    """
+    found: dict[str, Any] = {"uid": uid, "waiting": planner.waiting}
+    lag = None
+    with suppress(Exception):  # A figure for display: what is wrong is found when the source plans its next epoch.
+        lag = planner.lag(at)
+    return found if lag is None else {**found, "lag": lag}
+
+
 class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One source in one query. Planning methods run in the planner process, `read` on executors."""
 
@@ -59,6 +75,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle = Idle()
         self._asked: tuple[dict[str, Any], SourceOffset] | None = None
         """Where the last epoch was asked to begin: an idle query asks again and again."""
+        self._latest: dict[str, Any] | None = None
+        """What is reported of the source; it changes with each epoch."""
         tune()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -119,6 +137,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # An AvailableNow run ends when there is nothing to read; a rate limit is not the end.
                 time.sleep(min(planner.rationed_s, RATIONED_S))
                 end = planner.next(offset)
+            if end is not offset or self._latest is None:
+                self._latest = report_of(self._uid, planner, end)
         if end is offset:
             return start
         self._idle.epoch()
@@ -128,8 +148,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How many channels wait to be started, for Spark's progress events."""
-        return {"uid": self._uid, "waiting": self._planner.waiting} if self._planner is not None else None
+        """What is reported in Spark's progress events: how many channels wait to be started, and the lag in rows."""
+        return self._latest
 
     @guarded()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

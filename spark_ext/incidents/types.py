@@ -107,7 +107,7 @@ class MetricsContext:
     rows: int | None = None
     """Rows that the query has read since the job's start."""
     lag: int | None = None
-    """Rows that the query has still to read."""
+    """Rows that the query had still to read when its newest epoch was planned, as its sources know."""
 
 
 _QUERY: Final = re.compile(r"query '([^']+)'")

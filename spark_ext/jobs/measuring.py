@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from spark_ext.jobs.snapshot import job_snapshot
 from spark_ext.ledger import Ledger
 from spark_ext.metrics.gauges import Live, QueryFacts
+from spark_ext.spark.source_reports import known_lags
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
@@ -43,6 +44,7 @@ def follow(
                     run_id=run.figures.run_id,
                     name=f"{context.job}/{run.spec.uid}",
                     watermark=run.figures.watermark,
+                    lags=known_lags(run.figures.sources),
                 )
                 for run in coordinator.runs
             },

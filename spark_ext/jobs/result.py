@@ -36,12 +36,14 @@ class QueryResult(QuerySnapshot):
             "last_epoch": self.last_epoch,
             "rows": self.rows,
             "state_rows": self.state_rows,
+            "lag_rows": self.lag_rows,
             "sources": [
                 {
                     "uid": source.uid,
                     "finished": source.finished,
                     "channels_finished": source.channels_finished,
                     "channels_running": source.channels_running,
+                    "lag_rows": source.lag_rows,
                 }
                 for source in self.sources
             ],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spark_ext.jobs.result import QueryResult, SourceResult
 from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.source_reports import total_lag
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
     """
     # Read once: the coordinator's thread may replace them at any time.
     state, logged, shown = run.state, run.offsets, run.shown
+    reports = run.figures.sources
     offsets = {} if logged is None else source_offsets(logged)
     return QueryResult(
         uid=run.spec.uid,
@@ -85,6 +87,7 @@ def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
         last_epoch_ms=run.figures.last_epoch_ms or None,
         rows=run.figures.input_rows,
         state_rows=run.figures.state_rows,
+        lag_rows=0 if state is State.FINISHED else total_lag(reports),
         phase="paused" if paused and not state.ended else "" if run.figures.epochs else run.phase,
         sources=tuple(
             SourceResult(
@@ -92,6 +95,7 @@ def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
                 finished=offset.ended,
                 channels_finished=offset.sequence,
                 channels_running=len(offset.running),
+                lag_rows=0 if offset.ended else reports[uid].lag_rows if uid in reports else None,
             )
             for uid, offset in offsets.items()
         ),

@@ -181,6 +181,11 @@ LAG_ROWS: Final = _gauge(
     "spark_ext_lag_rows", "Rows that queries of the job have written to exchanges and others have still to read",
     ("job",), "rows",
 )  # fmt: skip
+SOURCE_LAG: Final = _gauge(
+    "spark_ext_source_lag_rows",
+    "Rows that existed when the source planned its newest epoch, and are in no epoch yet; missing where it does not know",
+    _SOURCE, "rows",
+)  # fmt: skip
 STATE_ROWS: Final = _gauge("spark_ext_state_rows", "Rows in the state stores of the query", unit="rows")
 CHANNELS_FINISHED: Final = _counter("spark_ext_channels_finished_total", "Channels that have finished", _SOURCE)
 CHANNELS_RUNNING: Final = _gauge("spark_ext_channels_running", "Channels that are being read", _SOURCE)
@@ -225,7 +230,7 @@ DROPPED: Final = _counter(
 CATALOGUE: Final = (
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
     EPOCHS, INPUT_ROWS, EPOCH_DURATION, EPOCH_STAGES, LAST_EPOCH, LAST_COMMIT,
-    WATERMARK_DELAY, LAG_ROWS, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
+    WATERMARK_DELAY, LAG_ROWS, SOURCE_LAG, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,
     LEDGER_WAITING, DROPPED,

@@ -24,6 +24,8 @@ class QueryFacts:
     """Under which Spark shows it."""
     watermark: str = ""
     """As Spark reports it, ISO 8601; empty without one."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """By source, as far as it is known: rows that it has still to read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ def _of_query(job: str, query: QuerySnapshot, facts: QueryFacts, application: st
     delay = delay_of(facts.watermark, now)
     if delay is not None:
         yield Sample(m.WATERMARK_DELAY, labels, delay)
+    for uid, lag in facts.lags.items():
+        yield Sample(m.SOURCE_LAG, (*labels, uid), lag)
     for source in query.sources:
         if source.channels_running is not None:
             yield Sample(m.CHANNELS_RUNNING, (*labels, source.uid), source.channels_running)

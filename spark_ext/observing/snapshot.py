@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.metrics.gauges import Live, QueryFacts
+from spark_ext.spark.source_reports import known_lags
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
@@ -64,7 +65,13 @@ def _facts(query: ForeignQuery) -> QueryFacts:
     run = query.run
     if run is None:
         return QueryFacts()
-    return QueryFacts(query_id=run.query_id, run_id=run.run_id, name=run.name, watermark=query.figures.watermark)
+    return QueryFacts(
+        query_id=run.query_id,
+        run_id=run.run_id,
+        name=run.name,
+        watermark=query.figures.watermark,
+        lags=known_lags(query.figures.sources),
+    )
 
 
 def _query(query: ForeignQuery) -> QuerySnapshot:
@@ -79,4 +86,5 @@ def _query(query: ForeignQuery) -> QuerySnapshot:
         last_epoch_ms=figures.last_epoch_ms or None,
         rows=figures.input_rows,
         state_rows=figures.state_rows,
+        lag_rows=figures.lag_rows,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.query_events import Hint
+from spark_ext.spark.source_reports import SourceReport, total_lag
 
 ASK_AFTER, ASK_EVERY = 1.0, 0.5
 """Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""
@@ -32,6 +33,13 @@ class Figures:
     """Spark's, of the run of the query that has reported last."""
     watermark: str = ""
     """As Spark has reported it, ISO 8601; "" without one."""
+    sources: Mapping[str, SourceReport] = field(default_factory=dict)
+    """What its sources have said when they planned the newest epoch, by uid."""
+
+    @property
+    def lag_rows(self) -> int | None:
+        """Rows that the query has still to read, as its sources said then; None: one of them does not know."""
+        return total_lag(self.sources)
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,7 @@ class EpochHistory:
         self.figures.last_epoch_ms = hint.duration_ms or 0
         self.figures.recent.append((hint.epoch or 0, hint.duration_ms or 0))
         self.figures.run_id, self.figures.watermark = hint.run_id, hint.watermark
+        self.figures.sources = hint.sources
 
     def committed(self, epoch: int, offsets: LoggedOffsets | None, *, in_this_run: bool = True) -> None:
         """Take a commit; for one of an earlier run no figures will come."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spark_ext.model.end_of_input import is_end_of_input_offset
+from spark_ext.spark.source_reports import SourceReport, source_reports
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Hint:
     """Before the epoch, ISO 8601; "" without one."""
     spent_ms: Mapping[str, int] = field(default_factory=dict)
     """Where the time of the epoch went, by `STAGES`."""
+    sources: Mapping[str, SourceReport] = field(default_factory=dict)
+    """What its sources have said of themselves, by uid."""
 
 
 STAGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -66,4 +69,5 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         sum(operator["numRowsTotal"] for operator in progress["stateOperators"]),
         progress.get("eventTime", {}).get("watermark", ""),
         {stage: sum(progress["durationMs"].get(name, 0) for name in names) for stage, names in STAGES.items()},
+        source_reports(progress),
     )

@@ -1,4 +1,5 @@
-"""Spark's daemon that forks Python workers, which also say what they know of their failures, and where they are.
+"""Spark's daemon that forks Python workers, which also say what they know of their failures, where they are, and how long
+their code ran.
 
 Spark runs it instead of `pyspark.daemon` where `spark.python.daemon.module` names it, as `spark_ext.session` does.
 """
@@ -6,6 +7,7 @@ Spark runs it instead of `pyspark.daemon` where `spark.python.daemon.module` nam
 from __future__ import annotations
 
 from spark_ext.failures.in_worker import install
+from spark_ext.spark import worker_times
 from spark_ext.spark.attendance import attend_all
 
 if __name__ == "__main__":
@@ -13,4 +15,5 @@ if __name__ == "__main__":
 
     install()
     attend_all()
+    worker_times.install()
     manager()

@@ -23,6 +23,9 @@ class SourceSnapshot:
     """Over all runs."""
     channels_running: int | None
     """None: unknown. The ledger does not record it."""
+    lag_rows: int | None = None
+    """Rows that existed when the newest epoch was planned, and are in no epoch yet; None: the source does not know. The
+    ledger does not record it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,8 @@ class QuerySnapshot:
     repeated epoch are included."""
     state_rows: int | None
     """Rows in the state stores; None: unknown. The ledger does not record it."""
+    lag_rows: int | None = None
+    """Rows that it has still to read; None: one of its sources does not know. As `SourceSnapshot.lag_rows`."""
     phase: str = ""
     """What Spark is busy with before the first epoch of this run: `starting workers`, `planning`; "" afterwards. Also
     `paused`, at the request of a control event."""

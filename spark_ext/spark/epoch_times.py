@@ -1,0 +1,275 @@
+"""What Spark has measured of an epoch: its jobs and stages, and the operators of its plan, from the status stores.
+
+A look costs a few calls of the JVM for all queries, and four for each epoch that is looked at; up to 50 ms, most of
+which is waiting. One of the modules beside `jvm` that use py4j; `tests/spark/test_epoch_times.py` pins what it relies
+on. What Spark shows of times are texts, such as `1.3 s`, which is exact enough for proportions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.model.epoch_parts import PlanTime, StageTime
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_JOBS: Final = 200
+"""The newest jobs that are looked at."""
+
+MOST_PLANS: Final = 4
+"""Of one epoch: a function of `foreachBatch` may run any number."""
+
+_EPOCH: Final = re.compile(r"^runId = (\S+)\nbatch = (\d+)$", re.MULTILINE)
+_TIME: Final = re.compile(r"^([\d.,]+) (ms|s|m|min|h)\b")
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+
+_PYTHON: Final = "time to execute Python code"
+_PYTHON_WHOLE: Final = "time to run Python workers"
+_STATE: Final = (
+    "time to update",
+    "time to remove",
+    "time to commit changes",
+    "RocksDB: load - time taken to load the store",
+)
+_PIPELINE: Final = "duration"
+
+
+@dataclass(frozen=True)
+class JobTime:
+    """A Spark job of an epoch that has succeeded."""
+
+    run_id: str
+    """Of the query."""
+    epoch: int
+    began: int
+    """ms since 1970."""
+    ended: int
+    stages: tuple[int, ...]
+    execution: int | None
+    """Of Spark SQL."""
+
+
+@dataclass(frozen=True)
+class EpochTime:
+    """What was measured of an epoch."""
+
+    epoch: int
+    jobs: tuple[tuple[int, int], ...]
+    """When each began and ended, ms since 1970."""
+    stages: tuple[StageTime, ...]
+    plan: PlanTime
+
+
+class EpochTimes:
+    """Reads what Spark has measured of the newest epochs of queries.
+
+    Args:
+        spark: any session of the application.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        context: Any = spark.sparkContext
+        jvm = context._jvm
+        self._store = context._jsc.sc().statusStore()
+        self._sql = spark._jsparkSession.sharedState().statusStore()
+        self._mapper = getattr(jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
+        self._kind = jvm.java.lang.Class.forName("org.apache.spark.status.JobDataWrapper")
+
+    def jobs(self, queries: int) -> tuple[JobTime, ...]:
+        """The newest jobs of epochs that have succeeded, the newest first.
+
+        Args:
+            queries: how many there are to be looked at.
+
+        Raises:
+            Exception: Spark does not answer, or has been stopped.
+        """
+        most = min(MOST_JOBS, 8 + 4 * queries)
+        view = self._store.store().view(self._kind).index("completionTime").reverse().max(most)
+        return tuple(job for one in self._json(view) if (job := job_of(one)) is not None)
+
+    def read(self, jobs: Sequence[JobTime]) -> EpochTime:
+        """What was measured of an epoch.
+
+        Args:
+            jobs: all of its.
+
+        Raises:
+            Exception: Spark does not answer, or does not have it any more.
+        """
+        found = [stage_of(self._json(self._store.lastStageAttempt(one))) for job in jobs for one in job.stages]
+        executions = sorted({job.execution for job in jobs if job.execution is not None})[:MOST_PLANS]
+        plans = [
+            plan_of(self._json(self._sql.planGraph(one)), self._json(self._sql.executionMetrics(one)))
+            for one in executions
+        ]
+        return EpochTime(
+            jobs[0].epoch,
+            tuple((job.began, job.ended) for job in jobs),
+            tuple({stage.id: stage for stage in found if stage is not None}.values()),
+            together(plans),
+        )
+
+    def _json(self, given: Any) -> Any:
+        return json.loads(self._mapper.writeValueAsString(given))
+
+
+def newest_epochs(jobs: Sequence[JobTime], runs: Collection[str]) -> dict[str, list[JobTime]]:
+    """By run id, all jobs of the newest epoch of which there are any.
+
+    Args:
+        jobs: the newest ones.
+        runs: run ids of queries.
+    """
+    newest: dict[str, int] = {}
+    for job in jobs:
+        if job.run_id in runs:
+            newest[job.run_id] = max(job.epoch, newest.get(job.run_id, -1))
+    found: dict[str, list[JobTime]] = defaultdict(list)
+    for job in jobs:
+        if newest.get(job.run_id) == job.epoch:
+            found[job.run_id].append(job)
+    return dict(found)
+
+
+def job_of(given: Mapping[str, Any]) -> JobTime | None:
+    """A job, as Spark's store has it; None if it is no epoch's, or has not succeeded."""
+    info = given["info"]
+    epoch = _EPOCH.search(info.get("description") or "")
+    if epoch is None or info["status"] != "SUCCEEDED":
+        return None
+    return JobTime(
+        epoch[1],
+        int(epoch[2]),
+        _at(info["submissionTime"]),
+        _at(info["completionTime"]),
+        tuple(info["stageIds"]),
+        given.get("sqlExecutionId"),
+    )
+
+
+def stage_of(given: Mapping[str, Any]) -> StageTime | None:
+    """A stage, as Spark's store has it; None if it was skipped."""
+    began, ended = given.get("firstTaskLaunchedTime") or given.get("submissionTime"), given.get("completionTime")
+    if began is None or ended is None:
+        return None
+    return StageTime(
+        given["stageId"],
+        _at(began),
+        _at(ended),
+        given["executorRunTime"],
+        given["shuffleWriteTime"] // 1_000_000,
+        given["shuffleReadRecords"] > 0,
+    )
+
+
+def plan_of(graph: Mapping[str, Any], values: Mapping[str, str]) -> PlanTime:
+    """What the operators of a plan have measured.
+
+    Args:
+        graph: of the plan, as Spark's page shows it: nodes, some of which contain others, and edges to their parents.
+        values: by the number of a metric, as Spark shows them.
+    """
+    plan = _Plan(graph, values)
+    reading_user = later_user = state = 0
+    waits: list[int] = []
+    for number in plan.nodes:
+        user = plan.ms(number, _PYTHON)
+        if plan.is_later(number):
+            later_user += user
+        else:
+            reading_user += user
+            if plan.has(number, _PYTHON) and not any(plan.has(below, _PYTHON) for below in plan.below(number)):
+                waits.append(max(0, plan.ms(number, _PYTHON_WHOLE) - user))
+        # An operator with state may run a function of the user's for it.
+        state += max(0, sum(plan.ms(number, name) for name in _STATE) - user)
+    pipelines = [plan.ms(number, _PIPELINE) for number in plan.reading_pipelines()]
+    most = [sum(found) for found in (waits, pipelines) if found]
+    return PlanTime(plan.shuffled, reading_user, later_user, state, min(most, default=None))
+
+
+def together(plans: Sequence[PlanTime]) -> PlanTime:
+    """Several plans of one epoch as one."""
+    known = [plan.reading_most for plan in plans if plan.reading_most is not None]
+    return PlanTime(
+        any(plan.shuffled for plan in plans),
+        sum(plan.reading_user for plan in plans),
+        sum(plan.later_user for plan in plans),
+        sum(plan.state for plan in plans),
+        sum(known) if known and len(known) == len(plans) else None,
+    )
+
+
+def milliseconds(shown: str) -> int:
+    """A time as Spark shows it, ms: `530 ms`, `1.3 s`, or a total with the least, median and most below a heading."""
+    found = _TIME.match(shown.rpartition("\n")[2])
+    return 0 if found is None else round(float(found[1].replace(",", "")) * _UNITS[found[2]])
+
+
+class _Plan:
+    """The graph of a plan."""
+
+    def __init__(self, graph: Mapping[str, Any], values: Mapping[str, str]) -> None:
+        self._values = values
+        self.nodes: dict[int, Mapping[str, Any]] = {}
+        self._inside: dict[int, tuple[int, ...]] = {}
+        """By group of operators that are compiled together, what is in it."""
+        self._add(graph["nodes"])
+        self._children: dict[int, list[int]] = defaultdict(list)
+        for edge in graph["edges"]:
+            self._children[edge["toId"]].append(edge["fromId"])
+
+    def _add(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        for node in nodes:
+            self.nodes[node["id"]] = node
+            if "nodes" in node:
+                self._inside[node["id"]] = tuple(one["id"] for one in node["nodes"])
+                self._add(node["nodes"])
+
+    @property
+    def shuffled(self) -> bool:
+        """Whether there is a shuffle."""
+        return any(self._is_shuffle(number) for number in self.nodes)
+
+    def _is_shuffle(self, number: int) -> bool:
+        name = str(self.nodes[number]["name"])
+        return name.endswith("Exchange") and not name.startswith("Broadcast")
+
+    def has(self, number: int, metric: str) -> bool:
+        """Whether an operator has a metric."""
+        return any(one["name"] == metric for one in self.nodes[number]["metrics"])
+
+    def ms(self, number: int, metric: str) -> int:
+        """A metric of an operator, ms; 0 if it has none."""
+        ids = [str(one["accumulatorId"]) for one in self.nodes[number]["metrics"] if one["name"] == metric]
+        return sum(milliseconds(self._values.get(one, "")) for one in ids)
+
+    def below(self, number: int) -> Iterator[int]:
+        """The operators whose rows an operator gets, directly or not."""
+        for child in self._children[number]:
+            yield child
+            yield from self.below(child)
+
+    def is_later(self, number: int) -> bool:
+        """Whether there is a shuffle between an operator and what is read."""
+        return any(self._is_shuffle(one) for one in self.below(number))
+
+    def reading_pipelines(self) -> Iterator[int]:
+        """Groups of operators that get their rows from a source itself."""
+        for number, inside in self._inside.items():
+            # What has no child is a source.
+            fed = {child for one in inside for child in self._children[one] if not self._children[child]}
+            if fed or any(not self._children[one] for one in inside):
+                yield number
+
+
+def _at(text: str) -> int:
+    """A time as Spark writes it, ms since 1970."""
+    return round(datetime.fromisoformat(text.replace("GMT", "+00:00")).timestamp() * 1000)
