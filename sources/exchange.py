@@ -65,7 +65,11 @@ class ExchangeSource(AlignedSource):
 
     def __getstate__(self) -> dict[str, Any]:
         # A process that reads looks at the description itself: the exchange may be another one by then.
-        return {**{name: value for name, value in self.__dict__.items() if name != "_parts"}, "_about": None, "_looked": None}
+        return {
+            **{name: value for name, value in self.__dict__.items() if name != "_parts"},
+            "_about": None,
+            "_looked": None,
+        }
 
     @classmethod
     def name(cls) -> str:

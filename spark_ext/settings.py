@@ -65,6 +65,9 @@ class JobSettings(BaseModel):
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     incidents: str | None = None
     """Path of a file of types of incidents, listeners and alert rules, in addition to `conf/incidents.yaml`."""
+    epoch_parts: bool = False
+    """Whether the time of epochs is divided into planning, reading, user code, state and commit, by looks at what Spark
+    has measured, once a second."""
     metrics: bool = False
     """Whether the job counts what it does, for `/metrics` of `job.serve()`. The next settings include it."""
     metrics_port: int = Field(default=0, ge=0, le=65_535)

@@ -34,6 +34,7 @@ class QueryResult(QuerySnapshot):
             "finished_before": self.finished_before,
             "epochs": self.epochs,
             "last_epoch": self.last_epoch,
+            "parts_ms": None if self.parts_ms is None else dict(self.parts_ms),
             "rows": self.rows,
             "state_rows": self.state_rows,
             "lag_rows": self.lag_rows,

@@ -85,6 +85,7 @@ def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
         epochs=run.figures.epochs,
         last_epoch=run.committed if run.committed >= 0 else None,
         last_epoch_ms=run.figures.last_epoch_ms or None,
+        parts_ms=run.figures.parts_ms,
         rows=run.figures.input_rows,
         state_rows=run.figures.state_rows,
         lag_rows=0 if state is State.FINISHED else total_lag(reports),

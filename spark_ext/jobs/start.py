@@ -38,6 +38,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.lost_driver import record_lost_driver
 from spark_ext.observing.monitor import Monitor
+from spark_ext.observing.sampler import Sampler
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
@@ -222,6 +223,10 @@ def start_job(
             monitor = Monitor(spark, context, lambda: supervisor.runs)
             coordinator.at_end.append(monitor.close)
             monitor.start()
+        if settings.epoch_parts:
+            sampler = Sampler(spark, context, lambda: supervisor.runs)
+            coordinator.at_end.append(sampler.close)
+            sampler.start()
         started = True
         return Started(context, coordinator, listener)
     except Exception as failure:

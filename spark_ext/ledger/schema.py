@@ -202,6 +202,9 @@ class EpochRow(Row):
     spent_ms: Json = None
     """Where its time went, ms: `planning` by its sources and Spark, `execution` of its tasks with the sink's commit,
     `log` of Spark's own log; null if Spark's event was not received, and in rows of older releases."""
+    parts_ms: Json = None
+    """The same time by what was done, ms: `planning`, `reading`, `user_code`, `state`, `commit` and `other`. Shared out in
+    proportion to what tasks measured. Null without the setting `epoch_parts`, and where Spark did not say."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import Final
 
 from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.ledger.kinds import CheckpointKind, CheckpointMode
+from spark_ext.model.epoch_parts import PARTS
 from spark_ext.model.lifecycle import State
 from spark_ext.spark.query_events import STAGES
 
@@ -98,6 +99,7 @@ LABELS: Final = {
         Label("source", "uid of the source"),
         Label("state", "state of the query or job", tuple(state.value for state in State)),
         Label("stage", "part of an epoch", tuple(STAGES)),
+        Label("part", "what was done in an epoch", PARTS),
         Label("kind", "what the checkpoint is for", tuple(kind.value for kind in CheckpointKind)),
         Label(
             "mode",
@@ -160,6 +162,12 @@ EPOCH_STAGES: Final = _counter(
     ("job", "query", "stage"),
     "seconds",
 )
+EPOCH_PARTS: Final = _counter(
+    "spark_ext_epoch_part_seconds_total",
+    "The same time by what was done, in proportion to what the tasks measured; needs the setting `epoch_parts`",
+    ("job", "query", "part"),
+    "seconds",
+)
 EPOCH_DURATION: Final = _histogram(
     "spark_ext_epoch_duration_seconds",
     "Duration of a committed epoch, planning and commit included; epochs for which Spark has reported none are missing",
@@ -183,7 +191,7 @@ LAG_ROWS: Final = _gauge(
 )  # fmt: skip
 SOURCE_LAG: Final = _gauge(
     "spark_ext_source_lag_rows",
-    "Rows that existed when the source planned its newest epoch, and are in no epoch yet; missing where it does not know",
+    "Rows that existed when the source planned its newest epoch and are in no epoch yet; missing if it does not know",
     _SOURCE, "rows",
 )  # fmt: skip
 STATE_ROWS: Final = _gauge("spark_ext_state_rows", "Rows in the state stores of the query", unit="rows")
@@ -229,7 +237,7 @@ DROPPED: Final = _counter(
 
 CATALOGUE: Final = (
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
-    EPOCHS, INPUT_ROWS, EPOCH_DURATION, EPOCH_STAGES, LAST_EPOCH, LAST_COMMIT,
+    EPOCHS, INPUT_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
     WATERMARK_DELAY, LAG_ROWS, SOURCE_LAG, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,

@@ -102,6 +102,8 @@ class Tally:
             yield Change(m.EPOCH_DURATION, labels, row.duration_ms / 1000)
         for stage, spent in (row.spent_ms or {}).items():
             yield Change(m.EPOCH_STAGES, (*labels, stage), spent / 1000)
+        for part, spent in (row.parts_ms or {}).items():
+            yield Change(m.EPOCH_PARTS, (*labels, part), spent / 1000)
         if row.epoch >= self._newest.get(row.query, -1):
             self._newest[row.query] = row.epoch
             yield Change(m.LAST_EPOCH, labels, row.epoch)

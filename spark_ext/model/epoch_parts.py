@@ -98,8 +98,9 @@ def attributed(
     first = [stage for stage in stages if _reads_sources(stage, plan, last)]
     later = [stage for stage in stages if stage not in first]
     whole = float(_covered(jobs))
-    walls = _covered((stage.began, stage.ended) for stage in first), _covered(
-        (stage.began, stage.ended) for stage in later
+    walls = (
+        _covered((stage.began, stage.ended) for stage in first),
+        _covered((stage.began, stage.ended) for stage in later),
     )
     # Stages may overlap, as those of the two sides of a join and the next epoch's never do.
     scale = min(1.0, whole / sum(walls)) if sum(walls) else 0.0

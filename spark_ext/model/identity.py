@@ -40,6 +40,8 @@ class Identity:
     """Random number of this start."""
     samples: bool = False
     """Whether processes that work for it can be asked for their stacks."""
+    parts: bool = False
+    """Whether its tasks say how long the user's code ran."""
 
     @property
     def in_job(self) -> bool:

@@ -58,12 +58,13 @@ class ObservedEpochs:
 
     Args:
         clock: s; never goes back.
+        divides: whether the parts of epochs are wanted.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, divides: bool = False) -> None:
         self.committed = -1
         """The newest one that is known; -1: none."""
-        self.history = EpochHistory(clock)
+        self.history = EpochHistory(clock, divides)
         self._clock = clock
         self._log: SparkLog | None = None
         self._listed_at = 0.0
@@ -141,6 +142,7 @@ class ObservedEpochs:
                 committed_at=self._committed_at(epoch.number),
                 duration_ms=epoch.duration_ms,
                 spent_ms=epoch.spent_ms,
+                parts_ms=epoch.parts_ms,
                 offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
                 **shared,
             )

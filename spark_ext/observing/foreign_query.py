@@ -77,7 +77,7 @@ class ForeignQuery:
         self.watched = WatchedQuery(uid, self.who, context)
         self._context = context
         self._clock = clock
-        self._epochs = ObservedEpochs(clock)
+        self._epochs = ObservedEpochs(clock, divides=context.settings.epoch_parts)
         self._before = before
         self._state = State.CREATED
         self._reason = ""
@@ -133,7 +133,7 @@ class ForeignQuery:
         """
         if lineage != self.lineage:
             self.lineage, self._before = lineage, None
-            self._epochs = ObservedEpochs(self._clock)
+            self._epochs = ObservedEpochs(self._clock, divides=self._context.settings.epoch_parts)
         elif self.run is not None:
             self._before = self.committed if self.committed >= 0 else self._before
         self.run, self.live, self._defined = run, True, False

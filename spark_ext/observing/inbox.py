@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
 from spark_ext.observing.foreign_query import Run
-from spark_ext.spark import attendance, foreign, jvm, of_jobs
+from spark_ext.spark import attendance, foreign, jvm, of_jobs, worker_times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +54,7 @@ class Inbox:
             they are not.
         wake: set when an event has come.
         capacity: events that may wait.
+        parts: whether tasks of queries are to say how long the user's code ran.
     """
 
     def __init__(
@@ -63,11 +64,14 @@ class Inbox:
         state: str,
         wake: threading.Event,
         capacity: int = CAPACITY,
+        *,
+        parts: bool = False,
     ) -> None:
         self.dropped = 0
         """Events that found no room."""
         self._spark = spark
         self._streams = streams
+        self._lent = {worker_times.PROPERTY: "true"} if parts else {}
         self._state = state
         self._wake = wake
         self._events: queue.Queue[Event] = queue.Queue(capacity)
@@ -96,8 +100,9 @@ class Inbox:
             run = None if query is None else run_of(query, time.time())
             if run is None or run.run_id != run_id:
                 return  # found by the next look
-            if self._state:
-                foreign.lend(self._spark, query_id, {attendance.PROPERTY: self._state, attendance.QUERY: query_id})
+            asked = {attendance.PROPERTY: self._state, attendance.QUERY: query_id} if self._state else {}
+            if lent := {**asked, **self._lent}:
+                foreign.lend(self._spark, query_id, lent)
             self._put(run)
         except Exception as problem:
             log.info("the start of query %s is noticed by the next look: %s", query_id, problem)

@@ -32,6 +32,7 @@ from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.known import Memory
 from spark_ext.observing.lost_driver import record_lost_driver
 from spark_ext.observing.monitor import Monitor
+from spark_ext.observing.sampler import Sampler
 from spark_ext.observing.snapshot import live
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.context import WatchContext
@@ -147,10 +148,14 @@ class Observation:
                 writer.end("the start was refused")
             raise
         samples = ledger.uri if settings.monitor_interval else ""
-        self.inbox = Inbox(spark, streams, samples, self._context.wake)
+        self.inbox = Inbox(spark, streams, samples, self._context.wake, parts=settings.epoch_parts)
         """Takes Spark's events."""
         self._upkeep = Upkeep(self._context, ledger, lambda: None)
-        self._monitor = Monitor(spark, self._context, self._watched) if settings.monitor_interval else None
+        self._lookers: list[Monitor | Sampler] = []
+        if settings.monitor_interval:
+            self._lookers.append(Monitor(spark, self._context, self._watched))
+        if settings.epoch_parts:
+            self._lookers.append(Sampler(spark, self._context, self._watched))
         incidents.follow(self._watched)
         if self._metrics is not None:
             self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
@@ -166,8 +171,8 @@ class Observation:
         self._jvm_listener = listener
         self._context.write_behind.start(self._context.wake.set)
         self._thread.start()
-        if self._monitor is not None:
-            self._monitor.start()
+        for looker in self._lookers:
+            looker.start()
 
     @property
     def over(self) -> bool:
@@ -341,8 +346,8 @@ class Observation:
     def _close(self, reason: str) -> None:
         write_behind = self._context.write_behind
         self.inbox.close()
-        if self._monitor is not None:
-            self._monitor.close()
+        for looker in self._lookers:
+            looker.close()
         steps: list[Callable[[], object]] = [self._take_events]
         if not jvm.is_stopped(self._spark):
             steps.append(self._reconcile)
@@ -361,8 +366,8 @@ class Observation:
     def _abandon(self) -> None:
         """Write nothing: the ledger may have another owner by now."""
         self.inbox.close()
-        if self._monitor is not None:
-            self._monitor.close()
+        for looker in self._lookers:
+            looker.close()
         if self._metrics is not None:
             self._metrics.end()
         self._upkeep.close()

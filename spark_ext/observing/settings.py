@@ -9,6 +9,7 @@ from spark_ext.errors import refused
 from spark_ext.settings import JobSettings
 
 WATCHING: Final = (
+    "epoch_parts",
     "failures",
     "heartbeat",
     "incidents",

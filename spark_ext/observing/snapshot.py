@@ -84,6 +84,7 @@ def _query(query: ForeignQuery) -> QuerySnapshot:
         epochs=figures.epochs,
         last_epoch=query.committed if query.committed >= 0 else None,
         last_epoch_ms=figures.last_epoch_ms or None,
+        parts_ms=figures.parts_ms,
         rows=figures.input_rows,
         state_rows=figures.state_rows,
         lag_rows=figures.lag_rows,

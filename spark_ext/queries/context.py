@@ -78,4 +78,5 @@ class JobContext(WatchContext):
             incarnation=self.incarnation.number,
             start=self.incarnation.start,
             samples=self.settings.monitor_interval > 0,
+            parts=self.settings.epoch_parts,
         )

@@ -7,12 +7,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.query_events import Hint
 from spark_ext.spark.source_reports import SourceReport, total_lag
 
+RECENT = 256
+"""Of so many epochs it is remembered how long their execution took."""
+
 ASK_AFTER, ASK_EVERY = 1.0, 0.5
 """Age at which an epoch's figures, which come by events, are asked for; and how often then, s."""
+
+PARTS_WITHIN = 3.0
+"""How long an epoch's history waits for a sample of what its tasks did, s; an older one is used then, or none."""
 
 FIGURES_WITHIN = 10.0
 """How long an epoch's history waits for Spark's figures, s; it is then written without them."""
@@ -36,6 +43,13 @@ class Figures:
     sources: Mapping[str, SourceReport] = field(default_factory=dict)
     """What its sources have said when they planned the newest epoch, by uid."""
 
+    in_function: bool = False
+    """Whether its epochs are given to a function of the user's, by `foreachBatch`."""
+    sample: Sample | None = None
+    """How the time of the newest epoch that was looked at is shared out; set by the thread that looks."""
+    parts_ms: Mapping[str, int] | None = None
+    """Where the time of the newest epoch went that is in the history, by `epoch_parts.PARTS`; None: unknown."""
+
     @property
     def lag_rows(self) -> int | None:
         """Rows that the query has still to read, as its sources said then; None: one of them does not know."""
@@ -52,6 +66,8 @@ class CommittedEpoch:
     duration_ms: int | None
     spent_ms: Mapping[str, int] | None = None
     """Where its time went; see `query_events.STAGES`."""
+    parts_ms: Mapping[str, int] | None = None
+    """The same by what was done, `epoch_parts.PARTS`; None: unknown, or not wanted."""
 
 
 @dataclass
@@ -60,8 +76,12 @@ class EpochHistory:
 
     clock: Callable[[], float] = time.monotonic
     """s; never goes back."""
+    divides: bool = False
+    """Whether the parts of epochs are wanted; samples come from somebody else."""
     figures: Figures = field(default_factory=Figures)
     _reported: int = -1
+    _executions: dict[int, int] = field(default_factory=dict)
+    """How long the execution of recent epochs took, ms."""
     _by_epoch: dict[int, tuple[int | None, int | None, Mapping[str, int] | None]] = field(default_factory=dict)
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
     _asked_at: float = float("-inf")
@@ -86,7 +106,11 @@ class EpochHistory:
         self.figures.last_epoch_ms = hint.duration_ms or 0
         self.figures.recent.append((hint.epoch or 0, hint.duration_ms or 0))
         self.figures.run_id, self.figures.watermark = hint.run_id, hint.watermark
-        self.figures.sources = hint.sources
+        self.figures.sources, self.figures.in_function = hint.sources, hint.in_function
+        if self.divides:
+            self._executions[hint.epoch] = hint.spent_ms.get("execution", 0)
+            while len(self._executions) > RECENT:
+                self._executions.pop(next(iter(self._executions)))
 
     def committed(self, epoch: int, offsets: LoggedOffsets | None, *, in_this_run: bool = True) -> None:
         """Take a commit; for one of an earlier run no figures will come."""
@@ -113,6 +137,21 @@ class EpochHistory:
             if not (everything or epoch <= self._reported or self.clock() - since > FIGURES_WITHIN):
                 return
             rows, duration, spent = self._by_epoch.get(epoch, (None, None, None))
-            yield CommittedEpoch(epoch, offsets, rows, duration, spent)
+            if spent and not everything and self._is_to_be_sampled(epoch, since):
+                return
+            parts = self._parts(spent)
+            self.figures.parts_ms = parts or self.figures.parts_ms
+            yield CommittedEpoch(epoch, offsets, rows, duration, spent, parts)
             self._waiting.popleft()
             self._by_epoch.pop(epoch, None)
+
+    def _is_to_be_sampled(self, epoch: int, since: float) -> bool:
+        sample = self.figures.sample
+        known = sample is not None and sample.epoch >= epoch
+        return self.divides and not known and self.clock() - since <= PARTS_WITHIN
+
+    def _parts(self, spent: Mapping[str, int] | None) -> dict[str, int] | None:
+        sample = self.figures.sample
+        if not self.divides or spent is None or sample is None:
+            return None
+        return divided(spent, sample, self._executions.get(sample.epoch))

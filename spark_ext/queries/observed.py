@@ -53,6 +53,7 @@ class ObservedQuery:
         self._observer = EpochObserver(
             spec, SparkLog(self.checkpoint), lineage, context.incarnation.number, flagged, clock
         )
+        self._observer.history.divides = context.settings.epoch_parts
         self._outage = Outage(f"Spark's log of the query, {self.checkpoint},", self.who, context)
         self._restarts = Restarts(context.settings.restarts, available_now=spec.available_now)
         self._state = State.CREATED

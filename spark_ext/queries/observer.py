@@ -248,6 +248,7 @@ class EpochObserver:
                 committed_at=datetime.fromtimestamp(at or time.time(), tz=timezone.utc),
                 duration_ms=epoch.duration_ms,
                 spent_ms=epoch.spent_ms,
+                parts_ms=epoch.parts_ms,
                 offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
             )
 

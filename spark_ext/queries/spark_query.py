@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_ext.control import current, emitted
 from spark_ext.model.identity import OPTION, Identity
 from spark_ext.queries.lost_spark import lost_spark
-from spark_ext.spark import attendance, jvm, of_jobs
+from spark_ext.spark import attendance, jvm, of_jobs, worker_times
 from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
 from spark_ext.spark.query_events import Hint, hints_of
@@ -193,6 +193,7 @@ class SparkQuery:
         samples = {attendance.PROPERTY: mine.state} if mine.samples else {}
         return {
             **samples,
+            **({worker_times.PROPERTY: "true"} if mine.parts else {}),
             current.CHECKPOINT: self._checkpoint,
             current.QUERY: self._spec.uid,
             current.JOB: mine.job,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -91,7 +91,7 @@ class EpochTimes:
         Raises:
             Exception: Spark does not answer, or has been stopped.
         """
-        most = min(MOST_JOBS, 8 + 4 * queries)
+        most = min(MOST_JOBS, 8 + 8 * queries)
         view = self._store.store().view(self._kind).index("completionTime").reverse().max(most)
         return tuple(job for one in self._json(view) if (job := job_of(one)) is not None)
 
@@ -121,16 +121,16 @@ class EpochTimes:
         return json.loads(self._mapper.writeValueAsString(given))
 
 
-def newest_epochs(jobs: Sequence[JobTime], runs: Collection[str]) -> dict[str, list[JobTime]]:
-    """By run id, all jobs of the newest epoch of which there are any.
+def newest_epochs(jobs: Sequence[JobTime], committed: Mapping[str, int]) -> dict[str, list[JobTime]]:
+    """By run id, all jobs of the newest committed epoch of which there are any.
 
     Args:
         jobs: the newest ones.
-        runs: run ids of queries.
+        committed: by run id, the newest epoch that has been committed. A later one may have further jobs.
     """
     newest: dict[str, int] = {}
     for job in jobs:
-        if job.run_id in runs:
+        if job.epoch <= committed.get(job.run_id, -1):
             newest[job.run_id] = max(job.epoch, newest.get(job.run_id, -1))
     found: dict[str, list[JobTime]] = defaultdict(list)
     for job in jobs:

@@ -32,6 +32,8 @@ class Hint:
     """Where the time of the epoch went, by `STAGES`."""
     sources: Mapping[str, SourceReport] = field(default_factory=dict)
     """What its sources have said of themselves, by uid."""
+    in_function: bool = False
+    """Whether the epoch was given to a function of the user's, by `foreachBatch`."""
 
 
 STAGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -70,4 +72,5 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         progress.get("eventTime", {}).get("watermark", ""),
         {stage: sum(progress["durationMs"].get(name, 0) for name in names) for stage, names in STAGES.items()},
         source_reports(progress),
+        str(progress.get("sink", {}).get("description", "")).startswith("ForeachBatchSink"),
     )

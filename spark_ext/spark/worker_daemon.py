@@ -1,5 +1,4 @@
-"""Spark's daemon that forks Python workers, which also say what they know of their failures, where they are, and how long
-their code ran.
+"""Spark's daemon that forks Python workers, which also say where they are, how long they work, and why they fail.
 
 Spark runs it instead of `pyspark.daemon` where `spark.python.daemon.module` names it, as `spark_ext.session` does.
 """

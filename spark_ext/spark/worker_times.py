@@ -4,7 +4,7 @@ pyspark's worker reports how long it took from its first look for a row to its l
 `pythonProcessingTime`. Most of that may be waiting: for a source that is slow, or for a JVM that is busy with rows
 that it was given. In tasks of a query with `PROPERTY` the report is the rest.
 
-A fact about pyspark that `tests/spark/test_worker_times.py` pins: `main` takes its (de)serializers from these functions.
+`tests/spark/test_worker_times.py` pins what this relies on: whence pyspark's `main` takes its serializers.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ no files.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -48,6 +49,9 @@ class QuerySnapshot:
     """Number of the newest committed epoch, over all runs; None: there is none."""
     last_epoch_ms: int | None = None
     """Duration of the newest epoch, ms; None: unknown."""
+    parts_ms: Mapping[str, int] | None = None
+    """Where the time of one of the newest epochs went, ms by `model.epoch_parts.PARTS`; None: unknown, or not asked for by
+    the setting `epoch_parts`."""
     committed_at: datetime | None = None
     """When the newest epoch was committed; None: unknown."""
     rows: int = 0
