@@ -203,7 +203,7 @@ class EpochRow(Row):
     """Where its time went, ms: `planning` by its sources and Spark, `execution` of its tasks with the sink's commit,
     `log` of Spark's own log; null if Spark's event was not received, and in rows of older releases."""
     parts_ms: Json = None
-    """The same time by what was done, ms: `planning`, `reading`, `user_code`, `state`, `commit` and `other`. Shared out in
+    """The same time by what was done, ms: `planning`, `reading`, `user_code`, `state`, `commit` and `other`, in
     proportion to what tasks measured. Null without the setting `epoch_parts`, and where Spark did not say."""
 
 

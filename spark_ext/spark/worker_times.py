@@ -37,15 +37,15 @@ class _Waiting:
         """Whether the stream is closed; pyarrow asks the class for it."""
         return self._stream.closed
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1) -> Any:
         """Read, as the stream does."""
         return _timed(self._stream.read, size)
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Any) -> Any:
         """Read into a buffer, as the stream does."""
         return _timed(self._stream.readinto, buffer)  # type: ignore[attr-defined]
 
-    def write(self, data: Any) -> int:
+    def write(self, data: Any) -> Any:
         """Write, as the stream does."""
         return _timed(self._stream.write, data)
 
@@ -78,7 +78,7 @@ def install() -> None:
 
     for name in _GIVERS:
         setattr(worker, name, _of(getattr(worker, name)))
-    as_shipped = worker.report_times
+    as_shipped: Callable[..., None] = worker.report_times
 
     def report_times(outfile: IO[bytes], boot: float, init: float, finish: float, processing_ms: int) -> None:
         global _waited

@@ -157,6 +157,17 @@ class SourceContract:
         assert len(first) == len(set(first)) >= (1 if world.one_channel else 3)
         assert sorted(first) == sorted(second)
 
+    def test_the_lag_that_it_states_covers_the_rows_that_are_left(self, world: SourceWorld) -> None:
+        """It may count what turns out to be no row, such as a deleted one, and is 0 at the end. None is unknown."""
+        run = _run(world, available_now=not world.source().bounded)
+        stated: list[tuple[int, int]] = []
+        while run.epoch():
+            lag = run.planning.planner.lag(run.offset)
+            stated += [] if lag is None else [(lag, run.trace.all_rows().num_rows)]
+        whole = run.trace.all_rows().num_rows
+        assert all(lag >= whole - read for lag, read in stated)
+        assert not stated or not run.source.bounded or stated[-1][0] == 0
+
     def test_rows_that_do_not_have_the_declared_schema_are_refused(self, world: SourceWorld) -> None:
         """Before the first row, or at the first row that does not match; rows are never changed silently."""
         for schema in world.misfits():

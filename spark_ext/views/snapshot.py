@@ -50,8 +50,8 @@ class QuerySnapshot:
     last_epoch_ms: int | None = None
     """Duration of the newest epoch, ms; None: unknown."""
     parts_ms: Mapping[str, int] | None = None
-    """Where the time of one of the newest epochs went, ms by `model.epoch_parts.PARTS`; None: unknown, or not asked for by
-    the setting `epoch_parts`."""
+    """Where the time of one of the newest epochs went, ms by `model.epoch_parts.PARTS`; None: unknown, or not wanted,
+    see the setting `epoch_parts`."""
     committed_at: datetime | None = None
     """When the newest epoch was committed; None: unknown."""
     rows: int = 0

@@ -441,3 +441,22 @@ def test_a_source_is_pickled_without_what_it_has_opened(producer: Producer) -> N
     assert made is not None
     batches = [batch for number in range(3) for batch in copy.read(Channel(str(number), None, made.id), [0, 0], [2, 0])]
     assert sorted(pa.Table.from_batches(batches).column("id").to_pylist()) == [0, 1, 2]
+
+
+# -- lag --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_lag_is_what_the_producer_has_written_and_was_not_read(producer: Producer) -> None:
+    producer.write(rows(0, 10))
+    log, running = Log(), planner(producer, max_rows_per_epoch=4)
+    assert running.lag(log.offsets[-1]) is None, "nothing was looked at"
+    log.plan(running)
+    assert running.lag(log.offsets[-1]) == 6
+    producer.write(rows(10, 15))
+    assert running.lag(log.offsets[-1]) == 6, "as of the last plan"
+    log.plan(running)
+    assert running.lag(log.offsets[-1]) == 7
+    producer.seal()
+    while log.plan(running) is not None:
+        pass
+    assert running.lag(log.offsets[-1]) == 0

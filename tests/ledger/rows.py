@@ -40,6 +40,7 @@ def epoch(
         committed_at=at or START + timedelta(seconds=number),
         duration_ms=5,
         spent_ms={"planning": 1, "execution": 3, "log": 1},
+        parts_ms={"planning": 1, "reading": 1, "user_code": 1, "state": 0, "commit": 2, "other": 0},
         offsets=[{"uid": "s", "at": number}],
     )
 

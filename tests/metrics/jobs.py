@@ -32,7 +32,10 @@ def live(job: str = "j", queries: tuple[str, ...] = ("q",), watermark: str = "",
         ),
     )
     facts = {
-        uid: QueryFacts(query_id=f"id-{uid}", run_id="r", name=f"{job}/{uid}", watermark=watermark) for uid in queries
+        uid: QueryFacts(
+            query_id=f"id-{uid}", run_id="r", name=f"{job}/{uid}", watermark=watermark, lags={f"{uid}-in": 12}
+        )
+        for uid in queries
     }
     return Live(snapshot=snapshot, facts=facts, application_id="local-1", **more)
 

@@ -73,6 +73,9 @@ def test_its_own_parser_reads_what_was_counted(accept: str) -> None:
     assert found[series("spark_ext_epoch_duration_seconds_bucket", job="j", query="q", le="0.01")] == 3
     stages = "spark_ext_epoch_stage_seconds_total"
     assert found[series(stages, job="j", query="q", stage="execution")] == pytest.approx(0.009)
+    parts = "spark_ext_epoch_part_seconds_total"
+    assert found[series(parts, job="j", query="q", part="commit")] == pytest.approx(0.006)
+    assert found[series("spark_ext_source_lag_rows", job="j", query="q", source="q-in")] == 12
     assert found[series("spark_ext_recovery_duration_seconds_sum", job="j", query="q", **{"class": "NETWORK"})] == 15
     assert found[series("spark_ext_query_state", job="j", query="q", state="RUNNING")] == 1
     assert found[series("spark_ext_query_state", job="j", query="q", state="FINISHED")] == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.model.epoch_parts import Sample
 from spark_ext.queries import history as module
 from spark_ext.queries.history import CommittedEpoch, EpochHistory
 from spark_ext.spark.query_events import Hint
@@ -72,3 +75,55 @@ def test_l5_dropped_events_cost_no_figure(lab: JobHarness, monkeypatch: pytest.M
     reported = epochs if epochs[-1]["input_rows"] is not None else epochs[:-1]
     assert sum(row["input_rows"] for row in reported) == result.rows > 0
     assert len(lab.rows()) >= result.rows
+
+
+SPENT = {"planning": 1, "execution": 100, "log": 2}
+
+
+def timed(epoch: int) -> Hint:
+    return Hint("progress", "id", "run", epoch, 1, 103, 0, spent_ms=SPENT)
+
+
+def test_an_epoch_waits_for_a_sample_of_it_or_of_a_later_one(clock: Clock) -> None:
+    history = EpochHistory(clock, divides=True)
+    for epoch in range(3):
+        history.committed(epoch, None)
+        history.report(timed(epoch))
+    assert list(history.ready()) == []
+    history.figures.sample = Sample(1, 90.0, user_code=60.0)
+    found = list(history.ready())
+    assert [epoch.number for epoch in found] == [0, 1]
+    assert all(epoch.parts_ms is not None and epoch.parts_ms["user_code"] == 60 for epoch in found)
+    assert history.figures.parts_ms == found[-1].parts_ms
+    clock.now += module.PARTS_WITHIN + 1
+    (late,) = history.ready()
+    assert late.parts_ms is not None, "an older sample is better than none"
+
+
+def test_nobody_waits_long_for_a_sample(clock: Clock) -> None:
+    history = EpochHistory(clock, divides=True)
+    history.committed(0, None)
+    history.report(timed(0))
+    clock.now += module.PARTS_WITHIN + 1
+    (found,) = history.ready()
+    assert found.parts_ms is None and found.spent_ms == SPENT
+    history.committed(1, None)
+    history.report(timed(1))
+    assert [epoch.number for epoch in history.ready(everything=True)] == [1]
+
+
+def test_without_the_wish_nothing_is_divided(clock: Clock) -> None:
+    history = EpochHistory(clock)
+    history.committed(0, None)
+    history.report(timed(0))
+    history.figures.sample = Sample(0, 90.0)
+    assert [epoch.parts_ms for epoch in history.ready()] == [None]
+
+
+def test_proportions_are_those_of_the_epoch_that_was_looked_at(clock: Clock) -> None:
+    history = EpochHistory(clock, divides=True)
+    for epoch, execution in enumerate((100, 1_000)):
+        history.committed(epoch, None)
+        history.report(replace(timed(epoch), spent_ms={**SPENT, "execution": execution}))
+    history.figures.sample = Sample(1, 1_000.0, state=500.0)
+    assert [epoch.parts_ms["state"] for epoch in history.ready() if epoch.parts_ms] == [50, 500]

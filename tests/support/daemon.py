@@ -13,9 +13,11 @@ import spark_ext.sinks.runtime.adapter
 import spark_ext.sources.runtime.adapter
 import spark_ext.sources.runtime.reader  # noqa: F401
 from spark_ext.failures.in_worker import install
+from spark_ext.spark import worker_times
 from spark_ext.spark.attendance import attend_all
 
 if __name__ == "__main__":
     install()
     attend_all()
+    worker_times.install()
     manager()

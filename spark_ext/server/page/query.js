@@ -40,6 +40,7 @@ export function create(session, store, [uid]) {
         ["Epochs", number(query.epochs)],
         ["Last epoch", query.last_epoch === null ? "–" : `${query.last_epoch}, ${duration(query.last_ms)}`],
         ["Committed", moment(query.committed_at)],
+        ["Spent in", shares(query.parts)],
         ["Reads", own.sources.map(named).join(", ") || "–"],
         ["Writes", own.sinks.map(named).join(", ") || "–"],
       ]),
@@ -75,6 +76,14 @@ export function create(session, store, [uid]) {
     rest,
   );
   return { node, update };
+}
+
+// Where the time of an epoch went, the longest first.
+function shares(parts) {
+  const whole = Object.values(parts).reduce((sum, ms) => sum + ms, 0);
+  if (!whole) return "–";
+  const named = Object.entries(parts).filter(([, ms]) => ms > 0).sort((one, other) => other[1] - one[1]);
+  return named.map(([part, ms]) => `${part.replace("_", " ")} ${Math.round((100 * ms) / whole)} %`).join(", ");
 }
 
 function link(id) {

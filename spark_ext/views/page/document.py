@@ -205,6 +205,7 @@ def _queries(
                 "rows": own.rows,
                 "last_epoch": own.last if own.epochs else None,
                 "last_ms": own.last_ms,
+                "parts": dict(facts.parts.get(uid, {})),
                 "committed_at": own.at or None,
                 "rate": None if finished else own.rate,
                 "incident": state.get("incident") or "",

@@ -60,6 +60,8 @@ class Facts:
     epochs: Epochs = field(default_factory=Epochs)
     offsets: Mapping[str, Any] = field(default_factory=dict)
     """By query: the offsets of its newest epoch."""
+    parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By query: where the time of its newest epoch went, ms; of those of which that is known."""
     alive: bool | None = None
     """Whether the driver of the newest start runs; None: it is on another machine."""
     beats: Mapping[int, datetime] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class FactsReader:
             changes=self._rows[CHANGES],
             epochs=self._epochs.epochs,
             offsets=dict(self._epochs.offsets),
+            parts=dict(self._epochs.parts),
             alive=alive,
             beats=beats_of(self._ledger, jobs),
         )
@@ -151,12 +154,13 @@ class _EpochReader:
 
     def __init__(self, ledger: Ledger) -> None:
         self._table = ledger.table(EpochRow)
-        names = (*COLUMNS, "offsets")
+        names = (*COLUMNS, "offsets", "parts_ms")
         self._schema = pa.schema([arrow_schema(EpochRow).field(name) for name in names])
         self._known = self._schema.empty_table().select(COLUMNS)
         self._version: int | None = None
         self.epochs = Epochs()
         self.offsets: dict[str, Any] = {}
+        self.parts: dict[str, Mapping[str, int]] = {}
         self._newest: dict[str, tuple[int, int]] = {}
 
     def look(self) -> bool:
@@ -174,7 +178,7 @@ class _EpochReader:
                 return False
             self._known = pa.concat_tables([self._known, rows.select(COLUMNS)])
             self.epochs = Epochs.of(self._known)
-            self._take_offsets(rows)
+            self._take_newest(rows)
             return True
         self._known = self._table.read(COLUMNS)
         self._version = version
@@ -182,13 +186,15 @@ class _EpochReader:
         newest = pa.TableGroupBy(self._known, "query").aggregate([("epoch", "max")])
         numbers = pc.unique(newest["epoch_max"]).to_pylist()
         if numbers:
-            self._take_offsets(self._table.read(self._schema.names, [("epoch", "in", numbers)]))
+            self._take_newest(self._table.read(self._schema.names, [("epoch", "in", numbers)]))
         return True
 
-    def _take_offsets(self, rows: pa.Table) -> None:
-        columns = (rows[name].to_pylist() for name in ("query", "lineage", "epoch", "offsets"))
-        for query, lineage, epoch, offsets in zip(*columns, strict=True):
+    def _take_newest(self, rows: pa.Table) -> None:
+        columns = (rows[name].to_pylist() for name in ("query", "lineage", "epoch", "offsets", "parts_ms"))
+        for query, lineage, epoch, offsets, parts in zip(*columns, strict=True):
             if (lineage, epoch) >= self._newest.get(query, (0, -1)):
                 self._newest[query] = (lineage, epoch)
                 if offsets is not None:
                     self.offsets[query] = json.loads(offsets)
+                if parts is not None:
+                    self.parts[query] = json.loads(parts)

@@ -28,7 +28,8 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
         page: the document of the job.
 
     Returns:
-        `query`, `state`, `rows_per_s` (null: not running), `epochs`, `last_epoch`, `last_epoch_ms`, `age_s` (since its
+        `query`, `state`, `rows_per_s` (null: not running), `epochs`, `last_epoch`, `last_epoch_ms`, `parts_ms` (see
+        `model.epoch_parts`; empty: unknown), `age_s` (since its
         newest epoch was committed), `incident` (the id of an open one, or "") and `reason`.
     """
     open_ = open_incidents(page)
@@ -43,6 +44,7 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "epochs": query["epochs"],
                 "last_epoch": query["last_epoch"],
                 "last_epoch_ms": query["last_ms"],
+                "parts_ms": query["parts"],
                 "age_s": None if committed is None else max(0.0, round((page["at"] - committed) / 1000, 1)),
                 "incident": open_.get(query["uid"], ""),
                 "reason": query["reason"].partition("\n")[0],
@@ -112,6 +114,9 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("rows/s", "epochs", "last epoch", "took", "ago"):
         table.add_column(name, justify="right", no_wrap=True)
+    divided = any(row["parts_ms"] for row in rows)
+    if divided:
+        table.add_column("mostly", no_wrap=True)
     table.add_column("incident", no_wrap=True)
     table.add_column("reason", no_wrap=True, overflow="ellipsis")
     for row in rows:
@@ -123,10 +128,24 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
             _number(row["last_epoch"]),
             "" if row["last_epoch_ms"] is None else duration(row["last_epoch_ms"] / 1000),
             "" if row["age_s"] is None else duration(row["age_s"]),
+            *([mostly(row["parts_ms"])] if divided else []),
             Text(row["incident"][:8], style="red"),
             Text(shorten(row["reason"], 100, placeholder=" ...")),
         )
     return table
+
+
+def mostly(parts: Mapping[str, int]) -> str:
+    """The part of an epoch that took the longest, with its share: `user code 63%`; "" if nothing is known.
+
+    Args:
+        parts: ms, by `model.epoch_parts.PARTS`.
+    """
+    whole = sum(parts.values())
+    if not whole:
+        return ""
+    longest = max(parts, key=lambda part: parts[part])
+    return f"{longest.replace('_', ' ')} {round(100 * parts[longest] / whole)}%"
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,111 @@
+"""How many rows a source has still to read, as far as it knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow as pa
+from deltalake import write_deltalake
+from hypothesis import given
+
+from spark_ext.model.offsets import Position, SourceOffset
+from spark_ext.sources.contract import Channel, ChannelSource
+from spark_ext.sources.datagen import DataGen
+from spark_ext.sources.delta_snapshot.source import DeltaSnapshot
+from spark_ext.sources.hybrid.source import Hybrid
+from spark_ext.sources.runtime.planner import MOST_ASKED, NoLedger, Planner
+from spark_ext.sources.runtime.reader import report_of
+from tests.sources.memory import Log, Memory, Store, memory
+
+
+class Telling(Memory):
+    """Knows its rows; not those of a channel whose name begins with a question mark."""
+
+    def lag(self, channel: Channel, at: Position) -> int | None:
+        if channel.id.startswith("!"):
+            raise OSError("out of reach")
+        return None if channel.id.startswith("?") else self.store.rows[channel.id] - (at or 0)
+
+
+def planner(store: Store, **options: object) -> Planner:
+    source = memory(store, **options)
+    source.__class__ = Telling
+    return Planner(source, None, NoLedger())
+
+
+def epochs(source: ChannelSource | Planner) -> list[int | None]:
+    """The lag after each epoch."""
+    made = source if isinstance(source, Planner) else Planner(source, None, NoLedger())
+    log, found = Log(), []
+    log.offsets = [SourceOffset(made._source.options.uid)]
+    while log.plan(made) is not None:
+        found.append(made.lag(log.offsets[-1]))
+    return found
+
+
+@given(rows=st.lists(st.integers(0, 20), max_size=5), limit=st.integers(1, 9), readers=st.integers(1, 3))
+def test_after_each_epoch_it_is_what_later_ones_read(rows: list[int], limit: int, readers: int) -> None:
+    made, log = planner(Store({str(n): count for n, count in enumerate(rows)}), max_rows_per_epoch=limit), Log()
+    lags = []
+    while log.plan(made) is not None:
+        lags.append(made.lag(log.offsets[-1]))
+    sizes = [sum(piece.end - piece.start for piece in epoch) for epoch in log.read()]
+    assert lags == [sum(sizes[number + 1 :]) for number in range(len(sizes))]
+
+
+def test_one_channel_that_does_not_know_leaves_the_whole_unknown() -> None:
+    # The last epoch ends the source: nothing is left, whoever knows.
+    assert epochs(planner(Store({"a": 4, "?": 3}), max_rows_per_epoch=2))[0] is None
+    assert epochs(planner(Store({"a": 4, "?": 3})))[-1] == 0
+
+
+def test_a_source_that_says_nothing_has_none() -> None:
+    source = Planner(memory(Store({"a": 4}), max_rows_per_epoch=2), None, NoLedger())
+    assert epochs(source) == [None, 0]
+
+
+def test_the_cost_does_not_grow_with_the_number_of_channels() -> None:
+    store = Store({str(number): 1 for number in range(MOST_ASKED + 2)})
+    made, log = planner(store, max_rows_per_epoch=1), Log()
+    log.plan(made)
+    assert made.lag(log.offsets[-1]) is None
+
+
+def test_a_failure_leaves_it_unknown_and_the_source_running() -> None:
+    made, log = planner(Store({"!": 4}), max_rows_per_epoch=2), Log()
+    log.plan(made)
+    assert report_of("s", made, log.offsets[-1]) == {"uid": "s", "waiting": 0}
+
+
+def test_what_waits_is_reported_with_the_lag() -> None:
+    made, log = planner(Store({"a": 4, "b": 5}), max_rows_per_epoch=2, readers=1), Log()
+    log.plan(made)
+    assert report_of("s", made, log.offsets[-1]) == {"uid": "s", "waiting": 1, "lag": 7}
+
+
+def test_datagen_knows_its_end_or_its_pace() -> None:
+    assert epochs(DataGen({"uid": "s", "rows": "10", "channels": "2", "max_rows_per_epoch": "4"}))[:2] == [6, 2]
+    endless = DataGen({"uid": "s"})
+    assert endless.lag(Channel("0"), 5) is None
+    paced = DataGen({"uid": "s", "rows_per_second": "10"})
+    paced.clock = lambda: 100.0  # type: ignore[method-assign]
+    assert paced.lag(Channel("0", None, {"start": 90_000}), 30) == 70
+
+
+def test_delta_snapshot_knows_it_from_the_log(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    for first in (0, 10):
+        write_deltalake(table, pa.table({"id": pa.array(range(first, first + 10), pa.int64())}), mode="append")
+    source = DeltaSnapshot({"uid": "s", "path": str(table), "max_rows_per_epoch": "6", "readers": "1"})
+    source.declared = source.schema()
+    assert epochs(source) == [14, 8, 2, 0]
+
+
+def test_hybrid_knows_that_of_its_last_stage_alone() -> None:
+    given: dict[str, Any] = {"uid": "s", "stages": "old,new", "max_rows_per_epoch": "4"}
+    for stage, rows in (("old", 6), ("new", 5)):
+        given |= {f"{stage}.format": "datagen", f"{stage}.rows": str(rows), f"{stage}.channels": "1"}
+    found = epochs(Hybrid(given))
+    assert found[0] is None and found[-2:] == [1, 0]

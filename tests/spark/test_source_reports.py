@@ -1,0 +1,79 @@
+"""What sources say in Spark's progress reports, in the forms that Spark gives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_ext.spark.source_reports import SourceReport, known_lags, source_reports, total_lag
+
+
+def ours(uid: str, **said: int) -> dict[str, Any]:
+    return {
+        "description": "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream@1f",
+        "endOffset": {"version": 4, "kind": "channels", "uid": uid, "lineage": 1},
+        "latestOffset": {"uid": uid, **said} if said else None,
+    }
+
+
+def other(description: str, end: Any = None, latest: Any = None, **metrics: str) -> dict[str, Any]:
+    return {"description": description, "endOffset": end, "latestOffset": latest, "metrics": metrics}
+
+
+END = {"version": 4, "kind": "end_of_input", "uid": "end", "marker": 0, "flushed": False, "query": "q"}
+
+
+def reports(*sources: dict[str, Any]) -> dict[str, SourceReport]:
+    return source_reports({"sources": list(sources)})
+
+
+def test_a_source_of_ours_says_it_itself() -> None:
+    found = reports(ours("a", waiting=2, lag=30), ours("b", waiting=0), ours("c"))
+    assert found == {"a": SourceReport(30, 2), "b": SourceReport(None, 0), "c": SourceReport(None, None)}
+    assert known_lags(found) == {"a": 30}
+
+
+def test_what_marks_an_end_of_input_is_no_source() -> None:
+    assert list(reports(ours("a", lag=1), {"description": "x", "endOffset": END, "latestOffset": None})) == ["a"]
+
+
+def test_sparks_kafka_source_by_partition() -> None:
+    end, latest = '{"t":{"0":7,"1":5},"u":{"0":1}}', '{"t":{"0":10,"1":5},"u":{"0":2}}'
+    assert reports(other("KafkaV2[Subscribe[t]]", end, latest)) == {"KafkaV2": SourceReport(4, None)}
+
+
+@pytest.mark.parametrize(
+    ("end", "latest"),
+    [
+        (None, {"t": {"0": 1}}),
+        ({"t": {"0": 1}}, None),
+        ({"t": {"0": 1}}, {"t": {"0": 1, "1": 9}}),
+        ({"t": 3}, {"t": {"0": 1}}),
+        ("not json", {"t": {"0": 1}}),
+        ({"t": {"0": 1}}, {"t": {"0": -1}}),
+    ],
+)
+def test_nothing_is_made_up(end: Any, latest: Any) -> None:
+    assert reports(other("KafkaV2[Subscribe[t]]", end, latest))["KafkaV2"].lag_rows is None
+
+
+def test_sources_of_one_class_are_numbered_and_described_without_what_follows() -> None:
+    found = reports(
+        other("FileStreamSource[file:/secret/a]"),
+        other("DeltaSource[s3://b]", numFilesOutstanding="12"),
+        other("FileStreamSource[file:/secret/b]"),
+        other("org.apache.spark.RateStreamV2[rowsPerSecond=1]", 3, 9),
+    )
+    assert {uid: report.waiting for uid, report in found.items()} == {
+        "FileStreamSource-0": None,
+        "DeltaSource": 12,
+        "FileStreamSource-1": None,
+        "RateStreamV2": None,
+    }
+    assert not known_lags(found)
+
+
+@pytest.mark.parametrize(("lags", "whole"), [([], None), ([3], 3), ([3, 0], 3), ([3, None], None)])
+def test_a_query_has_a_lag_if_all_its_sources_have_one(lags: list[int | None], whole: int | None) -> None:
+    assert total_lag({str(at): SourceReport(lag, 0) for at, lag in enumerate(lags)}) == whole

@@ -1,0 +1,71 @@
+"""How long the user's code ran: what pyspark's worker reports, without its waiting."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import time
+from typing import IO, Any
+
+import pytest
+from pyspark import worker
+
+from spark_ext.spark import worker_times
+
+
+def test_the_worker_takes_its_serializers_and_reports_its_times_as_expected() -> None:
+    # `main` looks these functions up when it runs, so that another one can be put in their place before.
+    source = inspect.getsource(worker.main)
+    assert "func, profiler, deserializer, serializer = read_udtf(" in source
+    assert "func, profiler, deserializer, serializer = read_udfs(" in source
+    assert "deserializer.load_stream(infile)" in source and "serializer.dump_stream(out_iter, outfile)" in source
+    assert "report_times(outfile, boot_time, init_time, finish_time, processing_time_ms)" in source
+    assert list(inspect.signature(worker.report_times).parameters)[-1] == "processing_time_ms"
+
+
+class Slow(io.BytesIO):
+    """A stream that takes its time."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        time.sleep(0.05)
+        return super().read(size)
+
+    def write(self, data: Any) -> int:
+        time.sleep(0.05)
+        return super().write(data)
+
+
+class Bytes:
+    """A serializer of single bytes."""
+
+    name = "bytes"
+
+    def load_stream(self, stream: IO[bytes]) -> Any:
+        while found := stream.read(1):
+            yield found
+
+    def dump_stream(self, rows: Any, stream: IO[bytes]) -> None:
+        for row in rows:
+            stream.write(row)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_waiting_for_rows_and_for_room_is_not_the_users_time(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    reported: list[int] = []
+    given = ("function", None, Bytes(), Bytes())
+    monkeypatch.setattr(worker, "read_udfs", lambda *_: given)
+    monkeypatch.setattr(worker, "read_udtf", lambda *_: given)
+    monkeypatch.setattr(worker, "report_times", lambda *times: reported.append(times[-1]))
+    monkeypatch.setattr(worker_times, "_wanted", lambda: wanted)
+    worker_times.install()
+    for processing in (5_000, 10):
+        _, _, load, dump = worker.read_udfs(None, None)
+        out = Slow()
+        dump.dump_stream(load.load_stream(Slow(b"abc")), out)
+        assert out.getvalue() == b"abc" and load.name == "bytes"
+        worker.report_times(None, 0, 0, 0, processing)
+    if not wanted:
+        assert reported == [5_000, 10]
+    else:
+        # Four reads and three writes; what is reported is never negative, and begins anew with each task.
+        assert reported[0] <= 4_650 and reported[1] == 0
