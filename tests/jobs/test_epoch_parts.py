@@ -160,9 +160,8 @@ def test_the_lag_of_a_running_job_and_of_one_that_has_ended(lab: Lab) -> None:
     rules.write_text(RULES)
     job = lab.job(lab.source(count=2_000, wait=0.02), incidents=str(rules), epoch_parts=False).start()
     try:
-        snapshot = until(lambda: (found := job.snapshot()).query("q").lag_rows and found, "a lag is known")
-        assert snapshot
-        query = snapshot.query("q")
+        until(lambda: job.snapshot().query("q").lag_rows, "a lag is known")
+        query = job.snapshot().query("q")
         assert query.lag_rows is not None and 0 < query.lag_rows < 2_000
         assert query.sources[0].lag_rows == query.lag_rows
         job.report_incident("late", "far behind", query="q")

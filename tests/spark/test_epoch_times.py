@@ -124,7 +124,7 @@ def test_a_real_epoch_with_state_and_a_function(spark: SparkSession, tmp_path: P
     )
     try:
         times, run = EpochTimes(spark), str(query.runId)
-        until(lambda: (query.lastProgress or {}).get("batchId", -1) >= 1, "two epochs")
+        until(lambda: [one for one in query.recentProgress if one["batchId"] >= 1], "two epochs")
         jobs = until(lambda: newest_epochs(times.jobs(1), {run: 1}).get(run), "its jobs are in the store")
         assert jobs is not None
         found = times.read(jobs)

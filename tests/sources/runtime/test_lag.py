@@ -29,8 +29,8 @@ class Telling(Memory):
         return None if channel.id.startswith("?") else self.store.rows[channel.id] - (at or 0)
 
 
-def planner(store: Store, **options: object) -> Planner:
-    source = memory(store, **options)
+def planner(store: Store, **options: int) -> Planner:
+    source = memory(store, bounded=True, **options)
     source.__class__ = Telling
     return Planner(source, None, NoLedger())
 
@@ -90,7 +90,7 @@ def test_datagen_knows_its_end_or_its_pace() -> None:
     endless = DataGen({"uid": "s"})
     assert endless.lag(Channel("0"), 5) is None
     paced = DataGen({"uid": "s", "rows_per_second": "10"})
-    paced.clock = lambda: 100.0  # type: ignore[method-assign]
+    paced.clock = lambda: 100.0
     assert paced.lag(Channel("0", None, {"start": 90_000}), 30) == 70
 
 
