@@ -276,3 +276,25 @@ def test_without_being_added_it_has_no_thread_and_no_file(tmp_path: Path) -> Non
     code = "import sys, spark_ext.listeners; print('spark_ext.observing' in sys.modules, 'deltalake' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["False", "False"]
+
+
+def test_where_the_time_of_a_query_of_somebody_else_goes(spark: SparkSession, tmp_path: Path) -> None:
+    def slow(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        for batch in batches:
+            time.sleep(0.5)
+            yield batch
+
+    frame = ticks(spark).coalesce(1)
+    with observed(spark, tmp_path / "state", epoch_parts=True) as observer:
+        query = started(frame.mapInArrow(slow, frame.schema), "slow", tmp_path / "checkpoint")
+        moves(query, 4)
+        until(
+            lambda: rows(tmp_path / "state", EpochRow, lambda row: row.parts_ms is not None), "parts are recorded", 60
+        )
+        query.stop()
+        observer.end()
+    divided = rows(tmp_path / "state", EpochRow, lambda row: row.epoch > 0 and row.parts_ms is not None)
+    assert divided and all(row.parts_ms["user_code"] > row.parts_ms["reading"] for row in divided)
+    assert all(sum(row.parts_ms.values()) == sum(row.spent_ms.values()) for row in divided)

@@ -1,0 +1,42 @@
+"""What `top` says of the time of epochs."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from spark_ext.views.page.top import mostly, top_view
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({}, ""),
+        ({"planning": 0}, ""),
+        ({"planning": 10, "user_code": 190, "commit": 100}, "user code 63%"),
+        ({"reading": 1, "other": 0}, "reading 100%"),
+    ],
+)
+def test_the_longest_part_with_its_share(parts: dict[str, int], said: str) -> None:
+    assert mostly(parts) == said
+
+
+def query(uid: str, **parts: int) -> dict[str, Any]:
+    none = dict.fromkeys(("rate", "last_epoch", "last_ms", "committed_at"))
+    return {"uid": uid, "state": "RUNNING", "epochs": 1, "reason": "", "parts": parts, **none}
+
+
+def shown(*queries: dict[str, Any]) -> str:
+    job = {"name": "j", "state": "RUNNING", "incarnation": 1, "epochs": 1, "rows": 1, "rate": None}
+    console = Console(width=150, record=True, file=io.StringIO())
+    console.print(top_view({"at": 0, "job": job, "queries": list(queries), "incidents": []}))
+    return console.export_text()
+
+
+def test_a_column_is_there_if_anything_is_known() -> None:
+    assert "mostly" not in shown(query("a"))
+    with_one = shown(query("a"), query("b", state=5))
+    assert "mostly" in with_one and "state 100%" in with_one
