@@ -73,6 +73,11 @@ class JobSettings(BaseModel):
     """Address to which that is bound."""
     opentelemetry: bool = False
     """Whether metrics and spans are exported to OpenTelemetry."""
+    latency: Literal["off", "latest", "histogram"] = "off"
+    """Whether markers measure the time from each source to the commits of each query: the newest value, or percentiles
+    and a histogram as well."""
+    latency_interval: Milliseconds = 1_000
+    """At most one marker of a source in so much time; 0: one in each epoch that reads rows of it."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
 

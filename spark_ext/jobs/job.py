@@ -275,6 +275,7 @@ class Job(Reportable):
                     announce=self._announce,
                     stopping=self._stopping.is_set,
                     tap=None if self._metrics is None else self._metrics.tap,
+                    arrived=None if self._metrics is None else self._metrics.tap,
                 )
             except BaseException:
                 self._coordinator = None

@@ -13,7 +13,7 @@ from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, Running, SourceOffset
-from spark_ext.views.snapshot import JobSnapshot
+from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot
 from tests.support.snapshots import T0
 
 
@@ -29,11 +29,17 @@ def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0) ->
 
 
 def snapshot(
-    *runs: Any, state: State = State.RUNNING, failure: Exception | None = None, late: Exception | None = None
+    *runs: Any,
+    state: State = State.RUNNING,
+    failure: Exception | None = None,
+    late: Exception | None = None,
+    latency: Any = None,
 ) -> JobSnapshot:
     context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
     shown = Shown(state)
-    coordinator = SimpleNamespace(shown=shown, failure=failure, late=late, runs=runs, paused=lambda _: False)
+    coordinator = SimpleNamespace(
+        shown=shown, failure=failure, late=late, runs=runs, paused=lambda _: False, latency=latency
+    )
     return job_snapshot("out/state", T0, cast(Any, context), cast(Any, coordinator))
 
 
@@ -57,6 +63,28 @@ def test_a_query_before_its_first_epoch() -> None:
 
 def test_an_epoch_whose_figures_have_not_come_has_no_duration() -> None:
     assert snapshot(run("q", committed=0, figures=figures(1))).query("q").last_epoch_ms is None
+
+
+def test_latencies_are_those_of_the_query_and_in_the_json_only_if_there_are_any() -> None:
+    one = LatencySnapshot(source="in", ms=70, at=T0, hops=(("p", 30), ("q", 70)), way=("x-in",), markers=2)
+    latency = SimpleNamespace(of=lambda uid: (one,) if uid == "q" else ())
+    result = job_result(snapshot(run("p"), run("q"), latency=latency))
+    assert result.query("q").latencies == (one,) and result.query("p").latencies == ()
+    first, second = result.to_json()["queries"]
+    assert "latencies" not in first
+    assert second["latencies"] == [
+        {
+            "source": "in",
+            "ms": 70,
+            "at": T0.isoformat(),
+            "hops": [{"query": "p", "ms": 30}, {"query": "q", "ms": 70}],
+            "way": ["x-in"],
+            "markers": 2,
+            "p50_ms": None,
+            "p95_ms": None,
+            "p99_ms": None,
+        }
+    ]
 
 
 def test_a_snapshot_has_what_a_result_has_and_more() -> None:
