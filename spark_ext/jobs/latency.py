@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.errors import OffsetError
+from spark_ext.ledger.schema import LatencyRow
 from spark_ext.masking import logger
 from spark_ext.model.latency import Commit, Flow, Latencies, Latency, Marker, Passage, Sampler
 from spark_ext.model.offsets import SourceOffset, ranges
@@ -25,13 +26,16 @@ if TYPE_CHECKING:
     from spark_ext.jobs.exchanges import Exchanges
     from spark_ext.model.dag import JobGraph
     from spark_ext.model.logged_offsets import LoggedOffsets
+    from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
-    from spark_ext.settings import JobSettings
 
 log = logger("spark_ext.job")
 
 LATE: Final = 1_000
 """Age of the last look at commits, ms, from which on it is not said when those that are found now were made."""
+
+RECORD_EVERY: Final = 10_000
+"""How often what has changed is recorded, ms."""
 
 
 def _now() -> int:
@@ -47,6 +51,7 @@ class LatencyMeter:
         interval: at most one marker of a source in so many ms.
         keep: whether percentiles are wanted.
         arrived: given each marker that has passed a commit; must not wait.
+        record: given a query and what is known of it, if that has changed, every `RECORD_EVERY`; must not wait.
         clock: ms since 1970 UTC: the driver's, as the stamps in Spark's log are.
     """
 
@@ -58,13 +63,15 @@ class LatencyMeter:
         interval: int,
         keep: bool,
         arrived: Callable[[Marker], None] | None = None,
+        record: Callable[[str, LatencySnapshot], None] | None = None,
         clock: Callable[[], int] = _now,
     ) -> None:
-        self._job, self._graph, self._arrived, self._clock = job, graph, arrived, clock
+        self._job, self._graph, self._arrived, self._record, self._clock = job, graph, arrived, record, clock
         self._lock = threading.Lock()
         self._flow, self._sampler, self._latencies = Flow(), Sampler(interval), Latencies(keep=keep)
         self._last: dict[str, tuple[int, LoggedOffsets | None]] = {}
         self._since = self._looked = clock()
+        self._recorded_at, self._recorded = self._since, dict[tuple[str, str, tuple[str, ...]], int]()
         self._failed = False
 
     def of(self, query: str) -> tuple[LatencySnapshot, ...]:
@@ -79,6 +86,12 @@ class LatencyMeter:
         if new:
             self._guarded(lambda: self._take(new, now))
         self._looked = now
+        if now - self._recorded_at >= RECORD_EVERY:
+            self.record()
+
+    def record(self) -> None:
+        """Record what has changed since the last time. Never raises."""
+        self._guarded(self._put)
 
     def follow(self, views: Mapping[str, ExchangeView]) -> None:
         """Take in what the entries of the exchanges are, after each look at them. Never raises."""
@@ -88,6 +101,17 @@ class LatencyMeter:
             return None if view is None else view.brought_between(passage.begin, passage.end)
 
         self._guarded(lambda: self._count(self._flow.arrivals(brought)))
+
+    def _put(self) -> None:
+        self._recorded_at = self._clock()
+        if self._record is None:
+            return
+        for query in self._latencies.queries:
+            for one in map(_shown, self._latencies.of(query)):
+                key = query, one.source, one.way
+                if self._recorded.get(key) != one.markers:
+                    self._recorded[key] = one.markers
+                    self._record(query, one)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -162,23 +186,41 @@ class LatencyMeter:
 
 
 def measured_latency(
-    settings: JobSettings, job: str, exchanges: Exchanges, arrived: Callable[[Marker], None] | None
+    context: JobContext, exchanges: Exchanges, arrived: Callable[[Marker], None] | None
 ) -> LatencyMeter:
-    """The meter of a run, which follows its exchanges.
+    """The meter of a run, which follows its exchanges and writes to its ledger.
 
     Args:
-        settings: of the job.
-        job: its name.
+        context: the job's.
         exchanges: of the job.
         arrived: given each marker that has passed a commit.
     """
-    keep = settings.latency == "histogram"
+    keep = context.settings.latency == "histogram"
+
+    def record(query: str, one: LatencySnapshot) -> None:
+        context.write_behind.put(
+            LatencyRow(
+                query=query,
+                source=one.source,
+                way=list(one.way),
+                at=one.at,
+                incarnation=context.incarnation.number,
+                latency_ms=one.ms,
+                hops=[list(hop) for hop in one.hops],
+                markers=one.markers,
+                p50_ms=one.p50_ms,
+                p95_ms=one.p95_ms,
+                p99_ms=one.p99_ms,
+            )
+        )
+
     meter = LatencyMeter(
-        job,
+        context.job,
         lambda: exchanges.graph,
-        interval=settings.latency_interval,
+        interval=context.settings.latency_interval,
         keep=keep,
         arrived=arrived if keep else None,
+        record=record,
     )
     exchanges.follower = meter.follow
     return meter

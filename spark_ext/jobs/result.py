@@ -46,7 +46,7 @@ class QueryResult(QuerySnapshot):
                 for source in self.sources
             ],
             "reason": self.reason,
-            **({"latencies": [one.to_json() for one in self.latencies]} if self.latencies else {}),
+            "latencies": [one.to_json() for one in self.latencies],
         }
 
 

@@ -198,7 +198,7 @@ def start_job(
         late.coordinator = coordinator
         supervisor = coordinator
         if settings.latency != "off":
-            coordinator.latency = measured_latency(settings, name, exchanges, arrived)
+            coordinator.latency = measured_latency(context, exchanges, arrived)
         incidents.follow(lambda: supervisor.runs)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
@@ -222,6 +222,8 @@ def start_job(
         added = listener
         coordinator.at_end.append(lambda: spark.streams.removeListener(added))
         coordinator.at_end.append(lambda: exchanges.release(supervisor.looks(), exchanges.graph))
+        if coordinator.latency is not None:
+            coordinator.at_end.append(coordinator.latency.record)
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
         if settings.monitor_interval:

@@ -1,8 +1,8 @@
 """Latency markers: when rows were taken up at a source, and when each query on their way has committed them. Pure.
 
-A marker is metadata of an epoch, never a row. It is made when a source takes up rows in an epoch, passes every commit of
-that epoch's query and, with the epoch's entry in an exchange, the commits of those who read the exchange. Its age at a
-commit is the latency from the source to that query.
+A marker is metadata of an epoch, never a row. It is made when a source takes up rows in an epoch. It passes the commit
+of that epoch and, with the epoch's entry in an exchange, the commits of those who read the exchange. Its age at a commit
+is the latency from the source to that query.
 """
 
 from __future__ import annotations
@@ -277,6 +277,11 @@ class Latencies:
         self._newest[key] = marker, markers + 1
         if self._keep:
             self._window.setdefault(key, deque(maxlen=WINDOW)).append(marker.ms)
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """Uids of the queries at which markers have arrived."""
+        return tuple(dict.fromkeys(query for query, _, _ in self._newest))
 
     def of(self, query: str) -> tuple[Latency, ...]:
         """The latencies of a query, by source and way."""

@@ -95,7 +95,8 @@ class QuerySnapshot:
     sources: tuple[SourceSnapshot, ...] = ()
     """Its channel sources. A ledger knows those of which a channel has finished."""
     latencies: tuple[LatencySnapshot, ...] = ()
-    """From sources to its commits, if the setting `latency` has them measured. A ledger does not record them."""
+    """From sources to its commits, if the setting `latency` has them measured. A ledger has those of some
+    seconds ago."""
 
     @property
     def channels_finished(self) -> dict[str, int]:

@@ -10,19 +10,20 @@ import pytest
 
 import spark_ext as sx
 from spark_ext.exchange.view import ExchangeView
-from spark_ext.jobs.latency import LATE, LatencyMeter
+from spark_ext.jobs.latency import LATE, RECORD_EVERY, LatencyMeter
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
 from spark_ext.model.latency import Marker
 from spark_ext.model.lifecycle import State
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Running, SourceOffset
 from spark_ext.spark.spark_log import SparkLog
+from spark_ext.views.status import read_status
 from tests.support.exchanges import Producer
 from tests.support.jobs import JobHarness, expected
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from spark_ext.views.snapshot import QuerySnapshot
+    from spark_ext.views.snapshot import LatencySnapshot, QuerySnapshot
 
 GRAPH = JobGraph((QueryNode("a", (), ("x",)), QueryNode("c", (Reader("x", "x-in"),))))
 
@@ -59,8 +60,15 @@ class Bench:
     def __init__(self, interval: int = 0, *, keep: bool = False) -> None:
         self.now = 1_000
         self.arrived: list[Marker] = []
+        self.recorded: list[tuple[str, LatencySnapshot]] = []
         self.meter = LatencyMeter(
-            "lab", lambda: GRAPH, interval=interval, keep=keep, arrived=self.arrived.append, clock=lambda: self.now
+            "lab",
+            lambda: GRAPH,
+            interval=interval,
+            keep=keep,
+            arrived=self.arrived.append,
+            record=lambda query, one: self.recorded.append((query, one)),
+            clock=lambda: self.now,
         )
 
     def tick(self, now: int, *runs: Run) -> None:
@@ -143,6 +151,21 @@ def test_a_failure_is_logged_once_and_is_none_of_the_job(caplog: pytest.LogCaptu
     assert bench.arrived == [] and caplog.text.count("could not be measured") == 1
 
 
+def test_what_has_changed_is_recorded_now_and_then() -> None:
+    bench, run, other = Bench(keep=True), Run("a"), Run("c")
+    run.commit(1_010, at(5, new=True))
+    bench.tick(1_020, run, other)
+    assert bench.recorded == []
+    bench.meter.record()
+    bench.meter.record()
+    assert [(query, one.ms, one.p99_ms) for query, one in bench.recorded] == [("a", 10, 10)]
+    run.commit(1_030, at(6))
+    other.commit(1_040, at(1, new=True))
+    bench.tick(1_050, run, other)
+    bench.tick(1_020 + RECORD_EVERY, run, other)
+    assert [(query, one.ms, one.markers) for query, one in bench.recorded[1:]] == [("a", 20, 2), ("c", 10, 1)]
+
+
 def test_rows_that_wait_in_an_exchange_count(tmp_path: Path) -> None:
     """Of an entry of which a part is read, the rest is waited for."""
     producer = Producer(tmp_path)
@@ -222,6 +245,8 @@ def test_a_query_that_stands_still_makes_the_latency_grow(lab: JobHarness) -> No
     planned, committed = log.offsets(2), log.committed_at(2)
     assert planned is not None and committed is not None
     assert first.ms >= int(committed * 1_000) - planned.metadata["batchTimestampMs"] - 20 >= -20
+    recorded = {query.uid: query.latencies for query in read_status(job.state_directory).queries}
+    assert recorded == {query.uid: query.latencies for query in result.queries}
     assert job._metrics is not None
     counted = {
         sample.named["query"]: sample.value
@@ -236,6 +261,7 @@ def test_a_job_that_does_not_ask_for_markers_has_none(lab: JobHarness) -> None:
     result = job.run(progress=False)
     assert result.query("q").latencies == ()
     assert job._coordinator is not None and job._coordinator.latency is None
+    assert job.ledger.latencies().count() == 0
 
 
 def latest(query: QuerySnapshot) -> Any:

@@ -65,13 +65,13 @@ def test_an_epoch_whose_figures_have_not_come_has_no_duration() -> None:
     assert snapshot(run("q", committed=0, figures=figures(1))).query("q").last_epoch_ms is None
 
 
-def test_latencies_are_those_of_the_query_and_in_the_json_only_if_there_are_any() -> None:
+def test_latencies_are_those_of_the_query() -> None:
     one = LatencySnapshot(source="in", ms=70, at=T0, hops=(("p", 30), ("q", 70)), way=("x-in",), markers=2)
     latency = SimpleNamespace(of=lambda uid: (one,) if uid == "q" else ())
     result = job_result(snapshot(run("p"), run("q"), latency=latency))
     assert result.query("q").latencies == (one,) and result.query("p").latencies == ()
     first, second = result.to_json()["queries"]
-    assert "latencies" not in first
+    assert first["latencies"] == []
     assert second["latencies"] == [
         {
             "source": "in",
@@ -149,5 +149,6 @@ def test_json_of_a_result() -> None:
         "state_rows": 2,
         "sources": [{"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1}],
         "reason": "drained",
+        "latencies": [],
     }
     assert (hourly["finished_before"], hourly["last_epoch"], hourly["sources"]) == (True, None, [])
