@@ -1,8 +1,8 @@
 """Latency markers: when rows were taken up at a source, and when each query on their way has committed them. Pure.
 
 A marker is metadata of an epoch, never a row. It is made when a source takes up rows in an epoch. It passes the commit
-of that epoch and, with the epoch's entry in an exchange, the commits of those who read the exchange. Its age at a commit
-is the latency from the source to that query.
+of that epoch and, with the epoch's entry in an exchange, the commits of those who read the exchange. Its age at a
+commit is the latency from the source to that query.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.functions import udf
 
 import spark_ext as sx
 from spark_ext.exchange.view import ExchangeView
@@ -254,6 +255,28 @@ def test_a_query_that_stands_still_makes_the_latency_grow(lab: JobHarness) -> No
         if sample.metric.name == "spark_ext_latency_seconds"
     }
     assert counted["first"] == 3 and 1 <= counted["second"] <= 3
+
+
+def test_an_epoch_that_is_repeated_keeps_its_beginning(lab: JobHarness) -> None:
+    flag = str(lab.folder / "failed")
+
+    @udf("boolean")
+    def looked_up(n):  # type: ignore[no-untyped-def]
+        import os
+
+        if not os.path.exists(flag):  # noqa: PTH110
+            with open(flag, "w"):
+                pass
+            raise ConnectionRefusedError(111, "Connection refused")
+        return n >= 0
+
+    rows = lab.source("in", counts="5").where(looked_up("n"))
+    job = lab.job(rows, latency="latest", latency_interval=0, restart_backoff="1 s")
+    result = job.run(progress=False)
+    assert result.state is State.FINISHED and lab.numbers() == expected(5)
+    assert job.ledger.incidents().where("type = 'failure'").count() == 1
+    found = latest(result.query("q"))
+    assert (found.markers, found.p50_ms) == (1, None) and found.ms >= 1_000
 
 
 def test_a_job_that_does_not_ask_for_markers_has_none(lab: JobHarness) -> None:

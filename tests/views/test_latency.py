@@ -6,6 +6,7 @@ import io
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -48,7 +49,7 @@ def test_a_status_has_what_was_recorded_last_in_the_newest_start(tmp_path: Path)
     second = start_incarnation(ledger, "j")
     writer = LedgerWriter(ledger, second)
     later = START + timedelta(seconds=10)
-    common = {"incarnation": second.number, "p50_ms": 70, "p95_ms": 95, "p99_ms": 99}
+    common: dict[str, Any] = {"incarnation": second.number, "p50_ms": 70, "p95_ms": 95, "p99_ms": 99}
     hops, way = [["p", 30], ["q", 80]], ["x-in"]
     writer.append([latency(250, markers=3, **common), latency(80, markers=7, at=later, hops=hops, way=way, **common)])
     writer.append([latency(90, markers=2, **common), latency(8, "other", **common)])
