@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ import pytest
 from pyspark.sql.functions import udf
 
 import spark_ext as sx
+from spark_ext.exchange.arrow.master import ArrowMaster
+from spark_ext.exchange.consumers import front_of
+from spark_ext.exchange.entries import EntryKind
 from spark_ext.exchange.view import ExchangeView
 from spark_ext.jobs.latency import LATE, RECORD_EVERY, LatencyMeter
 from spark_ext.model.dag import JobGraph, QueryNode, Reader
@@ -257,6 +261,66 @@ def test_a_query_that_stands_still_makes_the_latency_grow(lab: JobHarness) -> No
     assert counted["first"] == 3 and 1 <= counted["second"] <= 3
 
 
+@pytest.mark.extended
+@pytest.mark.slow(20, "runs three linked queries")
+def test_in_a_diamond_each_marker_is_as_old_as_the_logs_say(lab: JobHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real job: in -> (pass) -> x -> (double) -> y; x and y -> (both). Its facts are read again when it has ended."""
+    arrived: list[Marker] = []
+    count = LatencyMeter._count
+
+    def counted(meter: LatencyMeter, found: Iterable[Marker]) -> None:
+        arrived.extend(markers := list(found))
+        count(meter, markers)
+
+    monkeypatch.setattr(LatencyMeter, "_count", counted)
+    job = sx.Job(lab.spark, "diamond", state=lab.folder / "state", latency="histogram", latency_interval=0)
+    x = job.exchange("x", partitions=3, key="n", keep="1 hour")
+    y = job.exchange("y", partitions=2, keep="1 hour")
+    job.add("pass", x.write(lab.source("in", counts="100,60", max_rows_per_epoch=20)))
+    job.add("double", y.write(x.read("to-double")))
+    lab.add(job, x.read("x-in", max_rows_per_epoch=15).union(y.read("y-in")), query="both", out="out")
+    assert job.run(progress=False).state is State.FINISHED
+
+    logs = {query: SparkLog(str(lab.checkpoint(query))) for query in ("pass", "double", "both")}
+
+    def written(exchange: str) -> dict[int, int]:
+        """Number of the entry by epoch of the producer."""
+        log = ArrowMaster(lab.folder / "state" / "exchanges" / exchange, exchange).log
+        log.look()
+        found = {number: log.entry(number) for number in log.numbers()}
+        return {entry.epoch: number for number, entry in found.items() if entry and entry.kind is EntryKind.EPOCH}
+
+    def passed_by(query: str, reader: str, partitions: int, exchange: str) -> dict[int, int]:
+        """Epoch of the consumer by epoch of the producer."""
+        fronts = {epoch: front_of(logs[query].offsets(epoch), reader, partitions) for epoch in logs[query].commits()}
+        return {
+            producer: min(epoch for epoch, front in fronts.items() if front is None or front.entry > number)
+            for producer, number in written(exchange).items()
+        }
+
+    def age(query: str, epoch: int, stamp: int) -> float:
+        at = logs[query].committed_at(epoch)
+        assert at is not None
+        return at * 1_000 - stamp
+
+    doubled, direct, through = (
+        passed_by(*of) for of in (("double", "to-double", 3, "x"), ("both", "x-in", 3, "x"), ("both", "y-in", 2, "y"))
+    )
+    ages: dict[tuple[str, tuple[str, ...], int], float] = {}
+    for epoch in written("x"):
+        planned = logs["pass"].offsets(epoch)
+        assert planned is not None
+        stamp = planned.metadata["batchTimestampMs"]
+        ages["pass", (), stamp] = age("pass", epoch, stamp)
+        ages["double", ("to-double",), stamp] = age("double", doubled[epoch], stamp)
+        ages["both", ("x-in",), stamp] = age("both", direct[epoch], stamp)
+        ages["both", ("to-double", "y-in"), stamp] = age("both", through[doubled[epoch]], stamp)
+    found = {(marker.query, marker.way, marker.at): marker.ms for marker in arrived}
+    assert len(arrived) == len(found) and found.keys() == ages.keys()
+    assert all(ms >= ages[key] - 20 for key, ms in found.items()), "the driver sees a commit after it was made"
+
+
+@pytest.mark.slow(12, "restarts a query")
 def test_an_epoch_that_is_repeated_keeps_its_beginning(lab: JobHarness) -> None:
     flag = str(lab.folder / "failed")
 
