@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 LATE: Final = 1_000
-"""Age of the last look at commits, ms, from which on it is not said when those that are found now were made."""
+"""Age of the last look at commits, ms, from which on those that are found now were not made just now."""
 
 RECORD_EVERY: Final = 10_000
 """How often what has changed is recorded, ms."""
@@ -43,7 +43,7 @@ def _now() -> int:
 
 
 class LatencyMeter:
-    """Follows the markers of one run of a job. Safe for several threads; nothing here waits for a disk.
+    """Follows the markers of one run of a job. Safe for several threads.
 
     Args:
         job: its name, for messages.
@@ -100,23 +100,30 @@ class LatencyMeter:
             view = views.get(passage.exchange)
             return None if view is None else view.brought_between(passage.begin, passage.end)
 
-        self._guarded(lambda: self._count(self._flow.arrivals(brought)))
+        def count() -> None:
+            with self._lock:
+                self._count(self._flow.arrivals(brought))
+
+        self._guarded(count)
 
     def _put(self) -> None:
         self._recorded_at = self._clock()
         if self._record is None:
             return
-        for query in self._latencies.queries:
-            for one in map(_shown, self._latencies.of(query)):
-                key = query, one.source, one.way
-                if self._recorded.get(key) != one.markers:
-                    self._recorded[key] = one.markers
-                    self._record(query, one)
+        with self._lock:
+            changed = [
+                (query, one)
+                for query in self._latencies.queries
+                for one in map(_shown, self._latencies.of(query))
+                if self._recorded.get((query, one.source, one.way)) != one.markers
+            ]
+            self._recorded |= {(query, one.source, one.way): one.markers for query, one in changed}
+        for query, one in changed:
+            self._record(query, one)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
-            with self._lock:
-                action()
+            action()
         except Exception:
             if not self._failed:
                 self._failed = True
@@ -124,34 +131,42 @@ class LatencyMeter:
                     "the latency of job '%s' could not be measured; further failures are not logged", self._job
                 )
 
-    def _take(self, runs: Iterable[QueryRun], now: int) -> None:
-        for run in runs:
-            self._introduce(run)
-            # Found late, after the storage has held the thread: their latency would be that of the look.
-            self._take_commits(run, now if now - self._looked <= LATE else None)
-        self._count(self._flow.arrivals())
-
-    def _introduce(self, run: QueryRun) -> None:
+    def _take(self, runs: Sequence[QueryRun], now: int) -> None:
+        # Without the lock: storage that does not answer must not hold those who ask for a snapshot.
+        commits = [commit for run in runs for commit in self._commits(run, now)]
         graph = self._graph()
-        for exchange in graph[run.spec.uid].writes:
-            readers = [reader.uid for _, reader in graph.consumers(exchange)]
-            self._flow.produces(exchange, run.spec.uid, run.application, readers)
+        with self._lock:
+            for run in runs:
+                for exchange in graph[run.spec.uid].writes:
+                    readers = [reader.uid for _, reader in graph.consumers(exchange)]
+                    self._flow.produces(exchange, run.spec.uid, run.application, readers)
+            for commit in commits:
+                self._flow.commit(commit)
+            for run in runs:
+                self._flow.seen(run.application, run.committed)
+            self._count(self._flow.arrivals())
 
-    def _take_commits(self, run: QueryRun, at: int | None) -> None:
-        uid = run.spec.uid
-        position, recent = run.committed, run.recent
+    def _commits(self, run: QueryRun, now: int) -> list[Commit]:
+        """The epochs that a query has committed since the last look, as far as it is known what they have read."""
+        uid, position = run.spec.uid, run.committed
         known, before = self._last.get(uid, (-1, None))
         found = []
-        for epoch, logged in recent:
+        for epoch, logged in run.recent:
             if known < epoch <= position:
                 # What an epoch has read is known only if the one before it is.
                 if epoch == known + 1 and (before is not None or epoch == 0):
                     found.append((before, logged))
                 known, before = epoch, logged
         self._last[uid] = position, before if known == position else None
-        for start, end in found:
-            self._flow.commit(self._commit(run, start, end, at))
-        self._flow.seen(run.application, position)
+        return [self._commit(run, start, end, self._time_of(run, end.epoch, now)) for start, end in found]
+
+    def _time_of(self, run: QueryRun, epoch: int, now: int) -> int | None:
+        """When an epoch was committed, ms since 1970 UTC; None: not known."""
+        if now - self._looked <= LATE:
+            return now
+        # The thread was held, as by a long start. The storage knows, if its clock is about that of the driver.
+        at = run.committed_at(epoch)
+        return None if at is None or not self._looked - LATE <= at * 1_000 <= now else int(at * 1_000)
 
     def _commit(self, run: QueryRun, before: LoggedOffsets | None, logged: LoggedOffsets, at: int | None) -> Commit:
         old, new = ({} if one is None else source_offsets(one) for one in (before, logged))

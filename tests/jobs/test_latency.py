@@ -41,6 +41,7 @@ class Run:
         self.application = application
         self.recent: tuple[tuple[int, LoggedOffsets], ...] = ()
         self.committed = -1
+        self.recorded: int | None = None
 
     def commit(self, stamp: int, *offsets: SourceOffset, epoch: int | None = None) -> None:
         self.committed = self.committed + 1 if epoch is None else epoch
@@ -48,6 +49,10 @@ class Run:
             self.committed, {"batchTimestampMs": stamp}, tuple(offset.to_json() for offset in offsets)
         )
         self.recent = (*self.recent, (self.committed, logged))
+
+    def committed_at(self, epoch: int) -> float | None:
+        assert epoch == self.committed
+        return None if self.recorded is None else self.recorded / 1_000
 
 
 def at(position: Any, uid: str = "in", *, new: bool = False) -> SourceOffset:
@@ -139,13 +144,43 @@ def test_an_epoch_whose_beginning_is_not_known_is_not_measured() -> None:
     assert bench.ms() == [("a", 50)]
 
 
-def test_a_commit_that_is_found_late_is_not_measured() -> None:
+@pytest.mark.parametrize(
+    ("recorded", "measured"), [(3_000, [("a", 1_990)]), (None, []), (9_001, []), (-1, [])],
+    ids=["by the driver's clock", "unknown", "in the future", "before the look"],
+)  # fmt: skip
+def test_of_a_commit_that_is_found_late_the_storage_says_when_it_was(
+    recorded: int | None, measured: list[tuple[str, int]]
+) -> None:
+    """If its clock is not another one: the commit was made between two looks."""
     bench, run = Bench(), Run("a")
     run.commit(1_010, at(5, new=True))
-    bench.tick(1_001 + LATE, run)
-    run.commit(2_100, at(6))
-    bench.tick(2_150, run)
-    assert bench.ms() == [("a", 50)], "the look before the first one was too long ago to say when that was"
+    run.recorded = recorded
+    bench.tick(9_000, run)
+    assert bench.ms() == measured
+    run.commit(9_100, at(6))
+    bench.tick(9_000 + LATE, run)
+    assert bench.ms() == [*measured, ("a", LATE - 100)], "the driver has just looked"
+
+
+def test_what_is_read_after_an_epoch_that_is_not_known_is_not_counted_again(tmp_path: Path) -> None:
+    producer = Producer(tmp_path)
+    view = ExchangeView(producer.master)
+    bench, first = Bench(), Run("a", producer.epoch(0).application)
+    second = Run("c", fed=("x-in",))
+    ends = [producer.write(number, 10, 10) + 1 for number in range(4)]
+    for number in range(4):
+        first.commit(1_010 + number, at(number + 1, new=number == 0))
+    second.commit(1_100, front(ends[0], new=True))
+    bench.tick(1_200, first, second)
+    second.committed = 1
+    bench.tick(1_300, first, second)
+    second.commit(1_350, front(ends[2]))
+    bench.tick(1_400, first, second)
+    second.commit(1_450, front(ends[3]))
+    bench.tick(1_500, first, second)
+    view.look()
+    bench.meter.follow({"x": view})
+    assert [(query, ms) for query, ms in bench.ms() if query == "c"] == [("c", 190), ("c", 487)]
 
 
 def test_a_failure_is_logged_once_and_is_none_of_the_job(caplog: pytest.LogCaptureFixture) -> None:

@@ -193,6 +193,17 @@ def test_a_reader_that_stands_still_is_measured_over_its_whole_wait_within_limit
     assert len({marker.at for marker in late}) == len(late)
 
 
+def test_nothing_is_lost_to_a_reader_that_is_behind_by_less_than_is_kept() -> None:
+    world, behind = World(), MOST_CARRIED // 2 - 10
+    for number in range(3 * MOST_CARRIED):
+        world.produce(True, 10)
+        world.consume("d", "x-again", 1)
+        if number >= behind:
+            world.consume("c", "x-in", 1)
+        world.look()
+    assert sum(marker.query == "c" for marker in world.arrived) == 3 * MOST_CARRIED - behind
+
+
 def test_what_all_readers_have_passed_is_not_kept() -> None:
     world = World()
     for _ in range(3 * MOST_CARRIED):
