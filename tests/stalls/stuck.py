@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -105,6 +106,35 @@ class StuckJob:
             for process in processes:
                 process.resume()
 
+    @contextmanager
+    def executors(self, *, runs: float = 0.0) -> Iterator[None]:
+        """With the executors of a cluster frozen, or starved: they get a processor for so many seconds of each two."""
+        app = str(self.job.runs[0].in_spark.sparkSession.sparkContext.applicationId)
+        commands = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+        processes = [one for one, command in commands if "--executor-id" in command and app in command]
+        assert processes
+        over = threading.Event()
+
+        def starve() -> None:
+            while not over.is_set():
+                for process in processes:
+                    process.suspend()
+                over.wait(2.0)
+                if runs or over.is_set():
+                    for process in processes:
+                        process.resume()
+                    time.sleep(runs)
+
+        thread = threading.Thread(target=starve, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            for process in processes:
+                process.resume()
+
 
 def _into_folder(rows: DataFrame, flags: str, folder: Path) -> Any:
     writer = rows.writeStream.format("stopping_folder").option("uid", "out").option("flags", flags)
@@ -180,7 +210,7 @@ def _at(job: StuckJob, point: str, how: str) -> AbstractContextManager[None]:
     return operators.stopped_at(job.flags, point, how)
 
 
-def cases(shape: str) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
+def cases(shape: str, *, cluster: bool = False) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
     """The cases of a job: name, expected verdict, and how it is stopped."""
     for point in POINTS if shape == "udf" else ("function",):
         for how in HOWS:
@@ -188,3 +218,6 @@ def cases(shape: str) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
     if shape == "udf":
         for role in ("task", "planner", "committer", "task"):
             yield f"frozen {role}", "SYSTEM spark", partial(StuckJob.frozen, role=role)
+        if cluster:
+            yield "frozen executors", "SYSTEM spark", StuckJob.executors
+            yield "starved executors", "SYSTEM spark", partial(StuckJob.executors, runs=0.005)
