@@ -91,7 +91,7 @@ def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> li
     folder.mkdir(parents=True)
 
     def source(rate: int, limit: int | None = None, gate: Path | None = None) -> DataFrame:
-        reader = spark.readStream.format("stopping_numbers").option("uid", "in").option("counts", "1,1")
+        reader = spark.readStream.format("stopping_numbers").option("uid", folder.name).option("counts", "1,1")
         reader = reader.option("live", "true").option("rate", str(rate)).option("gate", str(gate or ""))
         return reader.option("max_rows_per_epoch", str(limit)).load() if limit else reader.load()
 

@@ -90,7 +90,7 @@ def _few_rows(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> An
 
     @contextmanager
     def during() -> Iterator[None]:
-        job.control.rate_limit("source:in", 1, wait=60)
+        job.control.rate_limit(f"source:{folder.name}", 1, wait=60)
         yield
 
     return during()
