@@ -58,6 +58,7 @@ class StuckJob:
     def __init__(self, spark: SparkSession, folder: Path, shape: str) -> None:
         self.flags = folder / "flags"
         self.flags.mkdir(parents=True)
+        self.application = spark.sparkContext.applicationId
         self.job = sx.Job(spark, "stuck", state=folder / "state", interval="300 ms")
         reader = spark.readStream.format("stopping_numbers").option("uid", "in").option("flags", str(self.flags))
         rows = reader.option("counts", "1,1").option("live", "true").option("rate", "50").load()
@@ -109,7 +110,7 @@ class StuckJob:
     @contextmanager
     def executors(self, *, runs: float = 0.0) -> Iterator[None]:
         """With the executors of a cluster frozen, or starved: they get a processor for so many seconds of each two."""
-        app = str(self.job.runs[0].in_spark.sparkSession.sparkContext.applicationId)
+        app = self.application
         commands = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
         processes = [one for one, command in commands if "--executor-id" in command and app in command]
         assert processes
