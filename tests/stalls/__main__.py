@@ -95,7 +95,7 @@ def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> li
         reader = reader.option("live", "true").option("rate", str(rate)).option("gate", str(gate or ""))
         return reader.option("max_rows_per_epoch", str(limit)).load() if limit else reader.load()
 
-    job = sx.Job(spark, "healthy", state=folder / "state", interval=healthy.INTERVALS.get(name, "300 ms"))
+    job = sx.Job(spark, folder.name, state=folder / "state", interval=healthy.INTERVALS.get(name, "300 ms"))
     during = healthy.CASES[name](spark, job, source, folder)
     job.start()
     try:
