@@ -9,7 +9,6 @@ that of whole epochs; the first one, in which workers and connections start, is 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,9 +21,8 @@ from confluent_kafka.admin import OffsetSpec
 from benchmarks._figures import Aim, Figure, Sample
 from benchmarks._spark import LIMIT, run_epochs, session, until, workplace
 from spark_ext.clients.kafka import offsets
-from spark_ext.errors import EnvironmentProblem
-from spark_ext.spark.jars import session_jars
 from tests.servers.kafka import Broker
+from tests.servers.spark_kafka import spark_kafka_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,10 +37,6 @@ PARTITIONS = 4
 VALUE = "x" * 100
 _LIMIT = ROWS + 100
 """Offsets per epoch when reading: large enough that the transaction markers at the topic's end are no extra epoch."""
-PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
-"""A dependency for delegation tokens, which are not used here; not every mirror has its version 4.2.0."""
-OTHER_TOKENS = f"{TOKENS}:4.0.0"
 
 SINKS = ("kafka_2pc", "Spark's sink")
 SOURCES = ("kafka_range", "Spark's source")
@@ -52,7 +46,7 @@ BARE = "bare producer"
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
     rates: dict[str, list[float]] = {way: [] for way in (*SINKS, BARE, *SOURCES)}
-    jars = ":".join(map(str, _spark_kafka()))
+    jars = ":".join(map(str, spark_kafka_jars()))
     with session("kafka", {"spark.driver.extraClassPath": jars}) as spark, _broker() as broker:
         full = _topic(broker)
         _bare(broker, full, EPOCHS + 1)
@@ -76,17 +70,6 @@ def _figure(name: str, done: str, a: str, b: str, aim: float, rate: dict[str, Sa
     what = f"rows {done} per second: {a} / {b}"
     sides = {side: rate[side] for side in (a, b)}
     return Figure(name, "kafka", what, rate[a].median / rate[b].median, Aim(">=", aim), sides, sizes)
-
-
-def _spark_kafka() -> tuple[Path, ...]:
-    """The jars of Spark's own Kafka source and sink."""
-    try:
-        return session_jars(PACKAGE, {})
-    except EnvironmentProblem as problem:
-        print(f"{problem.what}\ntrying {OTHER_TOKENS} for its part", file=sys.stderr)
-        without = session_jars(PACKAGE, {"spark.jars.excludes": TOKENS})
-        # Without its own dependencies, which are older than those of the package.
-        return *without, *(jar for jar in session_jars(OTHER_TOKENS, {}) if "token-provider" in jar.name)
 
 
 @contextmanager

@@ -79,6 +79,8 @@ class FailPoint(str, Enum):
     LEDGER_CONTROL_REQUESTS = "ledger.control_requests.after"
     LEDGER_BEFORE_EXECUTION_STATES = "ledger.execution_states.before"
     LEDGER_EXECUTION_STATES = "ledger.execution_states.after"
+    LEDGER_BEFORE_LATENCIES = "ledger.latencies.before"
+    LEDGER_LATENCIES = "ledger.latencies.after"
     LEDGER_BEFORE_EXCHANGES = "ledger.exchanges.before"
     LEDGER_EXCHANGES = "ledger.exchanges.after"
     LEDGER_BEFORE_INCIDENTS = "ledger.incidents.before"

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from spark_ext.errors import refused
 from spark_ext.model.restarts import RestartPolicy
@@ -61,6 +61,9 @@ class JobSettings(BaseModel):
     and 60 s before the first one. Needs `monitor_interval`."""
     on_stall: Literal["report", "fail"] = "report"
     """What is done about a stall: an incident is recorded, or the query, and so the job, also fails."""
+    on_damage: Literal["stop", "restore"] = "stop"
+    """What `run` does when state or a checkpoint is damaged: it ends, or restores the job from its newest retained
+    checkpoint and starts it again. Needs `retained_checkpoints` and `checkpoint_interval`."""
     failures: str | None = None
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     incidents: str | None = None
@@ -76,8 +79,20 @@ class JobSettings(BaseModel):
     """Address to which that is bound."""
     opentelemetry: bool = False
     """Whether metrics and spans are exported to OpenTelemetry."""
+    latency: Literal["off", "latest", "histogram"] = "off"
+    """Whether markers measure the time from each source to the commits of each query: the newest value, or percentiles
+    and a histogram as well."""
+    latency_interval: Milliseconds = 1_000
+    """At most one marker of a source in so much time; 0: one in each epoch that reads rows of it."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
+
+    @field_validator("on_damage")
+    @classmethod
+    def _has_checkpoints(cls, on_damage: str, info: ValidationInfo) -> str:
+        if on_damage == "restore" and not info.data.get("retained_checkpoints"):
+            raise ValueError("'restore' needs a checkpoint: set retained_checkpoints to 1 or more")
+        return on_damage
 
     @property
     def measured(self) -> bool:

@@ -149,6 +149,7 @@ def test_status_as_json(state: Path) -> None:
         "epochs": 3,
         "rows": 300,
         "channels_finished": {"files": 2},
+        "latencies": [],
     }
     assert (live["finished"], live["epochs"], live["rows"]) == (False, 1, 0)
     assert found["incidents"][0]["what"] == "the [network] was slow"

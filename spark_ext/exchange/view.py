@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from spark_ext.errors import StateError
@@ -96,6 +96,24 @@ class ExchangeView:
         # the rows of an older one that consumers have still to read.
         begun = 0 if numbers and numbers[0] < self._begun else self._begun
         return max(brought, begun, self._state.released)
+
+    def brought_between(self, begin: int, end: int) -> list[tuple[str, int]] | None:
+        """The epochs whose entries have the numbers `begin` to `end - 1`, as application and number.
+
+        Args:
+            begin: number of an entry.
+            end: of the entry behind the last one.
+
+        Returns:
+            Those that are not abandoned, and were not released before the first look; None: not all of the entries
+            were there at the last look.
+        """
+        if end > self._state.last + 1:
+            return None
+        found: list[tuple[str, int]] = []
+        for application, (epochs, numbers) in self._brought.items():
+            found += [(application, epoch) for epoch in epochs[bisect_left(numbers, begin) : bisect_left(numbers, end)]]
+        return found
 
     def rows_between(self, begin: Front, end: int) -> int | None:
         """Visible rows from a position to the entry before `end`; None when they are not known any more.

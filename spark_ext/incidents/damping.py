@@ -26,7 +26,7 @@ class Damper:
     """
 
     window: Callable[[str], float]
-    _told: dict[str, IncidentState] = field(default_factory=dict)
+    _notified: dict[str, IncidentState] = field(default_factory=dict)
     """By id, the last state that was let through."""
     _reopened: dict[str, None] = field(default_factory=dict)
     _held: dict[str, tuple[float, IncidentChange]] = field(default_factory=dict)
@@ -51,13 +51,13 @@ class Damper:
                 self._reopened[one] = None
             if self._held.pop(one, None) is not None:
                 return False
-        if self._told.pop(one, None) is change.new:
-            self._told[one] = change.new
+        if self._notified.pop(one, None) is change.new:
+            self._notified[one] = change.new
             return False
-        self._told[one] = change.new
-        if len(self._told) > MOST:
-            oldest = next(iter(self._told))
-            del self._told[oldest]
+        self._notified[one] = change.new
+        if len(self._notified) > MOST:
+            oldest = next(iter(self._notified))
+            del self._notified[oldest]
             self._reopened.pop(oldest, None)
         return True
 
@@ -71,5 +71,5 @@ class Damper:
         for one in [one for one, (at, _) in self._held.items() if at <= now]:
             _, change = self._held.pop(one)
             self._reopened.pop(one, None)
-            self._told[one] = change.new
+            self._notified[one] = change.new
             yield change

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.controller import Controller
     from spark_ext.jobs.exchanges import Exchanges
     from spark_ext.jobs.gates import Gates
+    from spark_ext.jobs.latency import LatencyMeter
     from spark_ext.ledger import Ledger
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
@@ -103,6 +104,8 @@ class Coordinator:
         self._drained = max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0)
         self.controller: Controller | None = None
         """Follows the job's control events; None: nobody does."""
+        self.latency: LatencyMeter | None = None
+        """Follows latency markers; None: there are none."""
         self._execution = JobExecution(context)
         self._closer_at = 0.0
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-coordinator-{context.job}", daemon=True)
@@ -291,6 +294,8 @@ class Coordinator:
                 self._upkeep.look_at_fence()
             if run.state is State.FINISHING:
                 self._finish(run, now)
+        if self.latency is not None:
+            self.latency.tick(self.runs)
         if self._stop_by is not None and now >= self._stop_by:
             self._give_up()
         if self._gates is not None and not self.stopping and not self._aligned.under_way:
@@ -411,6 +416,8 @@ class Coordinator:
                 attempt(f"giving query '{run.spec.uid}' up", run.give_up)
             attempt(f"the last look at query '{run.spec.uid}'", run.observe_late)
             attempt(f"the release of query '{run.spec.uid}'", run.release)
+        if self.latency is not None:
+            self.latency.tick(self.runs)
         if not self._given_up:
             self._write_the_end(by)
 

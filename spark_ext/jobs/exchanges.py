@@ -87,6 +87,8 @@ class Exchanges:
         """The newest consistent cut of the job; None before the first one, and in a job without exchanges."""
         self.graph = graph
         """The job's, as far as its queries are built."""
+        self.follower: Callable[[Mapping[str, ExchangeView]], None] | None = None
+        """Given the views after each look at the exchanges, on the thread that has looked: must not raise."""
         self._unaligned = Unaligned(older)
         self._views: dict[str, ExchangeView] = {}
         self._gated = gated
@@ -278,6 +280,8 @@ class Exchanges:
     def _cut(self, looks: Mapping[str, QueryLook], graph: JobGraph) -> tuple[dict[str, ExchangeView], Taken | NotNow]:
         views = {link.name: self._view(link) for link in self._links.values()}
         there = {name: view for name, view in views.items() if view.look()}
+        if self.follower is not None:
+            self.follower(there)
         missing = next((name for name in graph.exchanges if name not in there), None)
         if missing is not None:
             return there, NotNow(Reason.STARTING, graph.producer(missing))

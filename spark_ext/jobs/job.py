@@ -102,6 +102,14 @@ class Job(Reportable):
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
         check_for_delta(Location(self.state_directory), f"job '{name}', state directory")
+        if place is None and self.settings.on_damage == "restore":
+            raise ConfigurationError(
+                "on_damage='restore' needs a state directory on a file system, where what is damaged can be moved "
+                "aside",
+                operator=f"job '{name}'",
+                kept=NOTHING_STARTED,
+                do="leave it out; after a failure restore the job into another state directory",
+            )
         self._spark = spark
         self._takeover = takeover
         self._parts = Composition(spark, name, self.state_directory)
@@ -222,6 +230,9 @@ class Job(Reportable):
         Ctrl-C stops it in order: no row is lost, nothing is emitted for the end of input. A second Ctrl-C exits at
         once; the next start cleans up.
 
+        With the setting `on_damage="restore"` a job whose state is damaged is restored from its newest retained
+        checkpoint and started again, once for each checkpoint.
+
         Args:
             progress: show a live line on standard error: state, time, epochs, rows and channels.
 
@@ -229,12 +240,24 @@ class Job(Reportable):
             JobFailedError: a query has failed for good.
             SparkExtError: the job could not be started.
         """
-        self.start()
-        with stop_on_interrupt(self.name, self._coordinator_or_raise().stop):
-            if progress:
-                show(self.snapshot, self.wait)
-            self._coordinator_or_raise().join()
-        return self.await_termination()
+        while True:
+            self.start()
+            with stop_on_interrupt(self.name, self._ask_to_stop):
+                if progress:
+                    show(self.snapshot, self.wait)
+                self._coordinator_or_raise().join()
+            try:
+                return self.await_termination()
+            except JobFailedError as failure:
+                if not self._stopping.is_set():
+                    self._restore_after(failure)
+                if self._stopping.is_set():
+                    raise
+            self._coordinator = self._context = self._result = None
+
+    def _ask_to_stop(self) -> None:
+        self._stopping.set()
+        self._coordinator_or_raise().stop()
 
     def start(self) -> Job:
         """Start all queries that have not finished, and return.
@@ -275,6 +298,7 @@ class Job(Reportable):
                     announce=self._announce,
                     stopping=self._stopping.is_set,
                     tap=None if self._metrics is None else self._metrics.tap,
+                    arrived=None if self._metrics is None else self._metrics.tap,
                 )
             except BaseException:
                 self._coordinator = None
@@ -352,8 +376,7 @@ class Job(Reportable):
             SparkExtError: the savepoint could not be taken; the job has ended, and `savepoint` may be called again.
         """
         folder = None if savepoint is None else check_folder(str(savepoint), self.name, self.state_directory)
-        if self._starting:
-            self._stopping.set()
+        self._stopping.set()
         coordinator = self._coordinator_or_raise(starting=True)
         coordinator.stop(timeout)
         coordinator.join()

@@ -7,14 +7,17 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_ext.errors import JobFailedError, SparkExtError
 from spark_ext.jobs.as_of import AsOf, as_of
 from spark_ext.jobs.barriers import wait_for
 from spark_ext.jobs.changing import forget, reset
+from spark_ext.jobs.damage import is_damaged, remedy
 from spark_ext.jobs.offline import savepoint_of_stopped
 from spark_ext.jobs.rescale import rescale
 from spark_ext.jobs.restore import Restore
 from spark_ext.jobs.retained import retained
 from spark_ext.jobs.taking import check_folder
+from spark_ext.masking import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.ledger import Ledger
     from spark_ext.settings import JobSettings
+
+log = logger("spark_ext.job")
 
 
 class Restorable(ABC):
@@ -129,6 +134,38 @@ class Restorable(ABC):
             state_partitions=state_partitions,
         ).run()
         return self
+
+    def _restore_after(self, failure: JobFailedError) -> None:
+        """Restore the job from its newest retained checkpoint after it has failed, if the settings say so.
+
+        Raises:
+            JobFailedError: the failure, if its state is not damaged or the job does not restore itself; otherwise with
+                the reason why it could not be restored.
+        """
+        who = f"job '{self.name}'"
+        if self.settings.on_damage != "restore" or not is_damaged(self._coordinator_or_raise()):
+            raise failure
+        number, why_not = remedy(self.state_directory, self._ledger)
+        if number is None:
+            raise JobFailedError(
+                f"{failure.what}; the job does not restore itself: {why_not}",
+                operator=failure.operator,
+                kept=failure.kept,
+                do="restore it from an older checkpoint or a savepoint with Job.restore(); without one, discard the "
+                "query's history with job.reset()",
+                cause_text=str(failure),
+            ) from failure
+        log.warning("%s: %s; it is restored from checkpoint %d", who, failure.what, number)
+        try:
+            self.restore(number)
+        except SparkExtError as problem:
+            raise JobFailedError(
+                f"{failure.what}; the restore from checkpoint {number} failed: {problem.what}",
+                operator=failure.operator,
+                kept=problem.kept,
+                do=problem.do,
+                cause_text=f"{failure}\n\n{problem}",
+            ) from problem
 
     def rescale(self, uid: str, partitions: int, timeout: float | None = None) -> None:
         """Give the state of a query another number of partitions; the job must not be running.

@@ -49,6 +49,7 @@ class QueryResult(QuerySnapshot):
                 for source in self.sources
             ],
             "reason": self.reason,
+            "latencies": [one.to_json() for one in self.latencies],
         }
 
 

@@ -28,16 +28,28 @@ def retained_folder(state: str) -> str:
     return f"{state.rstrip('/')}/checkpoints"
 
 
+def complete(state: str) -> list[int]:
+    """The numbers of the retained checkpoints, ascending.
+
+    Args:
+        state: the job's state directory.
+
+    Raises:
+        OSError: the folders cannot be listed.
+    """
+    return sorted(number for number, whole in _folders(state).items() if whole)
+
+
 def retained(job: str, state: str, number: int) -> str:
     """The folder of a retained checkpoint.
 
     Raises:
         StateError: there is none of that number; names those that there are.
     """
-    complete = [str(one) for one, whole in sorted(_folders(state).items()) if whole]
-    if str(number) not in complete:
+    there = complete(state)
+    if number not in there:
         raise StateError(
-            f"checkpoint {number} is not retained; retained are: {', '.join(complete) or 'none'}",
+            f"checkpoint {number} is not retained; retained are: {', '.join(map(str, there)) or 'none'}",
             operator=f"job '{job}'",
             kept="the job's state and all output are unchanged",
             do="name one that is retained, or the folder of a savepoint; the setting retained_checkpoints is how many "
@@ -71,13 +83,13 @@ def release_old(state: str, keep: int, incarnation: Incarnation, record: Callabl
     """
     root = Location.of(retained_folder(state), {})
     folders = _folders(state)
-    complete = sorted(number for number, whole in folders.items() if whole)
-    for number in complete[:-keep]:
+    whole = sorted(number for number, whole in folders.items() if whole)
+    for number in whole[:-keep]:
         record(_released(number, incarnation))
         # First what makes it one: a restore never begins from a folder that is being deleted.
         root.delete(f"{number}/{MANIFEST}")
         _delete(f"{root.uri}/{number}")
-    for number in folders.keys() - complete:
+    for number in folders.keys() - whole:
         _delete(f"{root.uri}/{number}")
 
 

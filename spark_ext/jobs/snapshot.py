@@ -10,7 +10,7 @@ from spark_ext.jobs.result import QueryResult, SourceResult
 from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import source_offsets
 from spark_ext.spark.source_reports import total_lag
-from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
+from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
@@ -29,6 +29,7 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
     """
     # Before the queries, whose states lead to the job's: they are then never behind it.
     shown, failure = coordinator.shown, coordinator.failure or coordinator.late
+    latency = coordinator.latency
     return JobSnapshot(
         job=context.job,
         state_directory=state_directory,
@@ -39,7 +40,14 @@ def job_snapshot(state_directory: str, started: datetime, context: JobContext, c
         started=started,
         ended=None,
         at=datetime.now(timezone.utc),
-        queries=tuple(query_result(run, paused=coordinator.paused(run)) for run in coordinator.runs),
+        queries=tuple(
+            query_result(
+                run,
+                paused=coordinator.paused(run),
+                latencies=() if latency is None else latency.of(run.spec.uid),
+            )
+            for run in coordinator.runs
+        ),
         error="" if failure is None else str(failure),
     )
 
@@ -65,12 +73,13 @@ def unstarted_snapshot(job: str, state_directory: str, uids: Iterable[str]) -> J
     )
 
 
-def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
+def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[LatencySnapshot, ...] = ()) -> QueryResult:
     """A query under supervision, as it is now.
 
     Args:
         run: the query.
         paused: whether a control event keeps it from reading.
+        latencies: from sources to its commits.
     """
     # Read once: the coordinator's thread may replace them at any time.
     state, logged, shown = run.state, run.offsets, run.shown
@@ -100,4 +109,5 @@ def query_result(run: QueryRun, *, paused: bool = False) -> QueryResult:
             )
             for uid, offset in offsets.items()
         ),
+        latencies=latencies,
     )

@@ -24,6 +24,7 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.exchanges import Exchanges
 from spark_ext.jobs.flow import LateQueries, anew, checked_graph, consumers_of, links_of, opened
 from spark_ext.jobs.gates import Gates
+from spark_ext.jobs.latency import measured_latency
 from spark_ext.jobs.memory import nothing_recalled, recall
 from spark_ext.jobs.renamed_targets import add_events, addressed_to_nobody, with_renames
 from spark_ext.jobs.replacement import as_planned
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from spark_ext.jobs.composition import Composition
     from spark_ext.ledger.memory import QueryMemory
+    from spark_ext.model.latency import Marker
     from spark_ext.queries.spec import QuerySpec
     from spark_ext.settings import JobSettings
 
@@ -76,6 +78,7 @@ def start_job(
     announce: Callable[[JobContext, Coordinator], None] = lambda context, coordinator: None,
     stopping: Callable[[], bool] = lambda: False,
     tap: Callable[[object], None] | None = None,
+    arrived: Callable[[Marker], None] | None = None,
 ) -> Started:
     """Start all queries that have not finished.
 
@@ -90,6 +93,7 @@ def start_job(
         announce: called before anything is claimed, with what a stop during the start needs.
         stopping: whether the job has been asked to stop before that.
         tap: given each row of the ledger; see `WriteBehind`.
+        arrived: given each latency marker that has passed a commit; must not wait.
 
     Raises:
         StateError: the state directory is another job's, in use, or has lost a checkpoint.
@@ -194,6 +198,8 @@ def start_job(
         coordinator = Coordinator(context, ledger, runs, finals, exchanges, gates, graph)
         late.coordinator = coordinator
         supervisor = coordinator
+        if settings.latency != "off":
+            coordinator.latency = measured_latency(context, exchanges, arrived)
         incidents.follow(lambda: supervisor.runs)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
@@ -217,6 +223,8 @@ def start_job(
         added = listener
         coordinator.at_end.append(lambda: spark.streams.removeListener(added))
         coordinator.at_end.append(lambda: exchanges.release(supervisor.looks(), exchanges.graph))
+        if coordinator.latency is not None:
+            coordinator.at_end.append(coordinator.latency.record)
         in_all(waiting, lambda run: run.start(), context, coordinator, settings.start_timeout / 1000)
         coordinator.start()
         if settings.monitor_interval:

@@ -18,6 +18,7 @@ from spark_ext.ledger.schema import (
     IncidentChangeRow,
     IncidentRow,
     JobRow,
+    LatencyRow,
     Row,
 )
 
@@ -76,6 +77,10 @@ class LedgerFrames:
     def execution_states(self) -> DataFrame:
         """States that the job and its queries have entered."""
         return self._frame(ExecutionStateRow)
+
+    def latencies(self) -> DataFrame:
+        """How long rows took from sources to the commits of queries."""
+        return self._frame(LatencyRow)
 
     def exchanges(self) -> DataFrame:
         """What has happened to the exchanges between the queries."""

@@ -38,6 +38,7 @@ from spark_ext.ledger.schema import (
     ExecutionStateRow,
     IncidentChangeRow,
     IncidentRow,
+    LatencyRow,
     Row,
 )
 from spark_ext.ledger.tables import LedgerTable
@@ -70,6 +71,8 @@ class MaintenanceSettings:
     """Age at which execution states, events of exchanges, incidents and records of HTTP requests expire."""
     keep_checkpoints: timedelta = timedelta(days=7)
     """Age at which a periodic checkpoint expires."""
+    keep_latencies: timedelta = timedelta(days=1)
+    """Age at which a row of latencies expires; a system that scrapes the metrics keeps them for longer."""
     newest_checkpoints: int = 10
     """Number of periodic checkpoints that stay at any age."""
     budget: timedelta = timedelta(milliseconds=500)
@@ -355,6 +358,12 @@ def _old_incidents(
     return [[("at", "<", now - settings.keep_states)]]
 
 
+def _old_latencies(
+    ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
+) -> list[Where]:
+    return [[("at", "<", now - settings.keep_latencies)]]
+
+
 def _old_checkpoints(
     ledger: Ledger, table: LedgerTable[Any], now: datetime, settings: MaintenanceSettings
 ) -> list[Where]:
@@ -384,6 +393,7 @@ _EXPIRY: dict[type[Row], Callable[[Ledger, LedgerTable[Any], datetime, Maintenan
     ControlTransitionRow: _old_transitions,
     ControlRequestRow: _old_incidents,
     ExecutionStateRow: _old_states,
+    LatencyRow: _old_latencies,
     ExchangeRow: _old_incidents,
     IncidentRow: _old_incidents,
     IncidentChangeRow: _old_incidents,

@@ -326,6 +326,37 @@ class ExecutionStateRow(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatencyRow(Row):
+    """The latency from a source to the commits of a query, as measured by then; with the setting `latency`."""
+
+    table: ClassVar[str] = "latencies"
+
+    query: str
+    """The query whose commits are measured."""
+    source: str
+    """Uid of the source; that of another query, if exchanges are between them."""
+    way: Json
+    """Uids of the sources by which exchanges were read on the way; a list."""
+    at: datetime
+    """When the newest marker was committed."""
+    incarnation: int
+    """The incarnation that wrote the row."""
+    latency_ms: int
+    """From the moment at which the source took up the rows of the newest marker to that commit, ms."""
+    hops: Json
+    """The queries on the way, the last of which is this one, each with the time from the source to its commit, ms; a
+    list of lists."""
+    markers: int
+    """How many have arrived in this incarnation."""
+    p50_ms: int | None
+    """Percentiles of the newest markers; null unless the setting is `histogram`."""
+    p95_ms: int | None
+    """See `p50_ms`."""
+    p99_ms: int | None
+    """See `p50_ms`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExchangeRow(Row):
     """One event in the life of an exchange. History: what the exchange contains is in its own log."""
 
@@ -421,6 +452,7 @@ ROWS: tuple[type[Row], ...] = (
     ControlTransitionRow,
     ControlRequestRow,
     ExecutionStateRow,
+    LatencyRow,
     ExchangeRow,
     IncidentRow,
     IncidentChangeRow,

@@ -194,6 +194,19 @@ SOURCE_LAG: Final = _gauge(
     "Rows that existed when the source planned its newest epoch and are in no epoch yet; missing if it does not know",
     _SOURCE, "rows",
 )  # fmt: skip
+LATENCY: Final = _histogram(
+    "spark_ext_latency_seconds",
+    "Time from the moment at which a source took up rows to their commit by the query, of sampled epochs",
+    _SOURCE,
+    _LONG,
+)
+LATEST_LATENCY: Final = _gauge(
+    "spark_ext_latest_latency_seconds",
+    "The latency from the source to the query that was measured last, by the slowest way between the two",
+    _SOURCE,
+    "seconds",
+    Fold.MAX,
+)
 STATE_ROWS: Final = _gauge("spark_ext_state_rows", "Rows in the state stores of the query", unit="rows")
 CHANNELS_FINISHED: Final = _counter("spark_ext_channels_finished_total", "Channels that have finished", _SOURCE)
 CHANNELS_RUNNING: Final = _gauge("spark_ext_channels_running", "Channels that are being read", _SOURCE)
@@ -238,7 +251,7 @@ DROPPED: Final = _counter(
 CATALOGUE: Final = (
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
     EPOCHS, INPUT_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
-    WATERMARK_DELAY, LAG_ROWS, SOURCE_LAG, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
+    LATENCY, LATEST_LATENCY, WATERMARK_DELAY, LAG_ROWS, SOURCE_LAG, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,
     LEDGER_WAITING, DROPPED,

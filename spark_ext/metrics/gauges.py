@@ -78,6 +78,8 @@ def _of_query(job: str, query: QuerySnapshot, facts: QueryFacts, application: st
         yield Sample(m.WATERMARK_DELAY, labels, delay)
     for uid, lag in facts.lags.items():
         yield Sample(m.SOURCE_LAG, (*labels, uid), lag)
+    for latency in query.latencies:
+        yield Sample(m.LATEST_LATENCY, (*labels, latency.source), latency.ms / 1000)
     for source in query.sources:
         if source.channels_running is not None:
             yield Sample(m.CHANNELS_RUNNING, (*labels, source.uid), source.channels_running)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
 from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import Change
+from spark_ext.model.latency import Marker
 from spark_ext.model.lifecycle import State
 from spark_ext.views.incidents import query_of
 
@@ -76,7 +77,10 @@ class Tally:
         self._newest: dict[str, int] = {}
 
     def take(self, row: Any) -> list[Change]:
-        """The changes that follow from a row; none from a row that was given before, or is of another table."""
+        """The changes that follow from a row; none from a row that was given before, or is of another table.
+
+        A latency marker that has passed a commit is given once, as it is in no table.
+        """
         if isinstance(row, EpochRow):
             return list(self._epoch(row))
         if isinstance(row, CheckpointRow):
@@ -87,6 +91,8 @@ class Tally:
             return list(self._state(row))
         if isinstance(row, IncidentRow):
             return list(self._incident(row))
+        if isinstance(row, Marker):
+            return [Change(m.LATENCY, (self._job, row.query, row.source), row.ms / 1000)]
         return []
 
     def _new(self, number: int, *key: object) -> bool:

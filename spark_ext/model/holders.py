@@ -53,14 +53,15 @@ def holder(phase: Phase, sample: Sample) -> Holder:
     planners = [one for one in sample.workers if one.role == "planner"]
     committers = [one for one in sample.workers if one.role == "committer"]
     tasks = [one for one in sample.workers if one.role == "task"]
-    if phase in (Phase.PLANNING, Phase.STARTING):
+    # The partitions of an epoch are planned within it.
+    if phase in (Phase.PLANNING, Phase.STARTING) or _is_in(sample, _PLANS):
         return _first(map(_of_planner, planners)) or _mute(planners) or _of_driver(sample)
     if sample.silent:
         names = ", ".join(sample.silent)
         return Holder(FailureType.SYSTEM, Origin.SPARK, f"executor {names} does not answer")
     if sample.tasks or any(_task(one) for one in tasks):
         return _first(map(_task, tasks)) or _silent(tasks, sample) or _of_jvm_tasks(sample)
-    if not _commits(sample):
+    if not _is_in(sample, _COMMITS):
         return _of_driver(sample)
     return _first(map(_of_committer, committers)) or _mute(committers) or _of_driver(sample)
 
@@ -166,16 +167,18 @@ def _of_committer(worker: WorkerSample) -> Holder | None:
 
 
 _COMMITS: Final = ("PythonStreamingSinkCommitRunner", "PythonStreamingWrite", "PythonStreamingSink")
+_PLANS: Final = ("PythonStreamingSource", "PythonMicroBatchStream")
 
 
-def _commits(sample: Sample) -> bool:
-    return any(word in frame.function for thread in sample.driver for frame in thread.frames for word in _COMMITS)
+def _is_in(sample: Sample, words: Sequence[str]) -> bool:
+    """Whether the driver's thread of the query is in a part of Spark."""
+    return any(word in frame.function for thread in sample.driver for frame in thread.frames for word in words)
 
 
 _PARTS: Final = (
     (("PythonForeachBatch", "ForeachBatchSink"), FailureType.USER_CODE, "the function of foreachBatch"),
     (_COMMITS, FailureType.SINK, "the commit of the sink"),
-    (("PythonStreamingSource", "PythonMicroBatchStream"), FailureType.SOURCE, "the planner of a Python source"),
+    (_PLANS, FailureType.SOURCE, "the planner of a Python source"),
     (("kafka010",), FailureType.SOURCE, "Spark's Kafka source"),
     (("sql.delta.", "io.delta."), FailureType.SINK, "a Delta table"),
     (("MetadataLog", "CheckpointFileManager", "OffsetSeqLog", "CommitLog"), FailureType.SYSTEM, "Spark's checkpoint"),

@@ -35,6 +35,9 @@ log = logger("spark_ext.job")
 BETWEEN: Final = 1.0
 """Time between two samples, s."""
 
+AHEAD: Final = 2.0
+"""A query is examined so long before its patience has run out, s: samples take that long. At most half of it."""
+
 STOP_WITHIN: Final = 3.0
 """A stop of Spark's query that takes longer is looked into, s."""
 
@@ -98,7 +101,8 @@ class Stalls:
             run.watched.examined(None)
         usual = [ms for epoch, ms in tuple(run.figures.recent) if epoch not in watch.epochs]
         limit = patience(usual, self._fixed)
-        if watch.clock.still(now) >= limit and now - watch.examined_at >= limit and self._lock.acquire(blocking=False):
+        due = max(limit - AHEAD, limit / 2)
+        if watch.clock.still(now) >= due and now - watch.examined_at >= limit and self._lock.acquire(blocking=False):
             watch.examined_at = now
             self._in_background(run, look, watch, limit)
 
@@ -137,11 +141,13 @@ class Stalls:
         before = self._sample(run, stacks=False)
         time.sleep(BETWEEN)
         after = self._sample(run, stacks=True)
-        marks = clock.marks
+        marks, examined_at = clock.marks, time.monotonic()
+        while watch.clock is clock and clock.still(time.monotonic()) < limit and not self._over():
+            time.sleep(0.05)
         if watch.clock is not clock or marks is None or run.committed != marks.epoch or self._over() or not run.live:
             return
         now = time.monotonic()
-        moved = moves(before, after, now - begun)
+        moved = moves(before, after, examined_at - begun)
         if moved == Moves.YES:
             watch.clock = clock.moved(now)
             if watch.stalled:

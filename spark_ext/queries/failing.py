@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spark_ext.errors import SparkExtError, StallError
+from spark_ext.failures.labels import Response
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, Action, AvailableNowRun, Cause, Decision
 from spark_ext.queries.describe_failure import Diagnosis, diagnosed
@@ -11,6 +12,9 @@ from spark_ext.queries.restartable import RestartableQuery
 
 class FailingQuery(RestartableQuery):
     """The part of a query that judges failures, decides what follows, records it, and carries it out."""
+
+    response: Response | None = None
+    """What is to be done about the failure for which it was given up; None: it was not."""
 
     def _diagnosed(self, failure: BaseException) -> Diagnosis:
         return diagnosed(failure, self.who, self.committed, self._context.classifier, self.spec.uid)
@@ -81,6 +85,7 @@ class FailingQuery(RestartableQuery):
         """
         self._error = error
         found = found or self._diagnosed(error)
+        self.response = found.handling.response
         incident = self._failure_incident(reason or str(error), "stopped: FAILED", found, last=True)
         self._become(State.FAILED, reason or str(error), incident)
         if self._live:

@@ -167,6 +167,14 @@ class ObservedQuery:
         """
         return self._observer.logged()
 
+    def committed_at(self, epoch: int) -> float | None:
+        """When Spark recorded the commit of an epoch, s since 1970, by the clock of the storage; None: not known.
+
+        Raises:
+            OSError: Spark's log cannot be read.
+        """
+        return self._observer.committed_at(epoch)
+
     def metadata(self, position: QueryPosition | None = None, *, finished: bool | None = None) -> QueryMetadata:
         """The query's part of a checkpoint.
 

@@ -102,6 +102,14 @@ class EpochObserver:
         found = ((epoch, self._log.offsets(epoch)) for epoch in self._log.commits())
         return [(epoch, offsets) for epoch, offsets in found if offsets is not None]
 
+    def committed_at(self, epoch: int) -> float | None:
+        """When Spark recorded the commit of an epoch, s since 1970, by the clock of the storage; None: not known.
+
+        Raises:
+            OSError: Spark's log cannot be read.
+        """
+        return self._log.committed_at(epoch)
+
     def restore(self, known: tuple[str, int] | None, who: str) -> None:
         """Read what earlier runs have left: the facts from which this one continues.
 

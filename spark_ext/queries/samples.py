@@ -13,6 +13,7 @@ from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
 from spark_ext.masking import mask
 from spark_ext.model.stacks import WorkerSample, threads_of
+from spark_ext.spark.attendance import attended
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,15 @@ FOLDER: Final = "samples"
 WITHIN: Final = 4.0
 """How long to wait for answers, s."""
 
+PATIENTLY: Final = 15.0
+"""Instead, where processes of this machine can be asked: their watcher answers, if late on a busy machine."""
+
 QUIET: Final = 0.8
-"""Nothing more is expected so long after the last answer, s: the watchers of all machines look twice a second."""
+"""Nothing more is expected so long after the last answer, s: the watchers of all machines look twice a second. It is
+not waited for once all machines have answered that answered the sample before, a moment ago."""
+
+RECENT: Final = 10.0
+"""How old a sample may be that says which machines answer, s."""
 
 LEFT_AFTER: Final = 300.0
 """Age at which nobody waits for an answer any more, s, also by the clock of another machine."""
@@ -39,12 +47,15 @@ class Samples:
     """
 
     def __init__(self, state: str, over: Callable[[], bool] = lambda: False) -> None:
+        self._state = state
         self._location = Location.of(child(state, FOLDER), {})
         self._over = over
         self._cleaned = False
+        self._answered: dict[str, tuple[float, set[str]]] = {}
+        """When each query was sampled last, s, monotonic, and who has answered."""
 
     def take(self, query: str, *, stacks: bool) -> tuple[WorkerSample, ...]:
-        """Ask for the processes of one query, and wait for a few seconds at most. Nobody may answer.
+        """Ask for the processes of one query, and wait for some seconds at most. Nobody may answer.
 
         Args:
             query: its uid.
@@ -56,21 +67,26 @@ class Samples:
         asked = f"{time.time_ns():020}-{uuid.uuid4().hex[:8]}"
         request = {"at": time.time(), "query": query, "stacks": stacks}
         answers: dict[str, dict[str, Any]] = {}
+        at, before = self._answered.get(query, (0.0, set()))
+        expected = before if time.monotonic() - at <= RECENT else set()
         self._clean()
         try:
             self._write(f"{asked}.request", json.dumps(request).encode())
-            by, changed = time.monotonic() + WITHIN, time.monotonic()
+            by, changed = time.monotonic() + (PATIENTLY if attended(self._state) else WITHIN), time.monotonic()
             while time.monotonic() < by and not self._over():
-                before = len(answers)
+                known = len(answers)
                 answers.update(self._answers(asked, answers))
-                changed = time.monotonic() if len(answers) > before else changed
+                changed = time.monotonic() if len(answers) > known else changed
+                if expected and expected <= {_who(name) for name in answers}:
+                    break
                 if answers and time.monotonic() - changed >= QUIET:
                     break
-                time.sleep(0.1)
+                time.sleep(0.05)
         finally:
             for name in [f"{asked}.request", *answers]:
                 with suppress(OSError):
                     self._location.delete(name)
+        self._answered[query] = (time.monotonic(), {_who(name) for name in answers})
         return tuple(_sample(answer["host"], one) for answer in answers.values() for one in answer["processes"])
 
     def _clean(self) -> None:
@@ -101,6 +117,11 @@ class Samples:
                 content = self._location.read(name)
                 with suppress(ValueError):
                     yield name, json.loads(content or b"")
+
+
+def _who(answer: str) -> str:
+    """The watcher that has given an answer, by the name of its file."""
+    return answer.partition(".answer-")[2]
 
 
 def _sample(host: str, given: dict[str, Any]) -> WorkerSample:

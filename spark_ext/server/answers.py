@@ -41,6 +41,27 @@ class JobList(Answer):
     jobs: list[JobSummary]
 
 
+class HopAnswer(Answer):
+    """A query on the way of a latency marker."""
+
+    query: str
+    ms: int = Field(description="From the source to the commit of this query.")
+
+
+class LatencyAnswer(Answer):
+    """The latency from a source to the commits of a query; with the setting `latency`."""
+
+    source: str
+    ms: int = Field(description="Of the marker that has arrived last.")
+    at: datetime
+    hops: list[HopAnswer]
+    way: list[str] = Field(description="Uids of the sources by which exchanges were read.")
+    markers: int
+    p50_ms: int | None
+    p95_ms: int | None
+    p99_ms: int | None
+
+
 class QueryStatus(Answer):
     """A query's status."""
 
@@ -54,6 +75,7 @@ class QueryStatus(Answer):
     epochs: int
     rows: int
     channels_finished: dict[str, int]
+    latencies: list[LatencyAnswer]
 
 
 class JobStatusAnswer(Answer):

@@ -54,6 +54,20 @@ class _Present:
 _present: _Present | None = None
 
 
+def attended(state: str) -> bool:
+    """Whether processes of this machine can be asked.
+
+    Args:
+        state: path or URI of the job's state directory.
+    """
+    return any(_folder(state).glob("*.json"))
+
+
+def _folder(state: str) -> Path:
+    name = hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:20]
+    return Path(tempfile.gettempdir()) / f"spark-ext-stacks-{os.getuid()}-{name}"
+
+
 def folder_of(state: str) -> Path:
     """Where the processes of this machine leave their notes for a job, private to the user.
 
@@ -63,8 +77,7 @@ def folder_of(state: str) -> Path:
     Raises:
         OSError: it cannot be made, or belongs to somebody else.
     """
-    name = hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:20]
-    place = Path(tempfile.gettempdir()) / f"spark-ext-stacks-{os.getuid()}-{name}"
+    place = _folder(state)
     place.mkdir(mode=0o700, exist_ok=True)
     found = place.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or place.is_symlink():

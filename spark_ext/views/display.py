@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
-from spark_ext.views.style import count
+from spark_ext.views.style import count, latency_text
 
-_COLUMNS = ("query", "state", "epochs", "rows", "last epoch", "rows in state", "reason")
+_COLUMNS = ("query", "state", "epochs", "rows", "last epoch", "rows in state")
 
 
 def job_text(snapshot: JobSnapshot) -> str:
@@ -35,13 +35,15 @@ def job_html(snapshot: JobSnapshot) -> str:
             f"incarnation {snapshot.incarnation}",
         ]
     about.append(f"state in {escape(snapshot.state_directory)}")
-    head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
-    rows = "".join(f"<tr>{_cells(query)}</tr>" for query in snapshot.queries)
+    measured = any(query.latencies for query in snapshot.queries)
+    columns = (*_COLUMNS, *(("latency",) if measured else ()), "reason")
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    rows = "".join(f"<tr>{_cells(query, measured)}</tr>" for query in snapshot.queries)
     error = f"<pre>{escape(snapshot.error)}</pre>" if snapshot.error else ""
     return f"{' &middot; '.join(about)}<table><tr>{head}</tr>{rows}</table>{error}"
 
 
-def _cells(query: QuerySnapshot) -> str:
+def _cells(query: QuerySnapshot, measured: bool) -> str:
     values = (
         query.uid,
         query.state.value,
@@ -49,6 +51,7 @@ def _cells(query: QuerySnapshot) -> str:
         f"{query.rows:,}",
         "" if query.last_epoch is None else str(query.last_epoch),
         "" if query.state_rows is None else f"{query.state_rows:,}",
+        *((latency_text(query),) if measured else ()),
         query.reason,
     )
     return "".join(f"<td>{escape(value)}</td>" for value in values)

@@ -23,7 +23,9 @@ from spark_ext.views.timeline import DOWN, JOB, STOPPED, Interval, Span, Timelin
 UP: Final = frozenset({"RUNNING", "PAUSED", "FINISHING", "FINISHED", "CANCELED", STOPPED})
 """States of a job that are no downtime without an incident: it ran, had ended, or was paused or stopped on request."""
 
-STARTING: Final = frozenset({"CREATED", "SCHEDULING", "DEPLOYING", "RESTORING"})
+SCHEDULING: Final = "SCHEDULING"
+
+STARTING: Final = frozenset({"CREATED", SCHEDULING, "DEPLOYING", "RESTORING"})
 """States of a start, which are downtime only if it was not asked for, or something holds it up."""
 
 BEGIN: Final = frozenset({"failure", "driver_lost", "stop_blocked"})
@@ -161,7 +163,8 @@ def blamed(pieces: Sequence[Piece], failures: Sequence[Mapping[str, Any]], befor
     found: list[Piece] = []
     to_blame = before
     for piece in pieces:
-        recorded = piece.incident != UNKNOWN
+        # Waiting for a slot during a recovery is part of that, as starting executors and reading state are.
+        recorded = piece.incident != UNKNOWN and not (piece.state == SCHEDULING and to_blame != UNKNOWN)
         if not recorded and piece.state in UP:
             to_blame = UNKNOWN
             found.append(piece)

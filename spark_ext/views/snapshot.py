@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from spark_ext.model.lifecycle import State
 
@@ -27,6 +28,42 @@ class SourceSnapshot:
     lag_rows: int | None = None
     """Rows that existed when the newest epoch was planned, and are in no epoch yet; None: the source does not know. The
     ledger does not record it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencySnapshot:
+    """The latency from a source to the commits of a query: of the marker that has arrived last, and of those before."""
+
+    source: str
+    """Uid of the source; it may be another query's, behind exchanges."""
+    ms: int
+    """From the moment at which the rows were taken up to the commit."""
+    at: datetime
+    """When that was committed."""
+    hops: tuple[tuple[str, int], ...]
+    """The queries on the way, the last of which is this one, each with the time from the source to its commit, ms."""
+    way: tuple[str, ...]
+    """Uids of the sources by which exchanges were read on the way."""
+    markers: int
+    """How many have arrived in this run."""
+    p50_ms: int | None = None
+    """Percentiles of the newest markers; None unless the setting is `histogram`."""
+    p95_ms: int | None = None
+    p99_ms: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, the time as ISO 8601 in UTC."""
+        return {
+            "source": self.source,
+            "ms": self.ms,
+            "at": self.at.isoformat(),
+            "hops": [{"query": query, "ms": ms} for query, ms in self.hops],
+            "way": list(self.way),
+            "markers": self.markers,
+            "p50_ms": self.p50_ms,
+            "p95_ms": self.p95_ms,
+            "p99_ms": self.p99_ms,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +103,9 @@ class QuerySnapshot:
     `paused`, at the request of a control event."""
     sources: tuple[SourceSnapshot, ...] = ()
     """Its channel sources. A ledger knows those of which a channel has finished."""
+    latencies: tuple[LatencySnapshot, ...] = ()
+    """From sources to its commits, if the setting `latency` has them measured. A ledger has those of some
+    seconds ago."""
 
     @property
     def channels_finished(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -25,10 +25,11 @@ from spark_ext.ledger.schema import (
     FinishedRow,
     IncidentRow,
     JobRow,
+    LatencyRow,
     Row,
 )
 from spark_ext.model.lifecycle import State
-from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot, SourceSnapshot
+from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot, QuerySnapshot, SourceSnapshot
 from spark_ext.views.timeline import JOB, timeline
 from spark_ext.views.timeline_view import DisplayTimeline
 
@@ -83,6 +84,7 @@ def _query_json(query: QuerySnapshot) -> dict[str, Any]:
         "epochs": query.epochs,
         "rows": query.rows,
         "channels_finished": query.channels_finished,
+        "latencies": [one.to_json() for one in query.latencies],
     }
 
 
@@ -145,7 +147,11 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
             resets[row["query"]] = row
     job_state = _newest_by(states, "operator").get(JOB)
     state_now = _state(job_state["state"]) if job_state else State.CREATED
-    queries = _queries(states, epochs, checkpoints, flags, resets)
+    measured = latencies_of(ledger, number)
+    queries = tuple(
+        replace(query, latencies=measured.get(query.uid, ()))
+        for query in _queries(states, epochs, checkpoints, flags, resets)
+    )
     found = timeline(states, jobs, epochs, checkpoints, alive=running, beats=beats_of(ledger, jobs))
     return JobStatus(
         job=newest["job"],
@@ -170,6 +176,35 @@ def _newest_incidents(rows: list[dict[str, Any]], number: int) -> tuple[Mapping[
     last = {row["incident_id"]: row for row in sorted(rows, key=lambda row: row["at"])}
     chosen = sorted(last.values(), key=lambda row: row["at"], reverse=True)[:number]
     return tuple({name: value for name, value in row.items() if name != "incident_id"} for row in chosen)
+
+
+def latencies_of(ledger: Ledger, incarnation: int) -> dict[str, tuple[LatencySnapshot, ...]]:
+    """The latencies that were recorded last in a start, by query; each by source and way.
+
+    Args:
+        ledger: the job's.
+        incarnation: number of the start.
+    """
+    rows = ledger.table(LatencyRow).read(where=[("incarnation", "=", incarnation)])
+    # There may be many: only the newest ones become Python's.
+    keys = ("query", "source", "way")
+    values = [name for name in rows.column_names if name not in keys]
+    newest = rows.sort_by("markers").group_by(keys, use_threads=False).aggregate([(name, "last") for name in values])
+    found: dict[str, tuple[LatencySnapshot, ...]] = {}
+    for row in sorted(newest.to_pylist(), key=lambda row: (row["query"], row["source"], json.loads(row["way"]))):
+        one = LatencySnapshot(
+            source=row["source"],
+            ms=row["latency_ms_last"],
+            at=row["at_last"],
+            hops=tuple((hop, ms) for hop, ms in json.loads(row["hops_last"])),
+            way=tuple(json.loads(row["way"])),
+            markers=row["markers_last"],
+            p50_ms=row["p50_ms_last"],
+            p95_ms=row["p95_ms_last"],
+            p99_ms=row["p99_ms_last"],
+        )
+        found[row["query"]] = (*found.get(row["query"], ()), one)
+    return found
 
 
 def beats_of(ledger: Ledger, jobs: Sequence[Mapping[str, Any]]) -> dict[int, datetime]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from spark_ext.views.style import colour
+from spark_ext.views.style import colour, latency_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,9 @@ def show_status(status: JobStatus, console: Console) -> None:
         sep="  ",
         soft_wrap=True,
     )
-    table = Table("query", "state", "epoch", "epochs", "rows", "channels finished", "reason")
+    measured = any(query.latencies for query in status.queries)
+    latency = ("latency",) if measured else ()
+    table = Table("query", "state", "epoch", "epochs", "rows", "channels finished", *latency, "reason")
     for query in status.queries:
         table.add_row(
             query.uid,
@@ -43,6 +45,7 @@ def show_status(status: JobStatus, console: Console) -> None:
             f"{query.epochs:,}",
             f"{query.rows:,}",
             "\n".join(f"{source}: {number:,}" for source, number in query.channels_finished.items()),
+            *(Text(latency_text(query)) for _ in latency),
             Text(query.reason),
         )
     console.print(table)

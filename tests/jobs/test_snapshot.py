@@ -13,7 +13,9 @@ from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.model.offsets import Finished, Running, SourceOffset
-from spark_ext.views.snapshot import JobSnapshot
+from spark_ext.queries.history import Figures
+from spark_ext.spark.source_reports import SourceReport
+from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot
 from tests.support.snapshots import T0
 
 
@@ -24,16 +26,22 @@ def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
     )
 
 
-def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0) -> Any:
-    return SimpleNamespace(epochs=epochs, input_rows=rows, state_rows=state_rows, last_epoch_ms=ms)
+def figures(epochs: int = 0, rows: int = 0, state_rows: int = 0, ms: int = 0, **more: Any) -> Figures:
+    return Figures(epochs=epochs, input_rows=rows, state_rows=state_rows, last_epoch_ms=ms, **more)
 
 
 def snapshot(
-    *runs: Any, state: State = State.RUNNING, failure: Exception | None = None, late: Exception | None = None
+    *runs: Any,
+    state: State = State.RUNNING,
+    failure: Exception | None = None,
+    late: Exception | None = None,
+    latency: Any = None,
 ) -> JobSnapshot:
     context = SimpleNamespace(job="flights", incarnation=SimpleNamespace(number=3, lineage=2))
     shown = Shown(state)
-    coordinator = SimpleNamespace(shown=shown, failure=failure, late=late, runs=runs, paused=lambda _: False)
+    coordinator = SimpleNamespace(
+        shown=shown, failure=failure, late=late, runs=runs, paused=lambda _: False, latency=latency
+    )
     return job_snapshot("out/state", T0, cast(Any, context), cast(Any, coordinator))
 
 
@@ -57,6 +65,41 @@ def test_a_query_before_its_first_epoch() -> None:
 
 def test_an_epoch_whose_figures_have_not_come_has_no_duration() -> None:
     assert snapshot(run("q", committed=0, figures=figures(1))).query("q").last_epoch_ms is None
+
+
+def test_latencies_are_those_of_the_query() -> None:
+    one = LatencySnapshot(source="in", ms=70, at=T0, hops=(("p", 30), ("q", 70)), way=("x-in",), markers=2)
+    latency = SimpleNamespace(of=lambda uid: (one,) if uid == "q" else ())
+    result = job_result(snapshot(run("p"), run("q"), latency=latency))
+    assert result.query("q").latencies == (one,) and result.query("p").latencies == ()
+    first, second = result.to_json()["queries"]
+    assert first["latencies"] == []
+    assert second["latencies"] == [
+        {
+            "source": "in",
+            "ms": 70,
+            "at": T0.isoformat(),
+            "hops": [{"query": "p", "ms": 30}, {"query": "q", "ms": 70}],
+            "way": ["x-in"],
+            "markers": 2,
+            "p50_ms": None,
+            "p95_ms": None,
+            "p99_ms": None,
+        }
+    ]
+
+
+def test_the_lag_is_what_the_sources_have_said() -> None:
+    offsets = [SourceOffset(uid, running={"c": Running(7)}).to_json() for uid in ("a", "b", "c")]
+    logged = LoggedOffsets(4, {}, (*offsets, SourceOffset("d", ended=True).to_json()))
+    said = {"a": SourceReport(3, 0), "b": SourceReport(None, 0), "d": SourceReport(9, 0)}
+    found = snapshot(run("q", committed=4, offsets=logged, figures=figures(sources=said))).query("q")
+    assert {source.uid: source.lag_rows for source in found.sources} == {"a": 3, "b": None, "c": None, "d": 0}
+    assert found.lag_rows is None
+    all_know = figures(sources={"a": SourceReport(3, 0), "Kafka": SourceReport(4, None)}, parts_ms={"planning": 5})
+    found = snapshot(run("q", figures=all_know)).query("q")
+    assert (found.lag_rows, found.parts_ms) == (7, {"planning": 5})
+    assert snapshot(run("q", State.FINISHED, figures=figures(sources=said))).query("q").lag_rows == 0
 
 
 def test_a_snapshot_has_what_a_result_has_and_more() -> None:
@@ -117,9 +160,14 @@ def test_json_of_a_result() -> None:
         "finished_before": False,
         "epochs": 5,
         "last_epoch": 4,
+        "parts_ms": None,
         "rows": 1000,
         "state_rows": 2,
-        "sources": [{"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1}],
+        "lag_rows": 0,
+        "sources": [
+            {"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1, "lag_rows": 0},
+        ],
         "reason": "drained",
+        "latencies": [],
     }
     assert (hourly["finished_before"], hourly["last_epoch"], hourly["sources"]) == (True, None, [])

@@ -22,6 +22,7 @@ from spark_ext.ledger.schema import (
     FinishedRow,
     IncidentChangeRow,
     IncidentRow,
+    LatencyRow,
 )
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -144,6 +145,23 @@ def http_request(path: str = "/v1/jobs/j/control") -> ControlRequestRow:
 
 def state(name: str, operator: str = "", since: datetime | None = None) -> ExecutionStateRow:
     return ExecutionStateRow(operator=operator, state=name, since=since or START, incarnation=1, reason="")
+
+
+def latency(ms: int = 250, query: str = "q", at: datetime | None = None, **more: Any) -> LatencyRow:
+    given: dict[str, Any] = {
+        "query": query,
+        "source": "s",
+        "way": [],
+        "at": at or START,
+        "incarnation": 1,
+        "latency_ms": ms,
+        "hops": [[query, ms]],
+        "markers": 3,
+        "p50_ms": None,
+        "p95_ms": None,
+        "p99_ms": None,
+    }
+    return LatencyRow(**{**given, **more})
 
 
 def exchange(position: int, event: str = "released") -> ExchangeRow:

@@ -23,6 +23,7 @@ from tests.ledger.rows import (
     http_request,
     incident,
     incident_change,
+    latency,
     state,
     transition,
 )
@@ -62,6 +63,7 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
             transition(1),
             http_request(),
             state("RUNNING"),
+            latency(),
             exchange(1),
             incident(1),
             incident_change(1),

@@ -18,11 +18,24 @@ from spark_ext.ledger.schema import (
     ExecutionStateRow,
     IncidentChangeRow,
     IncidentRow,
+    LatencyRow,
     Row,
 )
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.ledger.view import SourceView
-from tests.ledger.rows import START, checkpoint, epoch, event, flag, incident, incident_change, line, process, state
+from tests.ledger.rows import (
+    START,
+    checkpoint,
+    epoch,
+    event,
+    flag,
+    incident,
+    incident_change,
+    latency,
+    line,
+    process,
+    state,
+)
 
 LONG = timedelta(minutes=5)
 AT_ONCE = MaintenanceSettings(small_files=2, sweep_every=timedelta(0), file_retention_hours=0, budget=LONG)
@@ -229,6 +242,12 @@ def test_old_states_and_incidents_go_but_not_the_present_state(writer: LedgerWri
     assert left(writer, ExecutionStateRow, "operator", "state") == [("", "RUNNING"), ("q", "RUNNING")]
     assert left(writer, IncidentRow, "incident_id") == [("i2",)]
     assert left(writer, IncidentChangeRow, "incident_id") == [("i2",)]
+
+
+def test_old_latencies_go(writer: LedgerWriter) -> None:
+    writer.append([latency(1, at=OLD), latency(2, at=NEW)])
+    expire(writer)
+    assert left(writer, LatencyRow, "latency_ms") == [(2,)]
 
 
 def test_flags_and_jobs_are_never_deleted(writer: LedgerWriter) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_ext.metrics.catalogue import OTHER
 from spark_ext.metrics.gauges import delay_of
 from spark_ext.model.lifecycle import State
+from spark_ext.views.snapshot import LatencySnapshot
 from tests.metrics.jobs import live, measured, value
 from tests.views.test_timeline import at
 
@@ -38,6 +41,17 @@ def test_many_queries_share_what_is_over_the_limit() -> None:
     assert value(metrics, "spark_ext_state_rows", OTHER) == 40 * 7
     assert value(metrics, "spark_ext_query_state", OTHER, "RUNNING") == 40
     assert len([one for one in metrics.samples() if one.metric.name == "spark_ext_query_state"]) == 11 * len(State)
+
+
+def test_the_latest_latency_is_that_of_the_slowest_way() -> None:
+    shown = live()
+    ways = tuple(
+        LatencySnapshot(source="in", ms=ms, at=at(90), hops=(("p", 1), ("q", ms)), way=way, markers=3)
+        for way, ms in ((("x-in",), 250), (("y-in",), 1_500), (("z-in",), 40))
+    )
+    (query,) = shown.snapshot.queries
+    shown = replace(shown, snapshot=replace(shown.snapshot, queries=(replace(query, latencies=ways),)))
+    assert value(measured(shown=shown), "spark_ext_latest_latency_seconds", "q", "in") == 1.5
 
 
 def test_what_is_not_known_has_no_series() -> None:

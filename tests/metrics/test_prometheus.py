@@ -101,6 +101,8 @@ def test_each_family_is_of_the_catalogue_and_has_its_labels() -> None:
     assert unseen == {
         "spark_ext_checkpoint_duration_seconds",
         "spark_ext_downtime_seconds_total",
+        "spark_ext_latency_seconds",
+        "spark_ext_latest_latency_seconds",
         "spark_ext_telemetry_dropped_total",
     }
 

@@ -13,7 +13,9 @@ from hypothesis import given
 from spark_ext.ledger.schema import EpochRow
 from spark_ext.metrics.book import Book, Bound, Sample
 from spark_ext.metrics.tally import GAPS, Numbers, Tally
+from spark_ext.model.latency import Hop, Marker
 from tests.ledger.rows import START, checkpoint, epoch, event, flag
+from tests.metrics.jobs import measured
 from tests.metrics.rows import incident, state
 
 
@@ -46,6 +48,13 @@ def test_numbers_stay_small_with_gaps_without_end() -> None:
         assert numbers.add(number)
     assert numbers.gaps == GAPS
     assert not numbers.add(20 * GAPS - 2) and numbers.add(20 * GAPS - 3), "newer gaps are remembered"
+
+
+def test_a_latency_marker_is_an_observation() -> None:
+    metrics = measured(*(Marker("in", 0, (Hop("p", 20), Hop("q", ms)), ("x-in",)) for ms in (100, 400)))
+    (found,) = [one for one in metrics.samples() if one.metric.name == "spark_ext_latency_seconds"]
+    assert found.named == {"job": "j", "query": "q", "source": "in"}
+    assert found.value == 2 and found.distribution is not None and found.distribution.sum == 0.5
 
 
 ROWS = st.one_of(

@@ -104,6 +104,16 @@ def test_stacks_of_python_are_read() -> None:
             "SINK user",
             "the sink 'out'",
         ),
+        # The partitions of an epoch are planned within it.
+        (
+            Phase.EPOCH,
+            Sample(
+                (worker(role="planner", uid="in"),),
+                driver=(java("org.apache.spark.sql.execution.python.streaming.PythonStreamingSourceRunner.p(X:1)"),),
+            ),
+            "SYSTEM spark",
+            "planner of 'in'",
+        ),
         # The planner of the last epoch says nothing about this one.
         (
             Phase.EPOCH,

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -55,22 +56,30 @@ def main(
         spark = sx.session("stalls", **({} if cluster else {"master": "local[2]"}), conf=conf)
         stack.callback(spark.stop)
         sx.register(spark, operators.StoppingNumbers, operators.StoppingFolder)
-        caught = [one for shape in filter(None, shapes.split(",")) for one in _stuck(spark, folder / shape, shape)]
+        caught = [
+            one
+            for shape in filter(None, shapes.split(","))
+            for one in _stuck(spark, folder / shape, shape, cluster=cluster)
+        ]
         false = []
         chosen = [name for name in names.split(",") if name]
+        light = [name for name in chosen if name in healthy.LIGHT]
         for number in range(rounds):
-            for name in chosen:
-                false += _healthy(spark, folder / f"{name}-{number}".replace(" ", "-"), name, seconds)
+            for together in (light, *([name] for name in chosen if name not in light)):
+                with ThreadPoolExecutor(max(1, len(together))) as threads:
+                    places = [folder / f"{name}-{number}".replace(" ", "-") for name in together]
+                    of = partial(_healthy, spark, seconds=seconds)
+                    false += [line for lines in threads.map(of, places, together) for line in lines]
     _report(caught, false, rounds * len(chosen))
 
 
-def _stuck(spark: SparkSession, folder: Path, shape: str) -> list[stuck.Caught]:
+def _stuck(spark: SparkSession, folder: Path, shape: str, *, cluster: bool) -> list[stuck.Caught]:
     job = stuck.StuckJob(spark, folder, shape)
     job.job.start()
     found = []
     try:
         job.moves(20)
-        for name, expected, stopped in stuck.cases(shape):
+        for name, expected, stopped in stuck.cases(shape, cluster=cluster):
             found.append(job.caught(name, expected, partial(stopped, job)))
             console.print(f"{name}: {found[-1].found} after {found[-1].seconds:.1f} s, usual {found[-1].usual:.1f} s")
     finally:
@@ -81,18 +90,20 @@ def _stuck(spark: SparkSession, folder: Path, shape: str) -> list[stuck.Caught]:
 def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> list[str]:
     folder.mkdir(parents=True)
 
-    def source(rate: int, limit: int | None = None) -> DataFrame:
-        reader = spark.readStream.format("stopping_numbers").option("uid", "in").option("counts", "1,1")
-        reader = reader.option("live", "true").option("rate", str(rate))
+    def source(rate: int, limit: int | None = None, gate: Path | None = None) -> DataFrame:
+        reader = spark.readStream.format("stopping_numbers").option("uid", folder.name).option("counts", "1,1")
+        reader = reader.option("live", "true").option("rate", str(rate)).option("gate", str(gate or ""))
         return reader.option("max_rows_per_epoch", str(limit)).load() if limit else reader.load()
 
-    job = sx.Job(spark, "healthy", state=folder / "state", interval=healthy.INTERVALS.get(name, "300 ms"))
+    job = sx.Job(spark, folder.name, state=folder / "state", interval=healthy.INTERVALS.get(name, "300 ms"))
     during = healthy.CASES[name](spark, job, source, folder)
     job.start()
     try:
         until_first: Callable[[], bool] = lambda: job.snapshot().query("q").epochs > 0  # noqa: E731
-        by = time.monotonic() + 60
-        while not until_first() and time.monotonic() < by and name != "idle":
+        by = time.monotonic() + 120
+        while not until_first():
+            if time.monotonic() > by:
+                return [f"{name}: no epoch in 120 s"]
             time.sleep(0.1)
         with during or nullcontext():
             time.sleep(seconds)

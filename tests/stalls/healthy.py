@@ -45,7 +45,13 @@ def _noop(frame: DataFrame) -> Any:
 
 
 def _idle(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
-    job.add("q", _noop(source(rate=0)))
+    # Nothing comes after the first epoch.
+    job.add("q", _noop(source(rate=20, gate=folder / "never")))
+
+
+def _idle_with_state(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
+    counted = source(rate=20, gate=folder / "never").withWatermark("ts", "1 second").groupBy("ts").count()
+    job.add("q", _noop(counted).outputMode("append"))
 
 
 def _paused(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
@@ -84,7 +90,7 @@ def _few_rows(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> An
 
     @contextmanager
     def during() -> Iterator[None]:
-        job.control.rate_limit("source:in", 1, wait=60)
+        job.control.rate_limit(f"source:{folder.name}", 1, wait=60)
         yield
 
     return during()
@@ -158,8 +164,12 @@ def _restarts(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> An
 INTERVALS = {"throttled": "8 s"}
 """Of jobs that start their epochs more seldom than the others."""
 
+LIGHT = ("idle", "idle with state", "paused", "throttled", "one row a second", "epochs of 3 s", "restarts")
+"""Those that leave slots and processors to others, and may run beside each other."""
+
 CASES: dict[str, Healthy] = {
     "idle": _idle,
+    "idle with state": _idle_with_state,
     "paused": _paused,
     "computes for 20 s an epoch": _computes,
     "sleeps 40 ms a row": _sleeps_a_little,

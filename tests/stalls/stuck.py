@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -57,6 +58,7 @@ class StuckJob:
     def __init__(self, spark: SparkSession, folder: Path, shape: str) -> None:
         self.flags = folder / "flags"
         self.flags.mkdir(parents=True)
+        self.application = spark.sparkContext.applicationId
         self.job = sx.Job(spark, "stuck", state=folder / "state", interval="300 ms")
         reader = spark.readStream.format("stopping_numbers").option("uid", "in").option("flags", str(self.flags))
         rows = reader.option("counts", "1,1").option("live", "true").option("rate", "50").load()
@@ -102,6 +104,35 @@ class StuckJob:
         try:
             yield
         finally:
+            for process in processes:
+                process.resume()
+
+    @contextmanager
+    def executors(self, *, runs: float = 0.0) -> Iterator[None]:
+        """With the executors of a cluster frozen, or starved: they get a processor for so many seconds of each two."""
+        app = self.application
+        commands = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
+        processes = [one for one, command in commands if "--executor-id" in command and app in command]
+        assert processes
+        over = threading.Event()
+
+        def starve() -> None:
+            while not over.is_set():
+                for process in processes:
+                    process.suspend()
+                over.wait(2.0)
+                if runs or over.is_set():
+                    for process in processes:
+                        process.resume()
+                    time.sleep(runs)
+
+        thread = threading.Thread(target=starve, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
             for process in processes:
                 process.resume()
 
@@ -180,7 +211,7 @@ def _at(job: StuckJob, point: str, how: str) -> AbstractContextManager[None]:
     return operators.stopped_at(job.flags, point, how)
 
 
-def cases(shape: str) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
+def cases(shape: str, *, cluster: bool = False) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
     """The cases of a job: name, expected verdict, and how it is stopped."""
     for point in POINTS if shape == "udf" else ("function",):
         for how in HOWS:
@@ -188,3 +219,6 @@ def cases(shape: str) -> Iterator[tuple[str, str, Callable[[StuckJob], Any]]]:
     if shape == "udf":
         for role in ("task", "planner", "committer", "task"):
             yield f"frozen {role}", "SYSTEM spark", partial(StuckJob.frozen, role=role)
+        if cluster:
+            yield "frozen executors", "SYSTEM spark", StuckJob.executors
+            yield "starved executors", "SYSTEM spark", partial(StuckJob.executors, runs=0.005)

@@ -47,6 +47,18 @@ def test_l3_a_failure_during_recovery_has_its_own_downtime() -> None:
     assert found.by_incident() == {"network": {"RESTARTING": 15}, "memory": {"RESTARTING": 15}}
 
 
+def test_l3_a_wait_for_a_slot_belongs_to_what_the_job_recovers_from_or_to_itself() -> None:
+    waits = [{**state("", "SCHEDULING", second), "incident": "slots"} for second in (1, 12, 30)]
+    found = of(
+        [waits[0], state("", "RUNNING", 3), state("", "RESTARTING", 10), waits[1], state("", "RUNNING", 16), waits[2]],
+        [job("started", 0)],
+        [incident("network", 10), {**incident("slots", 1), "type": "scheduling"}],
+        35,
+        alive=frozenset({1}),
+    )
+    assert found.by_incident() == {"slots": {"SCHEDULING": 2 + 5}, "network": {"RESTARTING": 2, "SCHEDULING": 4}}
+
+
 def test_the_next_failure_after_a_recovery_is_one_of_its_own() -> None:
     found = of(
         [state("", name, second) for second, name in enumerate(["RUNNING", "RESTARTING", "RUNNING", "RESTARTING"])],

@@ -41,6 +41,7 @@ export function create(session, store, [uid]) {
         ["Last epoch", query.last_epoch === null ? "–" : `${query.last_epoch}, ${duration(query.last_ms)}`],
         ["Committed", moment(query.committed_at)],
         ["Spent in", shares(query.parts)],
+        ...query.latencies.map((one) => [["Latency from", one.source, ...one.way.map((reader) => `→ ${reader}`)].join(" "), one.p99_ms === null ? duration(one.ms) : `${duration(one.ms)}, p99 ${duration(one.p99_ms)}`]),
         ["Reads", own.sources.map(named).join(", ") || "–"],
         ["Writes", own.sinks.map(named).join(", ") || "–"],
       ]),

@@ -209,6 +209,10 @@ def _queries(
                 "committed_at": own.at or None,
                 "rate": None if finished else own.rate,
                 "incident": state.get("incident") or "",
+                "latencies": [
+                    {"source": one.source, "way": list(one.way), "ms": one.ms, "p99_ms": one.p99_ms}
+                    for one in facts.latencies.get(uid, ())
+                ],
             }
         )
     return found

@@ -22,13 +22,15 @@ from spark_ext.ledger.schema import (
     FinishedRow,
     IncidentRow,
     JobRow,
+    LatencyRow,
     Row,
 )
 from spark_ext.views.page.epochs import COLUMNS, Epochs
-from spark_ext.views.status import beats_of, driver_alive
+from spark_ext.views.status import beats_of, driver_alive, latencies_of
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
+    from spark_ext.views.snapshot import LatencySnapshot
 
 Rows = tuple[Mapping[str, Any], ...]
 
@@ -62,6 +64,8 @@ class Facts:
     """By query: the offsets of its newest epoch."""
     parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By query: where the time of its newest epoch went, ms; of those of which that is known."""
+    latencies: Mapping[str, tuple[LatencySnapshot, ...]] = field(default_factory=dict)
+    """By query, as they were recorded last in the newest start."""
     alive: bool | None = None
     """Whether the driver of the newest start runs; None: it is on another machine."""
     beats: Mapping[int, datetime] = field(default_factory=dict)
@@ -80,6 +84,8 @@ class FactsReader:
         self._versions: dict[str, int | None] = {}
         self._rows: dict[str, Rows] = {}
         self._epochs = _EpochReader(ledger)
+        self._measured_at: tuple[int, int] | None = None
+        self._latencies: Mapping[str, tuple[LatencySnapshot, ...]] = {}
         self._facts: Facts | None = None
 
     def look(self) -> Facts:
@@ -93,6 +99,7 @@ class FactsReader:
         changed |= self._epochs.look()
         started = [row for row in self._rows[JobRow.table] if row["event"] == "started"]
         newest = max(started, key=lambda row: int(row["incarnation"]), default=None)
+        changed |= newest is not None and self._measured(int(newest["incarnation"]))
         alive = None if newest is None else driver_alive(newest)
         before = self._facts
         if before is not None and not changed and alive == before.alive:
@@ -111,6 +118,7 @@ class FactsReader:
             epochs=self._epochs.epochs,
             offsets=dict(self._epochs.offsets),
             parts=dict(self._epochs.parts),
+            latencies=self._latencies,
             alive=alive,
             beats=beats_of(self._ledger, jobs),
         )
@@ -126,6 +134,16 @@ class FactsReader:
             return False
         self._rows[name] = _rows(self._ledger, table.row_type, _READ.get(name))
         self._versions[name] = table.version
+        return True
+
+    def _measured(self, incarnation: int) -> bool:
+        """Whether there are other latencies than at the last look."""
+        table = self._ledger.table(LatencyRow)
+        table.refresh()
+        if table.version is None or (table.version, incarnation) == self._measured_at:
+            return False
+        self._measured_at = table.version, incarnation
+        self._latencies = latencies_of(self._ledger, incarnation)
         return True
 
 

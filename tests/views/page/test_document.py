@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
@@ -18,6 +19,7 @@ from spark_ext.views.page.graph import edges, exchanges, newest_definitions, ope
 from spark_ext.views.page.history import whole
 from spark_ext.views.page.incidents import detail, lines
 from spark_ext.views.page.top import top_json, top_rows, top_view
+from spark_ext.views.snapshot import LatencySnapshot
 from spark_ext.views.status import read_status
 from tests.support.page_states import HOSTILE, SHOP, query, shop
 
@@ -72,6 +74,14 @@ def test_it_agrees_with_the_status(state: str, document: dict[str, Any]) -> None
         assert (found["epochs"], found["rows"]) == (known.epochs, known.rows)
         assert (found["last_epoch"], found["last_ms"]) == (known.last_epoch, known.last_epoch_ms)
     assert [span["outcome"] for span in document["timeline"]["spans"]] == ["lost", ""]
+
+
+def test_a_query_has_the_latencies_from_its_sources(facts: Facts) -> None:
+    one = LatencySnapshot(source="in", ms=70, at=NOW, hops=(("p", 30), ("price", 70)), way=("x-in",), markers=2)
+    found = page(replace(facts, latencies={"price": (one,)}), NOW)["queries"]
+    shown = {query["uid"]: query["latencies"] for query in found}
+    assert shown.pop("price") == [{"source": "in", "way": ["x-in"], "ms": 70, "p99_ms": None}]
+    assert shown and not any(shown.values())
 
 
 def test_each_second_belongs_to_one_state_and_downtime_to_its_incident(document: dict[str, Any]) -> None:

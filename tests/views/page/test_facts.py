@@ -17,7 +17,7 @@ from spark_ext.ledger.schema import EpochRow, Row
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.views.page.facts import Facts, FactsReader
 from tests.control.states import State
-from tests.ledger.rows import epoch, incident, state
+from tests.ledger.rows import epoch, incident, latency, state
 
 
 def same(one: Facts, other: Facts) -> bool:
@@ -36,6 +36,18 @@ def read_all_but(row_type: type[Row]) -> Callable[..., pa.Table]:
         return read(table, *arguments, **options)
 
     return found
+
+
+def test_latencies_are_those_that_the_newest_start_has_recorded_last(tmp_path: Path) -> None:
+    made = State(tmp_path / "state")
+    reader = FactsReader(Ledger(made.path))
+    assert reader.look().latencies == {}
+    number = made.writer.incarnation.number
+    made.writer.append([latency(250, incarnation=number), latency(90, markers=4, incarnation=number)])
+    made.writer.append([latency(7, incarnation=number + 1, markers=9)])
+    found = reader.look()
+    assert [(one.source, one.ms) for one in found.latencies["q"]] == [("s", 90)]
+    assert reader.look() is found
 
 
 def test_only_what_is_new_is_read_and_nothing_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

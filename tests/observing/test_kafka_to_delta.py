@@ -1,0 +1,117 @@
+"""Spark's own Kafka source into a Delta table, in a session of somebody else: an Observer is all that is added."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentChangeRow, IncidentRow
+from spark_ext.listeners import Observer
+from spark_ext.server.page_view import PageView
+from spark_ext.spark.jars import delta_jars
+from spark_ext.testing.children import Child
+from spark_ext.testing.waiting import until
+from tests.servers.ports import free_ports
+from tests.servers.spark_kafka import spark_kafka_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tests.servers.kafka import Broker
+
+MESSAGES = 400
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def drive(folder: Path, servers: str, topic: str, port: int) -> None:
+    """The driver: a query that fails half-way, and is started again. The figures of a scrape stay in a file."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    jars = [*delta_jars({}), *spark_kafka_jars()]
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.extraClassPath", ":".join(map(str, jars)))
+    spark = builder.config(map=DELTA).config("spark.ui.enabled", "false").getOrCreate()
+    spark.streams.addListener(
+        Observer(state=folder / "state", name="theirs", metrics=True, metrics_port=port, metrics_host="127.0.0.1")
+    )
+    repaired = str(folder / "repaired")
+
+    @F.udf("long")
+    def amount(value: str) -> int:
+        number = int(value)
+        if number == MESSAGES // 2 and not Path(repaired).exists():
+            raise KeyError("currency")
+        return number
+
+    def start() -> StreamingQuery:
+        clicks = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+        clicks = clicks.option("subscribe", topic).option("startingOffsets", "earliest")
+        rows = clicks.option("maxOffsetsPerTrigger", 60).load()
+        writer = rows.select(amount(F.col("value").cast("string")).alias("n")).writeStream.format("delta")
+        writer = writer.queryName("clicks").option("checkpointLocation", str(folder / "checkpoint"))
+        return writer.trigger(processingTime="200 milliseconds").start(str(folder / "table"))
+
+    ledger = Ledger(str(folder / "state"))
+    first = start()
+    until(lambda: ledger.table(IncidentRow).rows(), "the failure is an incident", 100)
+    assert not first.isActive
+    Path(repaired).touch()
+    again = start()
+    until(lambda: recorded(ledger) == MESSAGES, "all messages are in the table, and the epochs in the ledger", 60)
+    until(lambda: ledger.table(IncidentChangeRow).rows([("new", "=", "RESOLVED")]), "the incident is resolved", 30)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        (folder / "metrics").write_bytes(answer.read())
+    again.stop()
+    spark.stop()
+
+
+def recorded(ledger: Ledger) -> int:
+    return sum(row.input_rows or 0 for row in ledger.table(EpochRow).rows())
+
+
+def written(folder: Path) -> int:
+    table = folder / "table"
+    return DeltaTable(str(table)).to_pyarrow_table().num_rows if (table / "_delta_log").exists() else 0
+
+
+@pytest.mark.slow(35, "a JVM of its own, with Spark's Kafka source, and a broker")
+def test_l5_kafka_to_delta_with_nothing_but_a_listener(kafka: Broker, tmp_path: Path) -> None:
+    topic = kafka.topic("clicks", partitions=2)
+    for partition in (0, 1):
+        kafka.send(topic, [str(n) for n in range(partition, MESSAGES, 2)], partition=partition)
+    (port,) = free_ports(1)
+    with Child(drive, tmp_path, kafka.bootstrap, topic, port, env={"PYSPARK_PYTHON": sys.executable}) as child:
+        said = child.wait()
+        assert child.poll() == 0, said
+    assert written(tmp_path) == MESSAGES
+
+    ledger = Ledger(str(tmp_path / "state"))
+    epochs = sorted(ledger.table(EpochRow).rows(), key=lambda row: row.epoch)
+    assert [row.epoch for row in epochs] == list(range(len(epochs)))
+    assert epochs[-1].offsets == [{topic: {"0": MESSAGES // 2, "1": MESSAGES // 2}}]
+    states = sorted(ledger.table(ExecutionStateRow).rows([("operator", "=", "clicks")]), key=lambda row: row.since)
+    names = [row.state for row in states]
+    assert [name for name in names if name in ("RUNNING", "FAILED", "CANCELED")] == [
+        *("RUNNING", "FAILED", "RUNNING", "CANCELED")
+    ]
+    (incident,) = ledger.table(IncidentRow).rows([("type", "=", "failure")])
+    assert (incident.labels["type"], incident.labels["origin"]) == ("USER_CODE", "user")
+    assert "in amount: KeyError" in incident.what and "test_kafka_to_delta.py" in incident.what
+    down = next(row for row in states if row.state == "FAILED")
+    assert down.incident == incident.incident_id, "the time that it was down belongs to it"
+
+    scraped = (tmp_path / "metrics").read_text()
+    figure = f'spark_ext_input_rows_total{{job="theirs",query="clicks"}} {float(MESSAGES)}'
+    assert figure in scraped, [line for line in scraped.splitlines() if "rows" in line]
+    page: dict[str, Any] = json.loads(PageView(ledger).look().text)
+    assert page["job"]["observed"] is True and incident.incident_id in json.dumps(page)
