@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,7 +35,7 @@ def damage(state: Path) -> None:
             file.write_bytes(b"of a bad disk")
 
 
-def make(chain: Chain, **settings: object) -> Job:
+def make(chain: Chain, **settings: Any) -> Job:
     return chain.job(retained_checkpoints=2, checkpoint_interval="100 ms", **settings)
 
 
