@@ -7,11 +7,11 @@ from importlib.resources import files
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from spark_ext.errors import refused
 from spark_ext.model.restarts import RestartPolicy
-from spark_ext.options import Milliseconds, Options
+from spark_ext.options import Bytes, Milliseconds, Options
 
 
 class JobSettings(BaseModel):
@@ -61,6 +61,13 @@ class JobSettings(BaseModel):
     and 60 s before the first one. Needs `monitor_interval`."""
     on_stall: Literal["report", "fail"] = "report"
     """What is done about a stall: an incident is recorded, or the query, and so the job, also fails."""
+    dumps: Literal["off", "stacks", "heap"] = "off"
+    """What is kept of a query that stalls or lacks a resource: nothing, the stacks of all processes, or those and the
+    heap of the driver's JVM."""
+    dumps_kept: int = Field(default=5, ge=1)
+    """How many dumps are kept; the oldest is deleted for a further one."""
+    dumps_size: Bytes = Field(default=4 << 30, ge=1 << 20)
+    """How large all dumps may be together, bytes."""
     failures: str | None = None
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     incidents: str | None = None
@@ -75,6 +82,12 @@ class JobSettings(BaseModel):
     """Whether metrics and spans are exported to OpenTelemetry."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
+
+    @field_validator("dumps", mode="before")
+    @classmethod
+    def _off_in_yaml(cls, value: object) -> object:
+        """The word without quotes is false in YAML."""
+        return "off" if value is False else value
 
     @property
     def measured(self) -> bool:

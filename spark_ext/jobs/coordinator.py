@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.exchanges import Exchanges
     from spark_ext.jobs.gates import Gates
     from spark_ext.ledger import Ledger
+    from spark_ext.observing.dumps import Dumps
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 
@@ -103,6 +104,8 @@ class Coordinator:
         self._drained = max((event.lineage for event in in_force(ledger.open_control_events(), "drain")), default=0)
         self.controller: Controller | None = None
         """Follows the job's control events; None: nobody does."""
+        self.dumps: Dumps | None = None
+        """Takes dumps on request; None: nobody does."""
         self._execution = JobExecution(context)
         self._closer_at = 0.0
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-coordinator-{context.job}", daemon=True)

@@ -35,6 +35,7 @@ from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.dumps import Dumps
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.lost_driver import record_lost_driver
 from spark_ext.observing.monitor import Monitor
@@ -98,6 +99,7 @@ def start_job(
     # Before an incarnation is taken: one that is not needed would have to be ended.
     classifier = load(settings.failures)
     incidents = JobIncidents.load(settings.incidents)
+    dumps = Dumps(spark, name, ledger.uri, settings)
     place = registry.folder_of(spark)
     incarnation = start_incarnation(
         ledger,
@@ -115,7 +117,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        write_behind=_write_behind(ledger, writer, name, settings, incidents, tap),
+        write_behind=_write_behind(ledger, writer, name, settings, incidents, dumps, tap),
         wake=threading.Event(),
         control=control,
         hold=hold,
@@ -194,6 +196,9 @@ def start_job(
         late.coordinator = coordinator
         supervisor = coordinator
         incidents.follow(lambda: supervisor.runs)
+        dumps.follow(lambda: supervisor.runs)
+        coordinator.dumps = dumps
+        coordinator.at_end.append(dumps.finish)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if coordinator.controller.stop_requested:
@@ -240,6 +245,7 @@ def _write_behind(
     job: str,
     settings: JobSettings,
     incidents: JobIncidents,
+    dumps: Dumps,
     tap: Callable[[object], None] | None,
 ) -> WriteBehind:
     dispatcher = incidents.dispatcher(job, writer.incarnation.number)
@@ -255,6 +261,7 @@ def _write_behind(
         registry=incidents.registry,
         dispatcher=dispatcher,
         tap=tap,
+        noted=None if settings.dumps == "off" else dumps.noted,
     )
 
 
