@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 FOLDER: Final = "heartbeats"
 """In the state directory."""
 
+SILENT_AFTER: Final = 60_000
+"""A driver whose last beat is older is taken for lost by who cannot ask it, unless he says otherwise, ms."""
+
 
 class Heartbeat:
     """The heartbeat of one incarnation. Failures of the storage are ignored: a beat that is lost costs precision.

@@ -1,8 +1,8 @@
 """Takes dumps: the stacks of all processes of a job, and the heap of its driver's JVM, for one incident each.
 
-A dump is taken on a thread of its own, which is there as long as there is something to do. Who asks for one waits for it,
-and so do, for a limited time, the end of the job and of its process. Nothing that goes wrong with it changes what the
-job does.
+A dump is taken on a thread of its own, which is there as long as there is something to do. Whoever asks for one waits
+for it, and so do, for a limited time, the end of the job and of its process. Nothing that goes wrong with it changes
+what the job does.
 """
 
 from __future__ import annotations
