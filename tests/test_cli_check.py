@@ -119,7 +119,7 @@ def test_a_job_that_has_failed_and_open_incidents(folder: Path) -> None:
     ("options", "says"),
     [
         (("--availability", "0"), "not above 0"),
-        (("--availability", "101"), "range"),
+        (("--availability", "101"), "Invalid value for '--availability'"),
         (("--window", "soon"), "not a duration"),
         (("--window", "0"), "not a duration"),
         (("--max-silence", "-1 s"), "negative"),

@@ -65,7 +65,7 @@ def check(
         raise typer.BadParameter("it needs --availability", param_hint="--label")
     over = timedelta(milliseconds=_duration(window, "--window", least=1))
     limits = Limits(
-        max_silence=_duration(max_silence, "--max-silence") / 1000,
+        max_silence=_duration(max_silence, "--max-silence"),
         severity=chosen(severity, Severity, "--severity"),
         rules=(*registry.alerts, *_rules(availability, window, label_ or ())),
         window=over,

@@ -79,6 +79,17 @@ def last_beat(state: str, number: int, start: int | None) -> datetime | None:
         return None
 
 
+def is_silent(beat: datetime | None, now: datetime, after: int = SILENT_AFTER) -> bool:
+    """Whether a heartbeat is so old that its driver is probably gone; one that is not there says nothing.
+
+    Args:
+        beat: the newest one, UTC.
+        now: UTC. Clocks of two machines may differ.
+        after: how old it may be, ms.
+    """
+    return beat is not None and (now - beat).total_seconds() * 1000 > after
+
+
 def forget(state: str, number: int, start: int | None) -> None:
     """Remove the heartbeat of an incarnation whose end is recorded."""
     if start is not None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from spark_ext.incidents.registry import AlertRule, Registry, shipped
 from spark_ext.incidents.types import IncidentState, Severity
+from spark_ext.ledger.heartbeat import SILENT_AFTER, is_silent
 from spark_ext.views.alerts import Availability, availability
 from spark_ext.views.downtime import Downtime, downtime
 from spark_ext.views.incidents import severity_of
@@ -71,8 +72,8 @@ class Measured:
 class Limits:
     """What is still well."""
 
-    max_silence: float
-    """How old the last heartbeat may be, s."""
+    max_silence: int = SILENT_AFTER
+    """How old the last heartbeat may be, ms."""
     severity: Severity = Severity.ERROR
     """An open incident of this severity, or above, is something wrong."""
     rules: tuple[AlertRule, ...] = ()
@@ -136,7 +137,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
     number, who = newest["incarnation"], f"job '{newest['job']}'"
     ended = next((row for row in facts.jobs if row["event"] == "ended" and row["incarnation"] == number), None)
     beat = None if ended is not None else facts.beats.get(number)
-    silent = beat is not None and (now - beat).total_seconds() > limits.max_silence
+    silent = is_silent(beat, now, limits.max_silence)
     lost = ended is None and (facts.alive is False or silent)
     running = frozenset() if lost or ended is not None else frozenset({number})
     found = timeline(facts.states, facts.jobs, alive=running, beats=facts.beats, now=now)

@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_ext.errors import StateError
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.heartbeat import last_beat
+from spark_ext.ledger.heartbeat import is_silent, last_beat
 from spark_ext.ledger.incarnation import is_alive
 from spark_ext.ledger.schema import (
     CheckpointRow,
@@ -45,6 +45,8 @@ class JobStatus(JobSnapshot):
     """`host, process id` of the newest incarnation."""
     alive: bool | None
     """Whether that driver is running; None: it is on another machine, so this one cannot tell."""
+    heartbeat: datetime | None
+    """When that driver was last alive, by its heartbeat; None: it has ended, or writes none."""
     incidents: tuple[Mapping[str, Any], ...]
     """The newest ones, newest first: `at`, `operator`, `type`, `what`, `action`."""
     timeline: DisplayTimeline
@@ -53,6 +55,11 @@ class JobStatus(JobSnapshot):
     def lost(self) -> bool:
         """Whether the newest incarnation's driver is gone and its end is not recorded."""
         return self.alive is False and bool(self.timeline.spans) and self.timeline.spans[-1].outcome == "lost"
+
+    @property
+    def silent(self) -> bool:
+        """Whether that driver cannot be asked from here, and has written no heartbeat for a minute."""
+        return self.alive is not False and is_silent(self.heartbeat, self.at)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, times as ISO 8601 in UTC."""
@@ -65,6 +72,8 @@ class JobStatus(JobSnapshot):
             "driver": self.driver,
             "alive": self.alive,
             "lost": self.lost,
+            "heartbeat": _iso(self.heartbeat),
+            "silent": self.silent,
             "queries": [_query_json(query) for query in self.queries],
             "incidents": [{**incident, "at": _iso(incident["at"])} for incident in self.incidents],
             "timeline": self.timeline.to_json(),
@@ -146,7 +155,8 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
     job_state = _newest_by(states, "operator").get(JOB)
     state_now = _state(job_state["state"]) if job_state else State.CREATED
     queries = _queries(states, epochs, checkpoints, flags, resets)
-    found = timeline(states, jobs, epochs, checkpoints, alive=running, beats=beats_of(ledger, jobs))
+    beats = beats_of(ledger, jobs)
+    found = timeline(states, jobs, epochs, checkpoints, alive=running, beats=beats)
     return JobStatus(
         job=newest["job"],
         state_directory=ledger.uri,
@@ -160,6 +170,7 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
         error=next((query.reason for query in queries if state_now is query.state is State.FAILED), ""),
         driver=f"{newest['host']}, process {newest['driver_pid']}",
         alive=False if ended is not None else alive,
+        heartbeat=None if ended is not None else beats.get(number),
         incidents=_newest_incidents(recorded, incidents),
         timeline=DisplayTimeline(found.spans, found.downs, found.stops),
     )

@@ -14,7 +14,7 @@ from spark_ext.incidents.types import Severity
 from spark_ext.views.check import Health, JobFacts, Kind, Limits, health, line
 from tests.incidents.made import at
 
-LIMITS = Limits(max_silence=60, window=timedelta(seconds=1000))
+LIMITS = Limits(max_silence=60_000, window=timedelta(seconds=1000))
 RULE = AlertRule(rule="availability below 90 % over 1000 s")
 
 
@@ -94,7 +94,7 @@ def test_a_driver_is_lost_if_it_is_gone_or_silent(beat: float | None, alive: boo
 
 def test_the_time_since_a_driver_was_lost_is_downtime_with_the_labels_that_it_will_have() -> None:
     rules = tuple(AlertRule(rule=RULE.rule, labels=labels) for labels in ({}, {"type": "SYSTEM"}, {"type": "NETWORK"}))
-    limits = Limits(max_silence=60, rules=rules, window=timedelta(seconds=1000))
+    limits = Limits(max_silence=60_000, rules=rules, window=timedelta(seconds=1000))
     one = found(job("started", 0), beat=800, limits=limits)
     assert one.availability == pytest.approx(0.8)
     assert [measured.found.low for measured in one.measured] == [True, True, False]
@@ -105,7 +105,7 @@ def test_the_time_since_a_driver_was_lost_is_downtime_with_the_labels_that_it_wi
 
 
 def test_a_job_that_has_failed_is_down_until_somebody_starts_it() -> None:
-    limits = Limits(max_silence=60, rules=(RULE,), window=timedelta(seconds=1000))
+    limits = Limits(max_silence=60_000, rules=(RULE,), window=timedelta(seconds=1000))
     rows = job("started", 0), job("ended", 700, reason="FAILED")
     states = state("RUNNING", 1), state("FAILED", 699)
     failure = incident("i" * 32, 699)
@@ -146,12 +146,12 @@ def test_open_incidents_of_the_severity_are_found_each_once() -> None:
     one = found(job("started", 0), beat=999, incidents=incidents)
     assert [finding.incident_id[0] for finding in one.findings] == ["a", "b"]
     assert one.findings[0].what == "aaaaaaaa ERROR failure, job 'shop', query 'load': it broke"
-    stricter = Limits(max_silence=60, severity=Severity.WARNING)
+    stricter = Limits(max_silence=60_000, severity=Severity.WARNING)
     assert len(found(job("started", 0), beat=999, incidents=incidents, limits=stricter).findings) == 3
 
 
 def test_an_alert_that_the_driver_has_opened_is_the_same_finding() -> None:
-    limits = Limits(max_silence=60, rules=(RULE,))
+    limits = Limits(max_silence=60_000, rules=(RULE,))
     known = incident("u" * 32, 900, "unavailability", severity="CRITICAL", fingerprint=RULE.fingerprint)
     one = found(job("started", 0), beat=500, incidents=(known,), limits=limits)
     assert [(finding.kind, finding.recorded) for finding in one.findings] == [
