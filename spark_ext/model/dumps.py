@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +43,19 @@ def is_dumped(incident: Incident) -> bool:
     if incident.type == "stall":
         return True
     return incident.type == "failure" and incident.labels.get("type") == FailureType.RESOURCE.value
+
+
+def seen(evidence: object) -> tuple[Section, ...]:
+    """The stacks that an incident has in its evidence: what they are of may be gone by the time of the dump.
+
+    Args:
+        evidence: of the incident.
+    """
+    found = evidence.get("stacks") if isinstance(evidence, Mapping) else None
+    if not isinstance(found, Mapping) or not found:
+        return ()
+    threads = ("\n".join([f'"{name}"', *(f"    at {place}" for place in places)]) for name, places in found.items())
+    return (Section("seen when the incident was noticed", "\n\n".join(threads)),)
 
 
 def excess(kept: Iterable[KeptDump], most: int, size: int) -> tuple[str, ...]:

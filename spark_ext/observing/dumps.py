@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.masking import logger, mask
-from spark_ext.model.dumps import document, is_dumped
+from spark_ext.model.dumps import Section, document, is_dumped, seen
 from spark_ext.observing.dump_folder import HEAP, STACKS, UNFINISHED, DumpFolder, refuse_heap
 from spark_ext.observing.processes import all_stacks
 from spark_ext.spark.heap_dump import heap_used, write_heap
@@ -60,6 +60,8 @@ class _Asked:
     """Whose Python workers are asked; "": those of all queries."""
     heap: bool
     at: datetime
+    seen: tuple[Section, ...] = ()
+    """Stacks that are known already."""
     stacked: threading.Event = field(default_factory=threading.Event)
     """Set when its stacks are written, or never will be."""
     done: threading.Event = field(default_factory=threading.Event)
@@ -110,8 +112,8 @@ class Dumps:
         name = incident.incident_id
         with self._lock:
             if name not in self._known:
-                asked = _Asked(name, f"{incident.operator}: {incident.what}", incident.query, self._heap, incident.at)
-                if not self._put(asked):
+                why = f"{incident.operator}: {incident.what}"
+                if not self._put(_Asked(name, why, incident.query, self._heap, incident.at, seen(evidence))):
                     return evidence
         path = {"dump": self._folder.path(name)}
         if evidence is None:
@@ -212,7 +214,7 @@ class Dumps:
         taken = datetime.now(timezone.utc)
         head = f"{asked.why}\n\nnoticed at {asked.at:%Y-%m-%d %H:%M:%S} UTC, stacks of {taken:%Y-%m-%d %H:%M:%S} UTC"
         about = {"at": taken.timestamp(), "job": self._job, "why": mask(asked.why)}
-        self._folder.write(asked.name, about, mask(document(head, sections)))
+        self._folder.write(asked.name, about, mask(document(head, [*asked.seen, *sections])))
         log.warning("job '%s': stacks of all processes are in %s/%s", self._job, self._folder.path(asked.name), STACKS)
         asked.stacked.set()
         if asked.heap:

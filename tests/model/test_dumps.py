@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from spark_ext.failures.evidence import Frame, Owner
-from spark_ext.model.dumps import CUT, LONGEST, KeptDump, Section, document, excess, is_dumped, stacks
+from spark_ext.model.dumps import CUT, LONGEST, KeptDump, Section, document, excess, is_dumped, seen, stacks
 from spark_ext.model.stacks import Thread
 from tests.incidents.made import incident
 
@@ -54,6 +54,13 @@ def test_a_text_that_is_too_long_is_cut_in_each_part_that_is() -> None:
     assert len(text) <= LONGEST
     assert text.startswith("why\n\n== driver's JVM ==\n\nxxx") and "== executor 1 ==\n\nshort\n" in text
     assert text.count(CUT) == 2 and text.endswith(CUT)
+
+
+def test_what_an_incident_has_seen_comes_first() -> None:
+    (section,) = seen({"since": "now", "stacks": {"Main": ["a.py, line 1, in f", "b.py, line 2, in g"], "idle": []}})
+    assert section.text == '"Main"\n    at a.py, line 1, in f\n    at b.py, line 2, in g\n\n"idle"'
+    for nothing in (None, {}, {"stacks": {}}, {"stack": "text"}, "text"):
+        assert seen(nothing) == ()
 
 
 def test_stacks_are_innermost_first() -> None:
