@@ -144,7 +144,8 @@ def test_a_stall_ends_the_job_if_the_settings_say_so(spark: SparkSession, tmp_pa
     (row,) = Ledger(stopping.job.state_directory).table(IncidentRow).rows([("type", "=", "stall")])
     path = Path(row.evidence["dump"])
     assert path == tmp_path / "state" / "dumps" / row.incident_id
-    stacks = until(lambda: (path / "stacks.txt").exists() and (path / "stacks.txt").read_text(), "they are written", 60)
+    until((path / "stacks.txt").exists, "they are written", 60)
+    stacks = (path / "stacks.txt").read_text()
     assert stacks.startswith("job 'lab', query 'q': no progress since ")
     assert "stop_here" in stacks.partition("== seen when the incident was noticed ==")[2]
     assert "== driver's JVM ==" in stacks and "stream execution thread for " in stacks

@@ -59,7 +59,8 @@ def test_a_text_that_is_too_long_is_cut_in_each_part_that_is() -> None:
 def test_what_an_incident_has_seen_comes_first() -> None:
     (section,) = seen({"since": "now", "stacks": {"Main": ["a.py, line 1, in f", "b.py, line 2, in g"], "idle": []}})
     assert section.text == '"Main"\n    at a.py, line 1, in f\n    at b.py, line 2, in g\n\n"idle"'
-    for nothing in (None, {}, {"stacks": {}}, {"stack": "text"}, "text"):
+    without: list[object] = [None, {}, {"stacks": {}}, {"stack": "text"}, "text"]
+    for nothing in without:
         assert seen(nothing) == ()
 
 

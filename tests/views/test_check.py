@@ -93,7 +93,8 @@ def test_a_driver_is_lost_if_it_is_gone_or_silent(beat: float | None, alive: boo
 
 
 def test_the_time_since_a_driver_was_lost_is_downtime_with_the_labels_that_it_will_have() -> None:
-    rules = tuple(AlertRule(rule=RULE.rule, labels=labels) for labels in ({}, {"type": "SYSTEM"}, {"type": "NETWORK"}))
+    wanted: list[dict[str, tuple[str, ...]]] = [{}, {"type": ("SYSTEM",)}, {"type": ("NETWORK",)}]
+    rules = tuple(AlertRule(rule=RULE.rule, labels=labels) for labels in wanted)
     limits = Limits(max_silence=60_000, rules=rules, window=timedelta(seconds=1000))
     one = found(job("started", 0), beat=800, limits=limits)
     assert one.availability == pytest.approx(0.8)
