@@ -8,6 +8,7 @@ and removes it. It bounds a time; nothing is decided by it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
@@ -62,18 +63,21 @@ class Heartbeat:
             self._location.delete(self._name)
 
 
-def last_beat(state: str, number: int, start: int | None) -> datetime | None:
+def last_beat(
+    state: str, number: int, start: int | None, storage_options: Mapping[str, str] | None = None
+) -> datetime | None:
     """When an incarnation was last alive, UTC; None if its heartbeat is not there or cannot be read.
 
     Args:
         state: the job's state directory.
         number: of the incarnation.
         start: its `start_id`.
+        storage_options: of an object store, as delta-rs names them.
     """
     if start is None:
         return None
     try:
-        content = Location.of(child(state, FOLDER), {}).read(_name(number, start))
+        content = Location.of(child(state, FOLDER), storage_options or {}).read(_name(number, start))
         return None if content is None else datetime.fromisoformat(json.loads(content)["at"])
     except (OSError, ValueError, KeyError):
         return None

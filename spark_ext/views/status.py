@@ -197,7 +197,7 @@ def beats_of(ledger: Ledger, jobs: Sequence[Mapping[str, Any]]) -> dict[int, dat
     ended = {row["incarnation"] for row in jobs if row["event"] == "ended"} | found.keys()
     for row in jobs:
         if row["event"] == "started" and row["incarnation"] not in ended:
-            beat = last_beat(ledger.uri, row["incarnation"], row["start_id"])
+            beat = last_beat(ledger.uri, row["incarnation"], row["start_id"], ledger.storage_options)
             if beat is not None:
                 found[row["incarnation"]] = beat
     return found

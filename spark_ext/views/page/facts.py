@@ -122,7 +122,7 @@ class FactsReader:
         ):
             return before
         number = newest["incarnation"]
-        beat = last_beat(self._ledger.uri, number, newest["start_id"])
+        beat = last_beat(self._ledger.uri, number, newest["start_id"], self._ledger.storage_options)
         if beat is None or beat == before.beats.get(number):
             return before
         return replace(before, beats={**before.beats, number: beat})
