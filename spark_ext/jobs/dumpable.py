@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from spark_ext.errors import StateError
 from spark_ext.jobs.reportable import Reportable
-from spark_ext.observing.dumps import HEAP_WITHIN
-from spark_ext.observing.processes import WITHIN
-
-PATIENCE: Final = WITHIN + HEAP_WITHIN
-"""How long a dump is waited for unless the caller says otherwise, s."""
+from spark_ext.observing.dumps import PATIENCE
 
 
 class Dumpable(Reportable):

@@ -22,7 +22,7 @@ from spark_ext.errors import SparkExtError, StorageError
 from spark_ext.masking import logger, mask
 from spark_ext.model.dumps import Section, document, is_dumped, seen
 from spark_ext.observing.dump_folder import HEAP, STACKS, UNFINISHED, DumpFolder, refuse_heap
-from spark_ext.observing.processes import all_stacks
+from spark_ext.observing.processes import WITHIN, all_stacks
 from spark_ext.spark.heap_dump import heap_used, write_heap
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ HEAP_WITHIN: Final = 120.0
 
 END_WITHIN: Final = 5.0
 """How long the end of a job waits for stacks that are being taken, s; less than it has for its last rows."""
+
+PATIENCE: Final = WITHIN + HEAP_WITHIN
+"""How long whoever asks for a dump waits for it, unless he says otherwise, s."""
 
 MOST_WAITING: Final = 4
 """How many incidents may wait for their dump; further ones have none."""

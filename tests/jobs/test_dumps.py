@@ -49,6 +49,11 @@ def test_a_running_job_is_dumped_on_request_whatever_its_settings(lab: JobHarnes
     until(lambda: job.snapshot().query("q").epochs >= 2, "epochs are committed", 60)
     assert not (lab.folder / "state" / FOLDER).exists()
     path = Path(job.dump("it is slow"))
+    event = job.control.dump(wait=60.0)
+    assert event.status == "acknowledged"
+    (other,) = [one for one in path.parent.iterdir() if one != path]
+    assert event.result == {"path": str(other)}
+    assert event.id in (other / STACKS).read_text()
     job.stop()
     assert path.parent == lab.folder / "state" / FOLDER
     text = (path / STACKS).read_text()
