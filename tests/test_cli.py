@@ -319,7 +319,7 @@ def test_a_directory_without_a_job_is_refused_and_not_changed(tmp_path: Path, co
 def test_a_state_directory_is_read_without_spark(state: Path) -> None:
     code = (
         "import sys\nfrom spark_ext.cli import app\n"
-        "for command in ('status', 'finished', 'epochs', 'checkpoints'):\n"
+        "for command in ('status', 'finished', 'epochs', 'checkpoints', 'check'):\n"
         "    app([command, sys.argv[1]], standalone_mode=False)\n"
         "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules, 'pyspark was loaded'"
     )

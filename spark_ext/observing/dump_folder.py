@@ -166,5 +166,12 @@ class DumpFolder:
                 self._location.delete(file)
 
     def _put(self, name: str, content: bytes) -> None:
+        root = self._location.local
+        if root is not None:
+            # Whoever waits for the file finds it whole.
+            draft = root / f"{name}.tmp"
+            draft.write_bytes(content)
+            draft.replace(root / name)
+            return
         with self._location.create(name) as stream:
             stream.write(content)
