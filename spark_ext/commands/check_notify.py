@@ -78,7 +78,7 @@ def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list
     after = {state: dict(findings) for state, findings in known.items()}
     for state, found in read.items():
         before = after.get(state, {})
-        present = {one.incident_id: one for one in found.findings if not (one.recorded and found.runs)}
+        present = {one.incident_id: one for one in found.findings if not (one.recorded and found.runs is not False)}
         for incident_id, finding in present.items():
             if incident_id not in before:
                 incident = _incident(finding, now)

@@ -108,8 +108,8 @@ class Health:
     """Of the job; DOWN if its driver is lost."""
     driver: str
     """`process 4711 on node7`."""
-    runs: bool
-    """Whether a driver runs, as far as is known."""
+    runs: bool | None
+    """Whether its driver runs; None: it is on another machine, and writes no heartbeat."""
     last_alive: datetime | None
     """Its last heartbeat, or last row if it is lost and writes none; None: not known, or it has ended."""
     ended: datetime | None
@@ -182,7 +182,7 @@ def health(facts: JobFacts, limits: Limits, now: datetime, registry: Registry | 
         incarnation=number,
         state=DOWN if lost else _state(facts.states, number),
         driver=driver,
-        runs=bool(running),
+        runs=None if running and beat is None and facts.alive is None else bool(running),
         last_alive=beat,
         ended=None if ended is None else ended["at"],
         availability=_share(spent, now, limits.window),
@@ -213,6 +213,8 @@ def line(found: Health, now: datetime, window: str) -> str:
         seen = f"ended {_ago(found.ended, now)} ago"
     elif found.last_alive is not None:
         seen = f"last alive {_ago(found.last_alive, now)} ago"
+    elif found.runs is None:
+        seen = "as far as is known: its driver is on another machine, and writes no heartbeat"
     else:
         seen = "without a heartbeat"
     text = f"{'ok' if found.well else 'WRONG'}  {found.job}  {found.state}, {seen}, "

@@ -16,6 +16,7 @@ from spark_ext.ledger.schema import IncidentRow
 from spark_ext.observing.dump_folder import FOLDER, HEAP, STACKS
 from tests.support.jobs import JobHarness
 from tests.support.waiting import until
+from tests.test_cli import spark_ext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,7 @@ def test_a_lack_of_memory_leaves_the_heap_and_the_query_is_restarted(lab: JobHar
     until((path / HEAP).exists, "the heap is written, also after the end of the job", 120)
     assert (path / HEAP).read_bytes()[:12] == b"JAVA PROFILE"
     assert "MemoryError" in (path / STACKS).read_text()
+    assert f"  dump: {path}\n" in spark_ext("incidents", lab.folder / "state", row.incident_id).stdout
 
 
 def test_a_running_job_is_dumped_on_request_whatever_its_settings(lab: JobHarness) -> None:

@@ -89,7 +89,13 @@ def test_a_job_that_runs_and_beats_is_well() -> None:
 )
 def test_a_driver_is_lost_if_it_is_gone_or_silent(beat: float | None, alive: bool | None, lost: bool) -> None:
     one = found(job("started", 0), beat=beat, alive=alive)
-    assert (kinds(one) == [Kind.LOST], one.state == "DOWN", one.runs) == (lost, lost, not lost)
+    assert (kinds(one) == [Kind.LOST], one.state == "DOWN", one.runs is False) == (lost, lost, lost)
+
+
+def test_of_a_driver_on_another_machine_without_a_heartbeat_nothing_is_known() -> None:
+    one = found(job("started", 0))
+    assert one.well and one.runs is None and "writes no heartbeat, available" in line(one, at(1000), "1 h")
+    assert found(job("started", 0), alive=True).runs is True
 
 
 def test_the_time_since_a_driver_was_lost_is_downtime_with_the_labels_that_it_will_have() -> None:
