@@ -24,6 +24,7 @@ from spark_ext.masking import logger
 from spark_ext.metrics.measuring import measured
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.dumps import Dumps
 from spark_ext.observing.execution import observed_execution
 from spark_ext.observing.foreign_query import ForeignQuery, Run
 from spark_ext.observing.identity import assigned
@@ -91,6 +92,7 @@ class Observation:
         incidents = JobIncidents.load(settings.incidents)
         self._metrics = measured(name, settings)
         ledger = Ledger(state)
+        self._dumps = Dumps(spark, name, ledger.uri, settings)
         application = str(spark.sparkContext.applicationId)
         self._jvm_pid = jvm.jvm_pid(spark)
         try:
@@ -119,6 +121,7 @@ class Observation:
             registry=incidents.registry,
             dispatcher=incidents.dispatcher(name, incarnation.number),
             tap=None if self._metrics is None else self._metrics.tap,
+            noted=None if settings.dumps == "off" else self._dumps.noted,
         )
         self._writer = writer
         self._context = WatchContext(
@@ -152,6 +155,7 @@ class Observation:
         self._upkeep = Upkeep(self._context, ledger, lambda: None)
         self._monitor = Monitor(spark, self._context, self._watched) if settings.monitor_interval else None
         incidents.follow(self._watched)
+        self._dumps.follow(self._watched)
         if self._metrics is not None:
             self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
             self._metrics.read_past(Ledger(ledger.uri), incarnation.number)
@@ -348,6 +352,7 @@ class Observation:
             steps.append(self._reconcile)
         steps += [lambda query=query: query.left(reason) for query in self._queries.values()]  # type: ignore[misc]
         steps.append(lambda: self._show(Shown(State.CANCELED, reason)))
+        steps.append(self._dumps.finish)
         if self._metrics is not None:
             steps.append(self._metrics.end)
         steps += [write_behind.flush, lambda: write_behind.end(reason), write_behind.notify_last]
