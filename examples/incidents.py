@@ -4,7 +4,7 @@
 # MAGIC
 # MAGIC A job looks prices up at a server that is down at first: its query fails, and is restarted until the server is there. A
 # MAGIC check of yours finds that prices are late, and reports an incident of a type of its own. Each step is sent to an HTTP
-# MAGIC endpoint, signed, and each is in the ledger.
+# MAGIC endpoint, signed, and each is in the ledger. At the end the job leaves the stacks of all its processes.
 # MAGIC
 # MAGIC As a script: `python examples/incidents.py [--fresh] [--out DIR]`. It needs the packages of
 # MAGIC `pip install 'spark-ext[webhook]'`.
@@ -161,6 +161,8 @@ def observe(running: sx.Job, got: list[dict[str, Any]], server: Path) -> None:
     again = running.report_incident("late_prices", "the newest price is 76 min old", query="load")
     assert found == again, "it is the same incident, which is counted"
     running.resolve_incident(found, "prices are there")
+    # What all processes do now: of a stall, or a lack of memory, the setting `dumps` keeps this by itself.
+    running.dump("prices were late")
     until(lambda: notified("late_prices", "RESOLVED"), "a notification of its end")
 
 
@@ -181,7 +183,8 @@ def show(got: list[dict[str, Any]], console: Console) -> None:
 # MAGIC %md
 # MAGIC ## Run it
 # MAGIC
-# MAGIC Then look at it with `spark-ext incidents out/incidents/state` and `spark-ext timeline out/incidents/state`.
+# MAGIC Then look at it with `spark-ext incidents out/incidents/state` and `spark-ext timeline out/incidents/state`, at the stacks in
+# MAGIC `out/incidents/state/dumps`, and ask whether it is well: `spark-ext check out/incidents/state --availability 99`.
 
 # COMMAND ----------
 

@@ -20,6 +20,7 @@ from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import refused
 from spark_ext.failures.classifier import load
 from spark_ext.metrics.measuring import check_measuring
+from spark_ext.observing.dump_folder import check_dumps
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.observation import Observation
 from spark_ext.observing.settings import observer_settings
@@ -77,6 +78,7 @@ class Observer(StreamingQueryListener):
         place = local_path(str(state))
         self.state_directory = str(state) if place is None else str(place.expanduser().resolve())
         check_for_delta(Location(self.state_directory), f"Observer '{name}', state directory")
+        check_dumps(self.settings, self.state_directory, f"Observer '{name}', setting 'dumps'")
         self._takeover = takeover
         self._observation: Observation | None = None
         self._in_jvm: Any = None

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from spark_ext.errors import refused
 from spark_ext.model.restarts import RestartPolicy
-from spark_ext.options import Milliseconds, Options
+from spark_ext.options import Bytes, Milliseconds, Options
 
 
 class JobSettings(BaseModel):
@@ -64,6 +64,13 @@ class JobSettings(BaseModel):
     on_damage: Literal["stop", "restore"] = "stop"
     """What `run` does when state or a checkpoint is damaged: it ends, or restores the job from its newest retained
     checkpoint and starts it again. Needs `retained_checkpoints` and `checkpoint_interval`."""
+    dumps: Literal["off", "stacks", "heap"] = "off"
+    """What is kept of a query that stalls or lacks a resource: nothing, the stacks of all processes, or those and the
+    heap of the driver's JVM."""
+    dumps_kept: int = Field(default=5, ge=1)
+    """How many dumps are kept; the oldest is deleted for a further one."""
+    dumps_size: Bytes = Field(default=4 << 30, ge=1 << 20)
+    """How large all dumps may be together, bytes."""
     failures: str | None = None
     """Path of a file of failure rules and decisions, which come before those of `conf/failures.yaml`."""
     incidents: str | None = None
@@ -93,6 +100,12 @@ class JobSettings(BaseModel):
         if on_damage == "restore" and not info.data.get("retained_checkpoints"):
             raise ValueError("'restore' needs a checkpoint: set retained_checkpoints to 1 or more")
         return on_damage
+
+    @field_validator("dumps", "latency", mode="before")
+    @classmethod
+    def _off_in_yaml(cls, value: object) -> object:
+        """The word without quotes is false in YAML."""
+        return "off" if value is False else value
 
     @property
     def measured(self) -> bool:

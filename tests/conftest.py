@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 import spark_ext as sx
@@ -18,6 +20,12 @@ from tests.support import cheap_jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# How long an example takes says nothing on a busy machine. The profile `ci` draws the same examples each time.
+hypothesis.settings.register_profile(
+    "spark-ext", hypothesis.settings.get_profile("ci" if "CI" in os.environ else "default"), deadline=None
+)
+hypothesis.settings.load_profile("spark-ext")
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from spark_ext.cli import main
-from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger import Ledger, LedgerWriter, heartbeat, start_incarnation
 from spark_ext.ledger.schema import (
     CheckpointRow,
     EpochRow,
@@ -163,6 +163,8 @@ def test_status_as_json(state: Path) -> None:
         "driver",
         "alive",
         "lost",
+        "heartbeat",
+        "silent",
         "queries",
         "incidents",
         "timeline",
@@ -194,6 +196,23 @@ def test_a_lost_driver_is_distinguished_from_one_that_ended(tmp_path: Path) -> N
         "RUNNING when its driver was lost; start the job again to resume it"
         in spark_ext("status", tmp_path / "die").stdout
     )
+
+
+def test_a_driver_without_a_heartbeat_for_a_minute_is_silent(state: Path) -> None:
+    def shown() -> tuple[bool, bool]:
+        found = json.loads(spark_ext("status", state, "--json").stdout)
+        return found["silent"], "no heartbeat since" in spark_ext("status", state).stdout
+
+    (row,) = [row for row in Ledger(str(state)).jobs() if row.event == "started"]
+    assert row.start_id is not None
+    file = state / heartbeat.FOLDER / f"{row.incarnation:010}-{row.start_id:016x}.json"
+    assert shown() == (False, False), "it writes none"
+    file.parent.mkdir(exist_ok=True)
+    for seconds, silent in ((10, False), (120, True)):
+        at = datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        file.write_text(json.dumps({"at": at.isoformat()}))
+        assert shown() == (silent, silent)
+    file.unlink()
 
 
 def test_status_is_a_snapshot(tmp_path: Path) -> None:
@@ -301,7 +320,7 @@ def test_a_directory_without_a_job_is_refused_and_not_changed(tmp_path: Path, co
 def test_a_state_directory_is_read_without_spark(state: Path) -> None:
     code = (
         "import sys\nfrom spark_ext.cli import app\n"
-        "for command in ('status', 'finished', 'epochs', 'checkpoints'):\n"
+        "for command in ('status', 'finished', 'epochs', 'checkpoints', 'check'):\n"
         "    app([command, sys.argv[1]], standalone_mode=False)\n"
         "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules, 'pyspark was loaded'"
     )

@@ -89,6 +89,8 @@ SENT: list[tuple[list[str], tuple[str, str, Any]]] = [
     (["restart", "query:r"], ("restart", "query:r", None)),
     (["seek", "source:q-in/a", "-5", "--yes"], ("seek", "source:q-in/a", {"position": -5, "yes": True})),
     (["stack-dump"], ("stack_dump", "job", None)),
+    (["dump"], ("dump", "job", {"heap": False})),
+    (["dump", "--heap"], ("dump", "job", {"heap": True})),
     (["broadcast", "flush", '{"region": "eu"}'], ("broadcast", "job", {"type": "flush", "value": {"region": "eu"}})),
     (["send", "pause", "query:q"], ("pause", "query:q", None)),
     (

@@ -33,7 +33,7 @@ def test_given_settings_win() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [({"intervall": 1}, "intervall"), ({"interval": "soon"}, "interval"),
-     ({"latency": "on"}, "latency"), ({"latency": False}, "latency"),
+     ({"latency": "on"}, "latency"),
      ({"latency_interval": "often"}, "latency_interval"),
      ({"restart_attempts": -1}, "restart_attempts"), ({"stop_timeout": -1}, "stop_timeout")],
 )  # fmt: skip

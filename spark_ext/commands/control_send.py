@@ -181,6 +181,14 @@ def stack_dump() -> Ask:
     return Ask("stack_dump")
 
 
+@sends("dump")
+def dump(
+    heap: Annotated[bool, typer.Option("--heap", help="The heap of the driver's JVM too, which stands still.")] = False,
+) -> Ask:
+    """Write the stacks of all processes of the job into the state directory."""
+    return Ask("dump", "job", {"heap": heap})
+
+
 @sends("broadcast")
 def broadcast(
     type_: Annotated[str, typer.Argument(metavar="TYPE", help="Functions read events by their type.")],

@@ -210,6 +210,8 @@ def _described(one: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name}: {value}"
     if verdict := evidence.get("verdict"):
         yield f"  line: {verdict['place']}" if verdict["place"] else "  line: none of the user's"
+    if dump := evidence.get("dump"):
+        yield f"  dump: {dump}"
     known = shipped().types.get(one["type"])
     if known is not None and known.runbook:
         yield f"  runbook: {known.runbook}"

@@ -13,6 +13,7 @@ from spark_ext.jobs.controller import Controller
 from spark_ext.jobs.driver_orders import DriverOrders
 from spark_ext.jobs.rebuild import Rebuilds
 from spark_ext.jobs.taking import check_folder
+from spark_ext.observing.dumps import PATIENCE
 from spark_ext.spark import jvm_logging
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ class JobActions:
         with Location(self._context.state).create(name) as target:
             target.write(content)
         return f"{self._context.state}/{name}"
+
+    def dump(self, event_id: str, *, heap: bool) -> str:
+        """See `Actions`."""
+        dumps = self._coordinator.dumps
+        assert dumps is not None  # set before any event is obeyed
+        return dumps.take(f"asked for by the control event {event_id}", heap=heap, timeout=PATIENCE)
 
     def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
         """See `Actions`."""

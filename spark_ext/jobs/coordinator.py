@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from spark_ext.jobs.gates import Gates
     from spark_ext.jobs.latency import LatencyMeter
     from spark_ext.ledger import Ledger
+    from spark_ext.observing.dumps import Dumps
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
 
@@ -106,6 +107,8 @@ class Coordinator:
         """Follows the job's control events; None: nobody does."""
         self.latency: LatencyMeter | None = None
         """Follows latency markers; None: there are none."""
+        self.dumps: Dumps | None = None
+        """Takes dumps on request; None: nobody does."""
         self._execution = JobExecution(context)
         self._closer_at = 0.0
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-coordinator-{context.job}", daemon=True)

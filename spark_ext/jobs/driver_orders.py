@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_ext.errors import SparkExtError, TerminalError
@@ -47,6 +48,9 @@ class Actions(Protocol):
     def stack_dump(self, event_id: str) -> str:
         """Write the stacks of the driver's threads; returns where. May take a second."""
 
+    def dump(self, event_id: str, *, heap: bool) -> str:
+        """Write the stacks of all processes, and the driver's heap if it is wanted; returns where. May take minutes."""
+
     def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
         """Set the levels of loggers, "" for the root; `former` are those that were set before."""
 
@@ -82,6 +86,8 @@ class DriverOrders:
         self._restarts: list[Event] = []
         self._stops: list[Event] = []
         self._worker = Worker(f"spark-ext-orders-{job}", wake)
+        # Of its own, as it may take minutes; its thread starts with its first command.
+        self._dumper = Worker(f"spark-ext-dump-orders-{job}", wake)
         self._levels: dict[str, str] = {}
         self._settings: dict[str, Any] = {}
         self.stop_requested = ""
@@ -145,6 +151,10 @@ class DriverOrders:
                 put(event, Step("applied"))
             elif event.kind == "stack_dump":
                 self._do(event, lambda: {"path": self._actions.stack_dump(event.event_id)}, put)
+            elif event.kind == "dump":
+                heap = bool(event.value["heap"])
+                dump = partial(self._actions.dump, event.event_id, heap=heap)
+                self._do(event, lambda: {"path": dump()}, put, self._dumper)
             elif kind.handle is not None:
                 handle = kind.handle
                 self._do(event, lambda: handle(event.value), put)
@@ -171,7 +181,7 @@ class DriverOrders:
         put(event, Step("applied"))
         self._waiting.append(_Waiting(event, request, time.monotonic()))
 
-    def _do(self, event: Event, action: Callable[[], Json], put: Put) -> None:
+    def _do(self, event: Event, action: Callable[[], Json], put: Put, worker: Worker | None = None) -> None:
         put(event, Step("applied"))
 
         def done(outcome: Outcome[Json]) -> None:
@@ -180,7 +190,7 @@ class DriverOrders:
             else:
                 put(event, Step("failed", reason=f"{type(outcome.error).__name__}: {outcome.error}"))
 
-        self._worker.do(event.kind, action, done)
+        (worker or self._worker).do(event.kind, action, done)
 
     def tick(self, put: Put) -> None:
         """Record what is done.
@@ -189,6 +199,7 @@ class DriverOrders:
             put: records a step.
         """
         self._worker.deliver()
+        self._dumper.deliver()
         for one in [one for one in self._waiting if one.request.done.is_set()]:
             self._waiting.remove(one)
             put(one.event, _step_of(one))
@@ -217,6 +228,7 @@ class DriverOrders:
     def close(self) -> None:
         """No further command comes."""
         self._worker.close()
+        self._dumper.close()
 
 
 def _step_of(one: _Waiting) -> Step:

@@ -19,9 +19,9 @@ from spark_ext.errors import ConfigurationError, JobFailedError, StateError
 from spark_ext.failures.classifier import load
 from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.coordinator import Coordinator
+from spark_ext.jobs.dumpable import Dumpable
 from spark_ext.jobs.interrupt import stop_on_interrupt
 from spark_ext.jobs.measuring import follow
-from spark_ext.jobs.reportable import Reportable
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
@@ -30,6 +30,7 @@ from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
 from spark_ext.metrics.measuring import check_measuring, measured
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.dump_folder import check_dumps
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.options import UID
 from spark_ext.queries.context import JobContext
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Job(Reportable):
+class Job(Dumpable):
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and
@@ -110,6 +111,7 @@ class Job(Reportable):
                 kept=NOTHING_STARTED,
                 do="leave it out; after a failure restore the job into another state directory",
             )
+        check_dumps(self.settings, self.state_directory, f"job '{name}', setting 'dumps'")
         self._spark = spark
         self._takeover = takeover
         self._parts = Composition(spark, name, self.state_directory)

@@ -36,6 +36,7 @@ from spark_ext.ledger.write_behind import WriteBehind
 from spark_ext.listeners.job_listener import JobListener
 from spark_ext.masking import logger
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.dumps import Dumps
 from spark_ext.observing.job_incidents import JobIncidents
 from spark_ext.observing.lost_driver import record_lost_driver
 from spark_ext.observing.monitor import Monitor
@@ -103,6 +104,7 @@ def start_job(
     # Before an incarnation is taken: one that is not needed would have to be ended.
     classifier = load(settings.failures)
     incidents = JobIncidents.load(settings.incidents)
+    dumps = Dumps(spark, name, ledger.uri, settings)
     place = registry.folder_of(spark)
     incarnation = start_incarnation(
         ledger,
@@ -120,7 +122,7 @@ def start_job(
         settings=settings,
         incarnation=incarnation,
         registry=place,
-        write_behind=_write_behind(ledger, writer, name, settings, incidents, tap),
+        write_behind=_write_behind(ledger, writer, name, settings, incidents, dumps, tap),
         wake=threading.Event(),
         control=control,
         hold=hold,
@@ -201,6 +203,9 @@ def start_job(
         if settings.latency != "off":
             coordinator.latency = measured_latency(context, exchanges, arrived)
         incidents.follow(lambda: supervisor.runs)
+        dumps.follow(lambda: supervisor.runs)
+        coordinator.dumps = dumps
+        coordinator.at_end.append(dumps.finish)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)
         waiting = [run for run in runs if _needs_spark(run, drained=coordinator.drained(run.lineage))]
         if coordinator.controller.stop_requested:
@@ -253,6 +258,7 @@ def _write_behind(
     job: str,
     settings: JobSettings,
     incidents: JobIncidents,
+    dumps: Dumps,
     tap: Callable[[object], None] | None,
 ) -> WriteBehind:
     dispatcher = incidents.dispatcher(job, writer.incarnation.number)
@@ -268,6 +274,7 @@ def _write_behind(
         registry=incidents.registry,
         dispatcher=dispatcher,
         tap=tap,
+        noted=None if settings.dumps == "off" else dumps.noted,
     )
 
 

@@ -8,6 +8,7 @@ and removes it. It bounds a time; nothing is decided by it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "heartbeats"
 """In the state directory."""
+
+SILENT_AFTER: Final = 60_000
+"""A driver whose last beat is older is taken for lost by who cannot ask it, unless he says otherwise, ms."""
 
 
 class Heartbeat:
@@ -59,21 +63,35 @@ class Heartbeat:
             self._location.delete(self._name)
 
 
-def last_beat(state: str, number: int, start: int | None) -> datetime | None:
+def last_beat(
+    state: str, number: int, start: int | None, storage_options: Mapping[str, str] | None = None
+) -> datetime | None:
     """When an incarnation was last alive, UTC; None if its heartbeat is not there or cannot be read.
 
     Args:
         state: the job's state directory.
         number: of the incarnation.
         start: its `start_id`.
+        storage_options: of an object store, as delta-rs names them.
     """
     if start is None:
         return None
     try:
-        content = Location.of(child(state, FOLDER), {}).read(_name(number, start))
+        content = Location.of(child(state, FOLDER), storage_options or {}).read(_name(number, start))
         return None if content is None else datetime.fromisoformat(json.loads(content)["at"])
     except (OSError, ValueError, KeyError):
         return None
+
+
+def is_silent(beat: datetime | None, now: datetime, after: int = SILENT_AFTER) -> bool:
+    """Whether a heartbeat is so old that its driver is probably gone; one that is not there says nothing.
+
+    Args:
+        beat: the newest one, UTC.
+        now: UTC. Clocks of two machines may differ.
+        after: how old it may be, ms.
+    """
+    return beat is not None and (now - beat).total_seconds() * 1000 > after
 
 
 def forget(state: str, number: int, start: int | None) -> None:

@@ -58,6 +58,8 @@ class Ledger:
 
     def __init__(self, uri: str, storage_options: dict[str, str] | None = None) -> None:
         self.uri = str(uri).rstrip("/")
+        self.storage_options = dict(storage_options or {})
+        """Of the object store; secret."""
         self.folder = child(self.uri, FOLDER)
         self.tables: dict[str, LedgerTable[Any]] = {
             row_type.table: LedgerTable(child(self.folder, row_type.table), row_type, storage_options)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_ext.incidents.book import Noted
     from spark_ext.incidents.dispatch import Dispatcher
     from spark_ext.incidents.registry import Registry
-    from spark_ext.incidents.types import IncidentChange
+    from spark_ext.incidents.types import Incident, IncidentChange
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
     from spark_ext.ledger.heartbeat import Heartbeat
 
@@ -53,6 +53,7 @@ class WriteBehind:
         dispatcher: of listeners; None: there are none.
         tap: given each row: one that is written behind when it comes, one that is written at once when it has been.
             Called on the thread that brings it: must not wait, and must not raise.
+        noted: given each incident that gets a row, and its evidence; returns the evidence of the row. Likewise.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class WriteBehind:
         registry: Registry | None = None,
         dispatcher: Dispatcher | None = None,
         tap: Callable[[Any], None] | None = None,
+        noted: Callable[[Incident, Any], Any] | None = None,
     ) -> None:
         self.incidents = Incidents(
             registry, on_noted=self._put_incident, on_changed=self._put_changes, dispatcher=dispatcher
@@ -74,6 +76,7 @@ class WriteBehind:
         self._heartbeat = heartbeat
         self._every = every
         self._tap = tap
+        self._noted = noted
         self._rows: list[Any] = []
         self._due: float | None = None
         self._lock = threading.Condition()
@@ -315,6 +318,8 @@ class WriteBehind:
         self.incidents.close(NOTIFIED_WITHIN)
 
     def _put_incident(self, noted: Noted, evidence: Any) -> None:
+        if self._noted is not None:
+            evidence = self._noted(noted.incident, evidence)
         self.put(incident_row(noted, self._job, self._writer.incarnation.number, evidence))
 
     def _put_changes(self, changes: Sequence[IncidentChange]) -> None:

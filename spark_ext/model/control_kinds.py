@@ -189,6 +189,15 @@ BUILT_IN: tuple[Kind, ...] = (
         while_running=True,
     ),
     Kind(
+        "dump",
+        "Writes the stacks of all processes of the job into the state directory, and on request the driver's heap.",
+        _JOB,
+        Where.DRIVER,
+        values.Dump,
+        while_running=True,
+        example={"heap": False},
+    ),
+    Kind(
         "broadcast",
         "Sends an event of your own to the functions of queries, which see it with sx.control.events(type).",
         _EVERYWHERE,

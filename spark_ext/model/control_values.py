@@ -159,6 +159,13 @@ class Savepoint(Value):
     """Whether it is taken where a barrier has passed all queries, so that nothing is in flight."""
 
 
+class Dump(Value):
+    """What is dumped beside the stacks."""
+
+    heap: StrictBool = False
+    """Whether the heap of the driver's JVM is, which stands still meanwhile."""
+
+
 class Seek(Value):
     """Where a channel continues."""
 

@@ -24,6 +24,7 @@ from spark_ext.masking import logger
 from spark_ext.metrics.measuring import measured
 from spark_ext.model.execution import Shown
 from spark_ext.model.lifecycle import State
+from spark_ext.observing.dumps import Dumps
 from spark_ext.observing.execution import observed_execution
 from spark_ext.observing.foreign_query import ForeignQuery, Run
 from spark_ext.observing.identity import assigned
@@ -92,6 +93,7 @@ class Observation:
         incidents = JobIncidents.load(settings.incidents)
         self._metrics = measured(name, settings)
         ledger = Ledger(state)
+        self._dumps = Dumps(spark, name, ledger.uri, settings)
         application = str(spark.sparkContext.applicationId)
         self._jvm_pid = jvm.jvm_pid(spark)
         try:
@@ -120,6 +122,7 @@ class Observation:
             registry=incidents.registry,
             dispatcher=incidents.dispatcher(name, incarnation.number),
             tap=None if self._metrics is None else self._metrics.tap,
+            noted=None if settings.dumps == "off" else self._dumps.noted,
         )
         self._writer = writer
         self._context = WatchContext(
@@ -157,6 +160,7 @@ class Observation:
         if settings.epoch_parts:
             self._lookers.append(Sampler(spark, self._context, self._watched))
         incidents.follow(self._watched)
+        self._dumps.follow(self._watched)
         if self._metrics is not None:
             self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
             self._metrics.read_past(Ledger(ledger.uri), incarnation.number)
@@ -353,6 +357,7 @@ class Observation:
             steps.append(self._reconcile)
         steps += [lambda query=query: query.left(reason) for query in self._queries.values()]  # type: ignore[misc]
         steps.append(lambda: self._show(Shown(State.CANCELED, reason)))
+        steps.append(self._dumps.finish)
         if self._metrics is not None:
             steps.append(self._metrics.end)
         steps += [write_behind.flush, lambda: write_behind.end(reason), write_behind.notify_last]

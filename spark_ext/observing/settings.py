@@ -9,6 +9,9 @@ from spark_ext.errors import refused
 from spark_ext.settings import JobSettings
 
 WATCHING: Final = (
+    "dumps",
+    "dumps_kept",
+    "dumps_size",
     "epoch_parts",
     "failures",
     "heartbeat",

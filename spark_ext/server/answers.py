@@ -89,6 +89,10 @@ class JobStatusAnswer(Answer):
     driver: str
     alive: bool | None
     lost: bool
+    heartbeat: datetime | None = Field(
+        description="When its driver was last alive; null: it has ended, or writes none."
+    )
+    silent: bool = Field(description="Whether that is more than a minute ago: a driver on another machine may be lost.")
     queries: list[QueryStatus]
     incidents: list[dict[str, Any]]
     timeline: Any

@@ -36,7 +36,13 @@ _DELTA_CLASS: Final = "io.delta.tables.DeltaTable"
 """Exists on Databricks too, unlike the classes of the data source."""
 
 
-def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+def session(
+    name: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    heap_dumps: str | Path | None = None,
+) -> SparkSession:
     """A registered Spark session with everything that jobs need; the running session if there is one.
 
     From then on the interpreter shows errors of spark-ext without the frames of libraries; see `short_errors`.
@@ -45,8 +51,12 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
         name: the application's name.
         master: Spark master; default: the environment variable SPARK_MASTER, else `local[*]`.
         conf: Spark settings that override those of `conf/spark-defaults.conf`.
+        heap_dumps: a folder into which a JVM, of the driver or of an executor, writes its heap when it has run out of
+            it. It is made here; on other machines it has to be there. Has no effect on a JVM that runs already.
 
     Raises:
+        ConfigurationError: the path of that folder has characters that an option of a JVM cannot have, or it cannot be
+            made.
         EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or unsuitable; the message says how to
             get it.
     """
@@ -60,7 +70,8 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
 
     python = (conf or {}).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     environment.require_python(python)
-    settings = _settings(master or os.environ.get("SPARK_MASTER") or "local[*]", conf or {}, python)
+    given = {**(conf or {})} if heap_dumps is None else _with_heap_dumps(conf or {}, heap_dumps)
+    settings = _settings(master or os.environ.get("SPARK_MASTER") or "local[*]", given, python)
     builder = SparkSession.Builder().appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -82,6 +93,43 @@ def session(name: str, *, master: str | None = None, conf: Mapping[str, str] | N
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
     register(spark)
     return spark
+
+
+_UNQUOTED: Final = re.compile(r"[^\s\"'\\$`;&|<>(){}*?!#]+")
+"""Paths that reach a JVM as they are, whatever splits the options on the way there."""
+
+
+def _with_heap_dumps(given: Mapping[str, str], folder: str | Path) -> dict[str, str]:
+    """Settings with which a JVM that runs out of its heap writes it into a folder, once.
+
+    Args:
+        given: further settings, whose options for JVMs are kept.
+        folder: of the files.
+
+    Raises:
+        ConfigurationError: the path cannot be passed to a JVM, or the folder cannot be made.
+    """
+    who = "session, heap_dumps"
+    place = str(Path(folder).expanduser().absolute())
+    if _UNQUOTED.fullmatch(place) is None:
+        raise errors.refused(
+            f"the path {place!r} has characters that an option of a JVM cannot have",
+            who,
+            "choose a path without spaces, quotes and other characters that a shell understands",
+            kept="nothing was started",
+        )
+    try:
+        Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise errors.refused(
+            f"the folder {place} cannot be made: {problem.strerror}",
+            who,
+            "choose a folder that can be written",
+            kept="nothing was started",
+        ) from None
+    options = f"-XX:+HeapDumpOnOutOfMemoryError -XX:HeapDumpPath={place}"
+    keys = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+    return {**given, **{key: f"{options} {given.get(key, '')}".strip() for key in keys}}
 
 
 _SET_BY_PLANNERS: Final = dict.fromkeys(

@@ -47,8 +47,25 @@ class ThreadDumps:
         Args:
             executors: their ids.
         """
+        return {
+            executor: None if threads is None else tuple(_thread(one) for one in threads)
+            for executor, threads in self._all(executors).items()
+        }
+
+    def texts(self, executors: Iterable[str]) -> dict[str, str | None]:
+        """The same as text, with the state of each thread, and the locks that it holds and waits for.
+
+        Args:
+            executors: their ids.
+        """
+        return {
+            executor: None if threads is None else "\n".join(map(_text, threads))
+            for executor, threads in self._all(executors).items()
+        }
+
+    def _all(self, executors: Iterable[str]) -> dict[str, list[dict[str, Any]] | None]:
         asked = {executor: self._asked(executor) for executor in executors}
-        found: dict[str, tuple[Thread, ...] | None] = {}
+        found: dict[str, list[dict[str, Any]] | None] = {}
         for executor, answer in asked.items():
             try:
                 found[executor] = answer.result(self._within)
@@ -56,8 +73,8 @@ class ThreadDumps:
                 found[executor] = None
         return found
 
-    def _asked(self, executor: str) -> Future[tuple[Thread, ...] | None]:
-        answer: Future[tuple[Thread, ...] | None] = Future()
+    def _asked(self, executor: str) -> Future[list[dict[str, Any]] | None]:
+        answer: Future[list[dict[str, Any]] | None] = Future()
 
         def ask() -> None:
             try:
@@ -69,18 +86,30 @@ class ThreadDumps:
         threading.Thread(target=ask, name=f"spark-ext-stacks-{executor}", daemon=True).start()
         return answer
 
-    def _read(self, executor: str) -> tuple[Thread, ...] | None:
+    def _read(self, executor: str) -> list[dict[str, Any]] | None:
         given = self._context.getExecutorThreadDump(executor)
         if not given.isDefined():
             return None
         threads: list[dict[str, Any]] = json.loads(self._mapper.writeValueAsString(given.get()))
-        return tuple(_thread(one) for one in threads)
+        return threads
 
 
 def _thread(given: dict[str, Any]) -> Thread:
+    return java_thread(given["threadName"], given["threadState"], _lines(given))
+
+
+def _text(given: dict[str, Any]) -> str:
+    blocked = given.get("blockedByThreadId")
+    by = "" if blocked is None else f", blocked by thread {blocked}"
+    lines = [part for line in _lines(given) for part in line.rstrip().split("\n")]
+    stack = "".join(f"    {part.strip() if part.startswith(chr(9)) else f'at {part}'}\n" for part in lines)
+    return f'"{given["threadName"]}" {given["threadId"]} {given["threadState"]}{by}\n{stack}'
+
+
+def _lines(given: dict[str, Any]) -> list[str]:
     stack = given["stackTrace"]
-    lines = stack["elems"] if isinstance(stack, dict) else stack
-    return java_thread(given["threadName"], given["threadState"], lines)
+    lines: list[str] = stack["elems"] if isinstance(stack, dict) else stack
+    return lines
 
 
 def tasks_of(threads: Iterable[Thread], stages: Iterable[int]) -> tuple[Thread, ...]:
@@ -111,13 +140,22 @@ def query_thread(threads: Iterable[Thread], run_id: str) -> tuple[Thread, ...]:
 
 def called_from_java() -> tuple[Thread, ...]:
     """The threads of this process that the JVM has called, as for the function of a `foreachBatch`."""
+    return tuple(
+        thread
+        for thread in python_threads()
+        if any("py4j" in frame.file and frame.function == "_call_proxy" for frame in thread.frames)
+    )
+
+
+def python_threads() -> tuple[Thread, ...]:
+    """All threads of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = []
     for ident, frame in sys._current_frames().items():
-        stack = traceback.extract_stack(frame)[::-1]
-        if any("py4j" in entry.filename and entry.name == "_call_proxy" for entry in stack):
-            frames = tuple(
-                Frame(owner_of_file(entry.filename), entry.filename, entry.lineno or 0, entry.name) for entry in stack
-            )
-            found.append(Thread(names.get(ident, str(ident)), frames))
+        # Not `extract_stack`, which reads the lines of all files.
+        stack = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
+        frames = tuple(
+            Frame(owner_of_file(entry.filename), entry.filename, entry.lineno or 0, entry.name) for entry in stack
+        )
+        found.append(Thread(names.get(ident, str(ident)), frames))
     return tuple(found)

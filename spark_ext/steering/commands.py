@@ -156,6 +156,16 @@ class Commands(ABC):
         """Write the stacks of the driver's threads into the state directory; the result has the path."""
         return self.send("stack_dump", **how)
 
+    def dump(self, *, heap: bool = False, **how: Unpack[How]) -> SentEvent:
+        """Write the stacks of all processes of the job into the state directory; the result has the path.
+
+        Args:
+            heap: whether the heap of the driver's JVM is written too. The JVM stands still meanwhile, and no secret in
+                the heap is masked.
+            how: see `Commands`.
+        """
+        return self.send("dump", value={"heap": heap}, **how)
+
     def broadcast(self, type: str, value: Json = None, query: str | None = None, **how: Unpack[How]) -> SentEvent:
         """Send an event of your own to the functions of all queries, or of one."""
         return self.send("broadcast", _target(query), {"type": type, "value": value}, **how)

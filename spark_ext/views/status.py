@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_ext.errors import StateError
 from spark_ext.ledger import Ledger
-from spark_ext.ledger.heartbeat import last_beat
+from spark_ext.ledger.heartbeat import is_silent, last_beat
 from spark_ext.ledger.incarnation import is_alive
 from spark_ext.ledger.schema import (
     CheckpointRow,
@@ -46,6 +46,8 @@ class JobStatus(JobSnapshot):
     """`host, process id` of the newest incarnation."""
     alive: bool | None
     """Whether that driver is running; None: it is on another machine, so this one cannot tell."""
+    heartbeat: datetime | None
+    """When that driver was last alive, by its heartbeat; None: it has ended, or writes none."""
     incidents: tuple[Mapping[str, Any], ...]
     """The newest ones, newest first: `at`, `operator`, `type`, `what`, `action`."""
     timeline: DisplayTimeline
@@ -54,6 +56,11 @@ class JobStatus(JobSnapshot):
     def lost(self) -> bool:
         """Whether the newest incarnation's driver is gone and its end is not recorded."""
         return self.alive is False and bool(self.timeline.spans) and self.timeline.spans[-1].outcome == "lost"
+
+    @property
+    def silent(self) -> bool:
+        """Whether that driver cannot be asked from here, and has written no heartbeat for a minute."""
+        return self.alive is not False and is_silent(self.heartbeat, self.at)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, times as ISO 8601 in UTC."""
@@ -66,6 +73,8 @@ class JobStatus(JobSnapshot):
             "driver": self.driver,
             "alive": self.alive,
             "lost": self.lost,
+            "heartbeat": _iso(self.heartbeat),
+            "silent": self.silent,
             "queries": [_query_json(query) for query in self.queries],
             "incidents": [{**incident, "at": _iso(incident["at"])} for incident in self.incidents],
             "timeline": self.timeline.to_json(),
@@ -152,7 +161,8 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
         replace(query, latencies=measured.get(query.uid, ()))
         for query in _queries(states, epochs, checkpoints, flags, resets)
     )
-    found = timeline(states, jobs, epochs, checkpoints, alive=running, beats=beats_of(ledger, jobs))
+    beats = beats_of(ledger, jobs)
+    found = timeline(states, jobs, epochs, checkpoints, alive=running, beats=beats)
     return JobStatus(
         job=newest["job"],
         state_directory=ledger.uri,
@@ -166,6 +176,7 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
         error=next((query.reason for query in queries if state_now is query.state is State.FAILED), ""),
         driver=f"{newest['host']}, process {newest['driver_pid']}",
         alive=False if ended is not None else alive,
+        heartbeat=None if ended is not None else beats.get(number),
         incidents=_newest_incidents(recorded, incidents),
         timeline=DisplayTimeline(found.spans, found.downs, found.stops),
     )
@@ -221,7 +232,7 @@ def beats_of(ledger: Ledger, jobs: Sequence[Mapping[str, Any]]) -> dict[int, dat
     ended = {row["incarnation"] for row in jobs if row["event"] == "ended"} | found.keys()
     for row in jobs:
         if row["event"] == "started" and row["incarnation"] not in ended:
-            beat = last_beat(ledger.uri, row["incarnation"], row["start_id"])
+            beat = last_beat(ledger.uri, row["incarnation"], row["start_id"], ledger.storage_options)
             if beat is not None:
                 found[row["incarnation"]] = beat
     return found

@@ -59,6 +59,8 @@ def show_status(status: JobStatus, console: Console) -> None:
 def _state(status: JobStatus) -> str:
     if status.lost:
         return f"{status.state.value} when its driver was lost; start the job again to resume it"
+    if status.silent and status.heartbeat is not None:
+        return f"{status.state.value}, no heartbeat since {_text(status.heartbeat)} UTC: its driver may be lost"
     return f"{status.state.value}{', driver running' if status.alive else ''}"
 
 

@@ -9,10 +9,9 @@ after one that was stopped on request it is STOPPED. No row of the ledger says s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 JOB = ""
@@ -127,6 +126,7 @@ def timeline(
     *,
     alive: frozenset[int] = frozenset(),
     beats: Mapping[int, datetime] | None = None,
+    now: datetime | None = None,
 ) -> Timeline:
     """Make a timeline from the ledger's rows, which may be in any order.
 
@@ -138,6 +138,7 @@ def timeline(
         alive: incarnations whose driver is known to be running. Any other whose end is not recorded was lost, and is
             taken to have lasted until its last row of any kind.
         beats: when incarnations were last known to be alive, by their heartbeats.
+        now: UTC; the time from the end of the last driver until then is a gap too. None: it is not.
     """
     started, ended = _starts_and_ends(jobs)
     by_run: dict[int, list[Row]] = defaultdict(list)
@@ -161,7 +162,7 @@ def timeline(
                 _finals(row for row in checkpoints if row["incarnation"] == number),
             )
         )
-    gaps = _gaps(spans)
+    gaps = _gaps(spans, now)
     return Timeline(
         tuple(spans),
         tuple(gap for gap in gaps if gap.state == DOWN),
@@ -237,11 +238,12 @@ def _finals(checkpoints: Iterable[Row]) -> tuple[Final, ...]:
     )
 
 
-def _gaps(spans: Iterable[Span]) -> list[Interval]:
+def _gaps(spans: Sequence[Span], now: datetime | None) -> list[Interval]:
     found: list[Interval] = []
     down = False
-    for before, after in pairwise(spans):
-        if before.until is None or before.until >= after.since:
+    ends = [after.since for after in spans[1:]] + ([] if now is None else [now])
+    for before, end in zip(spans, ends, strict=False):
+        if before.until is None or before.until >= end:
             continue
         if before.outcome == "lost":
             reason = f"incarnation {before.number} was lost"
@@ -250,7 +252,7 @@ def _gaps(spans: Iterable[Span]) -> list[Interval]:
         # A start that was refused after a stop on request leaves the job stopped.
         refused = before.outcome == "the start was refused"
         down = before.outcome == "lost" or before.outcome == "FAILED" or (refused and (down or not found))
-        found.append(Interval(JOB, DOWN if down else STOPPED, before.until, after.since, reason))
+        found.append(Interval(JOB, DOWN if down else STOPPED, before.until, end, reason))
     return found
 
 

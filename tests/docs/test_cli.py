@@ -71,6 +71,11 @@ def test_the_options_of_serve() -> None:
     assert {cell.split()[0] for cell in table} == options(APP.commands["serve"])
 
 
+def test_the_options_of_check() -> None:
+    (table,) = first_cells("`spark-ext check STATE...`")
+    assert {cell.split()[0] for cell in table} == options(APP.commands["check"])
+
+
 def test_the_commands_of_token() -> None:
     text = PAGE.split("## `spark-ext token`")[1].split("\n## ")[0]
     for name, command in APP.commands["token"].commands.items():

@@ -54,7 +54,7 @@ def test_a_row_is_that_of_the_code(kind: Kind) -> None:
     assert kind.lifts == ("without a value:" in value)
     assert way == str(kind.where)
     assert who.startswith("made by the job itself") == (not kind.public)
-    assert kind.while_running == (kind.name in ("checkpoint", "savepoint", "stop", "restart", "stack_dump"))
+    assert kind.while_running == (kind.name in ("checkpoint", "savepoint", "stop", "restart", "stack_dump", "dump"))
 
 
 def test_every_kind_for_everybody_has_a_method() -> None:

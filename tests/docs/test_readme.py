@@ -19,7 +19,7 @@ def test_every_shipped_source_and_sink_is_in_the_table() -> None:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    from spark_ext.options import milliseconds
+    from spark_ext.options import byte_count, milliseconds
     from spark_ext.settings import JobSettings
 
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", pages.read("job"), flags=re.MULTILINE))
@@ -29,4 +29,5 @@ def test_every_setting_is_documented_with_its_default() -> None:
         if isinstance(real, (bool, str)):
             assert documented == str(real).lower(), name
         else:
-            assert (documented == "none" and not real) or milliseconds(documented) == real, name
+            read = byte_count if name.endswith("_size") else milliseconds
+            assert (documented == "none" and not real) or read(documented) == real, name

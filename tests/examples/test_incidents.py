@@ -35,4 +35,6 @@ def test_each_step_is_sent(
     assert mine[:2] == [["ERROR", "failure", "OPEN"], ["ERROR", "failure", "RESOLVED"]]
     assert mine[-2:] == [["WARNING", "late_prices", "OPEN"], ["WARNING", "late_prices", "RESOLVED"]]
     assert any("has committed epoch 0" in line for line in lines)
+    (stacks,) = (tmp_path / "out" / "state" / "dumps").glob("*/stacks.txt")
+    assert stacks.read_text().startswith("prices were late\n")
     assert any(re.search(r"late_prices +RESOLVED +2 x +prices are there", line) for line in lines)

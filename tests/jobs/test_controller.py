@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -41,6 +42,8 @@ class Actions:
         self.asked: list[Checkpoint | SavepointRequest] = []
         self.levels: list[dict[str, str]] = []
         self.settings: list[dict[str, Any]] = []
+        self.dumped = threading.Event()
+        self.dumped.set()
 
     def stop(self) -> None:
         self.stops += 1
@@ -58,6 +61,10 @@ class Actions:
 
     def stack_dump(self, event_id: str) -> str:
         return f"/stacks/{event_id}"
+
+    def dump(self, event_id: str, *, heap: bool) -> str:
+        assert self.dumped.wait(60)
+        return f"/dumps/{event_id}{'/heap' if heap else ''}"
 
     def set_log_levels(self, levels: dict[str, str], former: dict[str, str]) -> None:
         self.levels.append(levels)
@@ -254,6 +261,19 @@ def test_checkpoints_and_savepoints_are_followed_to_their_end(desks: Any) -> Non
     desk.comes(taken, ("applied", "", None), ("acknowledged", "", None))
     desk.comes(failed, ("applied", "", None), ("failed", "", None))
     assert desk.why(failed) == "the disk is full"
+
+
+def test_a_dump_that_takes_long_delays_no_other_order(desks: Any) -> None:
+    desk = desks()
+    desk.actions.dumped.clear()
+    dump = desk.send("dump", value={"heap": True})
+    stacks = desk.send("stack_dump")
+    desk.comes(stacks, ("applied", "", None), ("acknowledged", "", None))
+    desk.comes(dump, ("applied", "", None))
+    desk.actions.dumped.set()
+    desk.comes(dump, ("applied", "", None), ("acknowledged", "", None))
+    rows = desk.ledger.table(ControlTransitionRow).rows([("event_id", "=", dump.event_id)])
+    assert max(rows, key=lambda row: row.at).result == {"path": f"/dumps/{dump.event_id}/heap"}
 
 
 def test_standing_orders_of_the_driver_are_in_force_after_a_start(desks: Any) -> None:

@@ -132,12 +132,23 @@ def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_p
 
 @pytest.mark.slow(20, "waits for a stall and for the end of the job")
 def test_a_stall_ends_the_job_if_the_settings_say_so(spark: SparkSession, tmp_path: Path) -> None:
-    stopping = Stopping(spark, tmp_path, stall_after="2500 ms", on_stall="fail", stop_timeout="10 s")
+    settings = {"on_stall": "fail", "stop_timeout": "10 s", "dumps": "stacks"}
+    stopping = Stopping(spark, tmp_path, stall_after="2500 ms", **settings)
     stopping.start()
     with stopping.stopped_at("plan", "lock"):
         until(lambda: stopping.job.state in (State.FAILING, State.FAILED), "the job fails", 60)
     with pytest.raises(sx.errors.JobFailedError, match="no progress since"):
         stopping.job.await_termination(60)
+
+    # And leaves the stacks of all processes, although it has ended meanwhile.
+    (row,) = Ledger(stopping.job.state_directory).table(IncidentRow).rows([("type", "=", "stall")])
+    path = Path(row.evidence["dump"])
+    assert path == tmp_path / "state" / "dumps" / row.incident_id
+    until((path / "stacks.txt").exists, "they are written", 60)
+    stacks = (path / "stacks.txt").read_text()
+    assert stacks.startswith("job 'lab', query 'q': no progress since ")
+    assert "stop_here" in stacks.partition("== seen when the incident was noticed ==")[2]
+    assert "== driver's JVM ==" in stacks and "at java.base" in stacks
 
 
 @pytest.mark.slow(25, "a function holds up a stop for some seconds")

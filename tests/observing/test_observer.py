@@ -169,18 +169,22 @@ def test_a_query_that_stalls_and_the_python_process_that_holds_it(spark: SparkSe
         return n
 
     frame = ticks(spark, 1).select(waits("value").alias("n"))
-    with observed(spark, state, stall_after="2500 ms"):
+    with observed(spark, state, stall_after="2500 ms", dumps="stacks"):
         query = started(frame)
         moves(query, 2)
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "pipe").rename(held)
         found = until(lambda: rows(state, IncidentRow, lambda row: row.type == "stall"), "it is found stalled", 60)
+        stacks = Path(found[0].evidence["dump"]) / "stacks.txt"
+        until(stacks.exists, "the stacks of all processes are written", 60)
         held.rename(tmp_path / "pipe")
         (tmp_path / "pipe").write_bytes(b"")
         assert "in waits (Python worker" in found[0].what and found[0].labels["type"] == "USER_CODE"
         assert found[0].operator == f"job 'nightly', query '{query.id}'", "without a name it has its id"
         until(lambda: any(row.new == "RESOLVED" for row in rows(state, IncidentChangeRow)), "the stall is over", 60)
         query.stop()
+    worker = stacks.read_text().partition("== Python worker, process ")[2]
+    assert "in waits" in worker
 
 
 def test_queries_of_a_job_are_left_to_their_job(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.identity import OBSERVER
 from spark_ext.ledger.incarnation import forget
 from spark_ext.ledger.schema import ControlEventRow, ExecutionStateRow
@@ -18,6 +19,7 @@ from spark_ext.server.report import report
 from spark_ext.server.server import ControlServer
 from spark_ext.server.tokens import create
 from spark_ext.views.page.facts import FactsReader
+from tests.control.states import State
 from tests.ledger.rows import incident
 from tests.support import browser
 from tests.support.page_states import HOSTILE, shop
@@ -168,6 +170,18 @@ def test_what_an_observer_watches_has_no_buttons(page: Any, tmp_path: Path) -> N
         )
     assert (answer.status_code, answer.json()["reason"]) == (409, "observed")
     forget(ledger.uri, incarnation.number)
+
+
+def test_a_driver_that_has_been_silent_is_not_taken_for_one_that_runs(page: Any, tmp_path: Path) -> None:
+    made = State(tmp_path / "state")
+    heartbeat = Heartbeat(made.path, made.incarnation)
+    at = datetime.now(timezone.utc) - timedelta(minutes=5)
+    heartbeat.beat(at)
+    with ControlServer(made.path) as server:
+        enter(page, server)
+        assert f"No heartbeat since {at:%Y-%m-%d %H:%M:%S} UTC" in page.locator(".trouble pre").inner_text()
+        heartbeat.beat()
+        page.locator(".trouble pre").wait_for(state="detached")
 
 
 def test_hostile_names_stay_text_on_the_page_and_in_a_report(

@@ -50,7 +50,7 @@ def _idle(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
 
 
 def _idle_with_state(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
-    counted = source(rate=20, gate=folder / "never").withWatermark("ts", "1 second").groupBy("ts").count()
+    counted = sx.with_watermark(source(rate=20, gate=folder / "never"), "ts", "1 second").groupBy("ts").count()
     job.add("q", _noop(counted).outputMode("append"))
 
 

@@ -64,6 +64,7 @@ def test_methods_send_kinds(control: Control) -> None:
         control.restart("query:q"),
         control.seek("q-in", "a/b", {"file": "x"}, yes=True),
         control.stack_dump(),
+        control.dump(heap=True),
         control.broadcast("flush", [1]),
     ]
     assert [(one.kind, one.target, one.value) for one in sent] == [
@@ -85,9 +86,10 @@ def test_methods_send_kinds(control: Control) -> None:
         ("restart", "query:q", None),
         ("seek", "source:q-in/a/b", {"position": {"file": "x"}, "yes": True}),
         ("stack_dump", "job", None),
+        ("dump", "job", {"heap": True}),
         ("broadcast", "job", {"type": "flush", "value": [1]}),
     ]
-    assert [one.sequence for one in sent] == list(range(1, 20))
+    assert [one.sequence for one in sent] == list(range(1, 21))
     assert [one.id for one in sent] == [one.event_id for one in reversed(control.events(limit=1_000))]
 
 

@@ -9,6 +9,14 @@ import { Table } from "./table.js";
 
 export const title = "Overview";
 
+function notices(job) {
+  const found = [];
+  if (job.lost) found.push(`The driver was lost when the job was ${job.recorded}: its end is not recorded. Start the job again, and it continues.`);
+  else if (job.reason && (job.state === "FAILED" || job.state === "FAILING")) found.push(job.reason);
+  if (job.silent) found.push(`No heartbeat since ${moment(job.heartbeat)}: the driver, process ${job.process} on ${job.host}, may be lost. What is shown is what it had written by then.`);
+  return found;
+}
+
 export function create(session, store) {
   const figures = el("dl", { class: "figures" });
   const trouble = el("div", { class: "trouble" });
@@ -55,7 +63,7 @@ export function create(session, store) {
         ["Incarnation", number(job.incarnation), `${timeline.spans.length} in the ledger`],
       ].map(([name, value, about]) => el("div", { title: about }, el("dt", {}, name), el("dd", {}, value))),
     );
-    renew(trouble, [job.lost, job.state, job.reason], () => (job.reason && (job.lost || job.state === "FAILED" || job.state === "FAILING") ? el("pre", { class: "notice bad", tabindex: 0 }, job.lost ? `The driver was lost when the job was ${job.recorded}: its end is not recorded. Start the job again, and it continues.` : job.reason) : []));
+    renew(trouble, [job.lost, job.silent, job.heartbeat, job.state, job.reason], () => notices(job).map((text) => el("pre", { class: "notice bad", tabindex: 0 }, text)));
     panel.update(page);
     const wanted = filter.value.trim().toLowerCase();
     const all = Object.values(page.queries);

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
@@ -94,6 +95,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
     queries = _queries(facts, lineages, figures, made_of)
     state = _newest(facts.states).get(JOB)
     lost = not ended and facts.alive is False
+    beat = None if ended else facts.beats.get(number)
     each = points_each(queries, POINTS, LEAST_POINTS, points)
     document: dict[str, Any] = _masked(
         {
@@ -116,6 +118,8 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
                 "process": newest["driver_pid"],
                 "alive": False if ended else facts.alive,
                 "lost": lost,
+                "heartbeat": stamp(beat),
+                "silent": facts.alive is not False and is_silent(beat, now),
                 "epochs": sum(query["epochs"] for query in queries),
                 "rows": sum(query["rows"] for query in queries),
                 "rate": round(sum(query["rate"] or 0 for query in queries), 1) if running else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from spark_ext.delta.tail import Tail
 from spark_ext.ledger.columns import arrow_schema, columns, from_json_many
+from spark_ext.ledger.heartbeat import last_beat
 from spark_ext.ledger.schema import (
     CheckpointRow,
     DefinitionRow,
@@ -103,6 +104,7 @@ class FactsReader:
         alive = None if newest is None else driver_alive(newest)
         before = self._facts
         if before is not None and not changed and alive == before.alive:
+            self._facts = before = self._with_beat(before, newest)
             return before
         jobs = self._rows[JobRow.table]
         self._facts = Facts(
@@ -123,6 +125,18 @@ class FactsReader:
             beats=beats_of(self._ledger, jobs),
         )
         return self._facts
+
+    def _with_beat(self, before: Facts, newest: Mapping[str, Any] | None) -> Facts:
+        """The facts with the newest heartbeat, of which the ledger says nothing."""
+        if newest is None or any(
+            row["event"] == "ended" and row["incarnation"] == newest["incarnation"] for row in before.jobs
+        ):
+            return before
+        number = newest["incarnation"]
+        beat = last_beat(self._ledger.uri, number, newest["start_id"], self._ledger.storage_options)
+        if beat is None or beat == before.beats.get(number):
+            return before
+        return replace(before, beats={**before.beats, number: beat})
 
     def _changed(self, name: str) -> bool:
         table = self._ledger.tables.get(name)

@@ -29,8 +29,7 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Returns:
         `query`, `state`, `rows_per_s` (null: not running), `epochs`, `last_epoch`, `last_epoch_ms`, `parts_ms` (see
-        `model.epoch_parts`; empty: unknown), `age_s` (since its
-        newest epoch was committed), `incident` (the id of an open one, or "") and `reason`.
+        `model.epoch_parts`; empty: unknown), `age_s` (since its newest epoch was committed), `incident` (the id of an open one, or "") and `reason`.
     """
     open_ = open_incidents(page)
     found = []
@@ -80,6 +79,7 @@ def top_json(page: Mapping[str, Any]) -> dict[str, Any]:
         "state": job["state"],
         "incarnation": job["incarnation"],
         "alive": job["alive"],
+        "silent": job["silent"],
         "rows_per_s": job["rate"],
         "epochs": job["epochs"],
         "rows": job["rows"],
@@ -104,6 +104,9 @@ def top_view(page: Mapping[str, Any], height: int | None = None) -> Group:
         f"  incarnation {job['incarnation']}  {count(job['epochs'], 'epoch')}  {count(job['rows'], 'row')}{rate}"
         f"  {datetime.fromtimestamp(page['at'] / 1000, timezone.utc):%H:%M:%S} UTC"
     )
+    if job["silent"]:
+        beat = datetime.fromtimestamp(job["heartbeat"] / 1000, timezone.utc)
+        head.append(f"  no heartbeat since {beat:%Y-%m-%d %H:%M:%S} UTC", style=colour("DOWN").terminal)
     more = len(rows) - most
     return Group(head, _table(rows[:most]), *([Text(f"and {more} more", style="bright_black")] if more > 0 else []))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -9,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import ExchangeRow, ExecutionStateRow, IncidentRow, JobRow
@@ -139,6 +141,28 @@ def test_a_driver_that_was_lost() -> None:
     job = page(facts, NOW + timedelta(hours=1))["job"]
     assert job["lost"] and job["state"] == "DOWN" and job["recorded"] == "RUNNING"
     assert job["since"] == round(beat.timestamp() * 1000) and job["rate"] is None
+
+
+@pytest.mark.parametrize(("alive", "silent"), [(None, True), (True, True), (False, False)])
+def test_a_driver_that_is_silent(alive: bool | None, silent: bool) -> None:
+    beat = NOW + timedelta(seconds=30)
+    facts = Facts(directory="d", jobs=(started(),), states=(state_row("RUNNING"),), alive=alive, beats={1: beat})
+    job = page(facts, beat + timedelta(seconds=61))["job"]
+    assert (job["silent"], job["heartbeat"]) == (silent, round(beat.timestamp() * 1000))
+    assert job["state"] == ("RUNNING" if silent else "DOWN")
+    found = page(facts, beat + timedelta(seconds=59))
+    assert not found["job"]["silent"]
+    ended = {**started(), "event": "ended", "reason": "CANCELED"}
+    over = page(replace(facts, jobs=(started(), ended)), beat + timedelta(hours=1))["job"]
+    assert (over["silent"], over["heartbeat"]) == (False, None)
+
+
+def test_top_says_since_when_a_driver_is_silent() -> None:
+    beat = NOW + timedelta(seconds=30)
+    facts = Facts(directory="d", jobs=(started(),), states=(state_row("RUNNING"),), beats={1: beat})
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(top_view(page(facts, beat + timedelta(hours=1))))
+    assert f"no heartbeat since {beat:%Y-%m-%d %H:%M:%S} UTC" in shown.getvalue()
 
 
 def test_states_that_are_unknown_and_columns_that_are_new_are_shown() -> None:

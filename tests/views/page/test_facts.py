@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pyarrow as pa
 import pytest
 
 from spark_ext.ledger import Ledger
+from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.schema import EpochRow, Row
 from spark_ext.ledger.tables import LedgerTable
 from spark_ext.views.page.facts import Facts, FactsReader
 from tests.control.states import State
+from tests.incidents.made import T0
 from tests.ledger.rows import epoch, incident, latency, state
 
 
@@ -94,6 +97,16 @@ def test_a_ledger_without_newer_tables(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "state" / "ledger" / name)
     found = FactsReader(Ledger(made.path)).look()
     assert found.changes == found.incidents == found.definitions == () and found.alive is True
+
+
+def test_a_heartbeat_is_read_although_the_ledger_has_not_changed(tmp_path: Path) -> None:
+    made = State(tmp_path / "state")
+    reader = FactsReader(Ledger(made.path))
+    heartbeat = Heartbeat(made.path, made.incarnation)
+    for at in (T0, T0 + timedelta(seconds=5)):
+        heartbeat.beat(at)
+        found = reader.look()
+        assert found.beats == {1: at} and reader.look() is found
 
 
 def test_a_driver_that_dies_writes_nothing_and_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def query(uid: str, **parts: int) -> dict[str, Any]:
 
 
 def shown(*queries: dict[str, Any]) -> str:
-    job = {"name": "j", "state": "RUNNING", "incarnation": 1, "epochs": 1, "rows": 1, "rate": None}
+    job = {"name": "j", "state": "RUNNING", "incarnation": 1, "epochs": 1, "rows": 1, "rate": None, "silent": False}
     console = Console(width=150, record=True, file=io.StringIO())
     console.print(top_view({"at": 0, "job": job, "queries": list(queries), "incidents": []}))
     return console.export_text()

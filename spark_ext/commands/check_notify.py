@@ -1,0 +1,180 @@
+"""What `spark-ext check --notify` hands to the listeners of incidents, and what it remembers of it.
+
+Nothing is written into the ledger: who checks has no fence, and a driver may start at any moment. Without a file to
+remember what was notified, each check notifies again, with the same id of the incident: a receiver can tell by that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.commands.output import print_text
+from spark_ext.errors import refused
+from spark_ext.incidents.dispatch import Dispatcher
+from spark_ext.incidents.loading import listeners_of
+from spark_ext.incidents.types import Incident, IncidentChange, IncidentState, MetricsContext, Severity, query_in
+
+if TYPE_CHECKING:
+    from spark_ext.incidents.registry import Registry
+    from spark_ext.views.check import Finding, Health
+
+WITHIN: Final = 60.0
+"""How long listeners may take in all, s."""
+
+NOTHING_IS_DONE: Final = "none: it was found by spark-ext check"
+GONE: Final = "a later check does not find it any more"
+
+Known = dict[str, dict[str, dict[str, Any]]]
+"""By state directory and id of an incident, what listeners were notified of."""
+
+
+def notified(registry: Registry, read: Mapping[str, Health], now: datetime, remember: Path | None) -> None:
+    """Notify the listeners of a file.
+
+    Args:
+        registry: of the file.
+        read: the jobs that could be read, by state directory. What is known of others stays as it is.
+        now: UTC.
+        remember: the file of what was notified; None: each finding is notified.
+
+    Raises:
+        ConfigurationError: a listener is invalid, or the file cannot be read or written.
+    """
+    known = {} if remember is None else _read(remember)
+    changes, after = steps(read, known, now)
+    if changes:
+        jobs = {change.incident.incident_id: read[state] for state, change in changes}
+        dispatcher = Dispatcher.of(registry, listeners_of(registry), lambda change: _context(jobs, change))
+        assert dispatcher is not None  # there are listeners
+        for _, change in changes:
+            dispatcher.put(change)
+        dispatcher.close(WITHIN)
+        missed = sorted(name for name, one in dispatcher.figures.items() if one.dropped or one.failed or one.late)
+        if missed:
+            print_text(f"not notified of everything: {', '.join(missed)}; the next check tries again", error=True)
+            return  # and remembers nothing of this one
+    if remember is not None and after != known:
+        _write(remember, after)
+
+
+def steps(read: Mapping[str, Health], known: Known, now: datetime) -> tuple[list[tuple[str, IncidentChange]], Known]:
+    """What listeners are notified of. Pure.
+
+    An open incident of a job whose driver runs is left to that: it has notified its own listeners.
+
+    Args:
+        read: the jobs that could be read, by state directory.
+        known: what was notified before.
+        now: UTC.
+
+    Returns:
+        The changes, with the state directory of each; and what is known after them.
+    """
+    changes: list[tuple[str, IncidentChange]] = []
+    after = {state: dict(findings) for state, findings in known.items()}
+    for state, found in read.items():
+        before = after.get(state, {})
+        present = {one.incident_id: one for one in found.findings if not (one.recorded and found.runs is not False)}
+        for incident_id, finding in present.items():
+            if incident_id not in before:
+                incident = _incident(finding, now)
+                changes.append((state, _change(incident, None, IncidentState.OPEN, "", now)))
+        # One that was left to the driver meanwhile is not over.
+        still = {one.incident_id for one in found.findings}
+        for incident_id, plain in before.items():
+            if incident_id not in still:
+                incident = _remembered(incident_id, plain, now)
+                changes.append((state, _change(incident, IncidentState.OPEN, IncidentState.RESOLVED, GONE, now)))
+        kept = {incident_id: plain for incident_id, plain in before.items() if incident_id in still}
+        after[state] = kept | {one: _plain(finding) for one, finding in present.items() if one not in kept}
+        if not after[state]:
+            del after[state]
+    return changes, after
+
+
+def _incident(finding: Finding, now: datetime) -> Incident:
+    return Incident(
+        incident_id=finding.incident_id,
+        type=finding.type,
+        severity=finding.severity,
+        operator=finding.operator,
+        query=query_in(finding.operator),
+        at=now,
+        what=finding.what,
+        action=NOTHING_IS_DONE,
+        labels=finding.labels,
+        fingerprint=finding.fingerprint,
+    )
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {
+        "type": finding.type,
+        "severity": finding.severity.value,
+        "operator": finding.operator,
+        "what": finding.what,
+        "labels": dict(finding.labels),
+        "fingerprint": finding.fingerprint,
+    }
+
+
+def _remembered(incident_id: str, plain: Mapping[str, Any], now: datetime) -> Incident:
+    return Incident(
+        incident_id=incident_id,
+        type=plain["type"],
+        severity=Severity(plain["severity"]),
+        operator=plain["operator"],
+        query=query_in(plain["operator"]),
+        at=now,
+        what=plain["what"],
+        action=NOTHING_IS_DONE,
+        labels=plain["labels"],
+        fingerprint=plain["fingerprint"],
+    )
+
+
+def _change(
+    incident: Incident, old: IncidentState | None, new: IncidentState, cause: str, now: datetime
+) -> IncidentChange:
+    return IncidentChange(incident=incident, old=old, new=new, cause=cause, at=now, count=1)
+
+
+def _context(jobs: Mapping[str, Health], change: IncidentChange) -> MetricsContext:
+    found = jobs[change.incident.incident_id]
+    return MetricsContext(job=found.job, incarnation=found.incarnation, query=change.incident.query or None)
+
+
+def _read(path: Path) -> Known:
+    try:
+        found: Known = json.loads(path.read_text(encoding="utf-8"))
+        for findings in found.values():
+            for incident_id, plain in findings.items():
+                _remembered(incident_id, plain, datetime.min)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise refused(
+            f"{path} cannot be read: {type(problem).__name__}: {problem}",
+            "check, --remember",
+            "name a file that this command has written, or one that does not exist",
+            kept="nobody was notified",
+        ) from None
+    return found
+
+
+def _write(path: Path, known: Known) -> None:
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        draft.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as problem:
+        raise refused(
+            f"{path} cannot be written: {problem.strerror}",
+            "check, --remember",
+            "name a file in a folder that can be written",
+            kept="listeners were notified, and will be again",
+        ) from None

@@ -1,0 +1,177 @@
+"""The folder `dumps` of a state directory: a folder per incident, of which a limited number and size is kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.datafiles.location import Location
+from spark_ext.delta.failures import child
+from spark_ext.errors import refused
+from spark_ext.model.dumps import KeptDump, excess
+
+if TYPE_CHECKING:
+    from spark_ext.settings import JobSettings
+
+FOLDER: Final = "dumps"
+"""In the state directory."""
+
+ABOUT: Final = "dump.json"
+"""What a dump is about, and when it was taken."""
+
+STACKS: Final = "stacks.txt"
+HEAP: Final = "heap.hprof"
+UNFINISHED: Final = "heap.part.hprof"
+"""A heap that is being written, or was when its driver ended."""
+
+
+def check_dumps(settings: JobSettings, state: str, who: str) -> None:
+    """Refuse a setting that this state directory does not allow.
+
+    Args:
+        settings: of a job.
+        state: its state directory.
+        who: for messages.
+
+    Raises:
+        ConfigurationError: a heap would have to be written to an object store.
+    """
+    if settings.dumps == "heap":
+        refuse_heap(state, who)
+
+
+def refuse_heap(state: str, who: str) -> None:
+    """Refuse a dump of the heap where the JVM cannot write one.
+
+    Raises:
+        ConfigurationError: the state directory is on an object store.
+    """
+    if Location.of(state, {}).local is None:
+        raise refused(
+            f"a JVM writes its heap to a local path only, and the state directory is {state}",
+            who,
+            "ask for the stacks alone (dumps='stacks'), or use a local state directory",
+            kept="nothing was started",
+        )
+
+
+class DumpFolder:
+    """Writes dumps, and deletes the oldest. For one thread at a time.
+
+    Args:
+        state: the job's state directory.
+        most: how many are kept.
+        size: how large they may be together, bytes.
+    """
+
+    def __init__(self, state: str, most: int, size: int) -> None:
+        self._location = Location.of(child(state, FOLDER), {})
+        self._most = most
+        self._size = size
+
+    def path(self, name: str) -> str:
+        """The path or URI of a dump.
+
+        Args:
+            name: the incident's id.
+        """
+        return child(self._location.uri, name)
+
+    def local(self, name: str) -> Path | None:
+        """The folder of a dump, if it is a local one."""
+        root = self._location.local
+        return None if root is None else root / name
+
+    def there(self, name: str) -> bool:
+        """Whether there is a dump of this name."""
+        return self._location.read(f"{name}/{ABOUT}") is not None
+
+    def write(self, name: str, about: dict[str, Any], stacks: str) -> None:
+        """Write a dump, and delete older ones that it leaves no room for.
+
+        Args:
+            name: the incident's id.
+            about: what it is about; has `at`, s since 1970.
+            stacks: the text.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        content = stacks.encode("utf-8", "replace")
+        self.make_room(len(content), self._most - 1)
+        root = self._location.local
+        if root is not None:
+            # As private as a heap is: stacks have paths and names, and a mask knows only the secrets it was given.
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (root / name).mkdir(mode=0o700, exist_ok=True)
+        self._put(f"{name}/{ABOUT}", json.dumps({**about, "bytes": len(content)}).encode())
+        self._put(f"{name}/{STACKS}", content)
+
+    def make_room(self, size: int, most: int | None = None, besides: str = "") -> None:
+        """Delete the oldest dumps until there is room for so many bytes.
+
+        Args:
+            size: bytes.
+            most: how many may stay; None: as many as are kept.
+            besides: a dump that stays.
+
+        Raises:
+            OSError: the folder cannot be listed, or a dump cannot be deleted.
+        """
+        most = self._most if most is None else most
+        kept = self.kept()
+        own = [one for one in kept if one.name == besides]
+        others = [one for one in kept if one.name != besides]
+        for name in excess(others, most - len(own), self._size - size - sum(one.size for one in own)):
+            self._delete(name)
+
+    def kept(self) -> list[KeptDump]:
+        """The dumps that are there.
+
+        Raises:
+            OSError: the folder cannot be listed.
+        """
+        files: dict[str, list[str]] = defaultdict(list)
+        for name in self._location.files():
+            folder, slash, _ = name.partition("/")
+            if slash:  # a file that somebody else has put there is none of ours
+                files[folder].append(name)
+        return [self._one(name, own) for name, own in files.items()]
+
+    def _one(self, name: str, files: list[str]) -> KeptDump:
+        at, size = 0.0, 0
+        # A driver that was killed may have left a dump without it: the first one to go.
+        with suppress(ValueError, KeyError, TypeError):
+            about = json.loads(self._location.read(f"{name}/{ABOUT}") or b"")
+            at, size = float(about["at"]), int(about["bytes"])
+        root = self._location.local
+        if root is not None:
+            size = 0
+            for file in files:
+                with suppress(OSError):
+                    size += (root / file).stat().st_size
+        return KeptDump(name, at, size)
+
+    def _delete(self, name: str) -> None:
+        root = self._location.local
+        if root is not None:
+            shutil.rmtree(root / name)
+            return
+        for file in list(self._location.files()):
+            if file.partition("/")[0] == name:
+                self._location.delete(file)
+
+    def _put(self, name: str, content: bytes) -> None:
+        root = self._location.local
+        if root is not None:
+            # Whoever waits for the file finds it whole.
+            draft = root / f"{name}.tmp"
+            draft.write_bytes(content)
+            draft.replace(root / name)
+            return
+        with self._location.create(name) as stream:
+            stream.write(content)

@@ -1,0 +1,271 @@
+"""Takes dumps: the stacks of all processes of a job, and the heap of its driver's JVM, for one incident each.
+
+A dump is taken on a thread of its own, which is there as long as there is something to do. Whoever asks for one waits
+for it, and so do, for a limited time, the end of the job and of its process. Nothing that goes wrong with it changes
+what the job does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.errors import SparkExtError, StorageError
+from spark_ext.masking import logger, mask
+from spark_ext.model.dumps import Section, document, is_dumped, seen
+from spark_ext.observing.dump_folder import HEAP, STACKS, UNFINISHED, DumpFolder, refuse_heap
+from spark_ext.observing.processes import WITHIN, all_stacks
+from spark_ext.spark.heap_dump import heap_used, write_heap
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_ext.incidents.types import Incident
+    from spark_ext.observing.watchable import Watchable
+    from spark_ext.settings import JobSettings
+
+log = logger("spark_ext.job")
+
+HEAP_WITHIN: Final = 120.0
+"""How long the heap is waited for, s. Nothing can end a JVM's writing of it."""
+
+END_WITHIN: Final = 5.0
+"""How long the end of a job waits for stacks that are being taken, s; less than it has for its last rows."""
+
+PATIENCE: Final = WITHIN + HEAP_WITHIN
+"""How long whoever asks for a dump waits for it, unless he says otherwise, s."""
+
+MOST_WAITING: Final = 4
+"""How many incidents may wait for their dump; further ones have none."""
+
+MOST_KNOWN: Final = 10_000
+"""How many incidents are remembered, so that each has one dump."""
+
+LARGER: Final = 2
+"""How many times as large as the heap in use its file may be: references and headers take more room there."""
+
+
+@dataclass
+class _Asked:
+    """A dump to be taken."""
+
+    name: str
+    why: str
+    query: str
+    """Whose Python workers are asked; "": those of all queries."""
+    heap: bool
+    at: datetime
+    seen: tuple[Section, ...] = ()
+    """Stacks that are known already."""
+    stacked: threading.Event = field(default_factory=threading.Event)
+    """Set when its stacks are written, or never will be."""
+    done: threading.Event = field(default_factory=threading.Event)
+    problem: Exception | None = None
+
+
+class Dumps:
+    """The dumps of one start of a job. Safe for several threads.
+
+    Args:
+        spark: the job's session.
+        job: its name.
+        state: its state directory.
+        settings: its settings.
+    """
+
+    def __init__(self, spark: SparkSession, job: str, state: str, settings: JobSettings) -> None:
+        self._spark = spark
+        self._job = job
+        self._state = state
+        self._monitored = settings.monitor_interval > 0
+        self._heap = settings.dumps == "heap"
+        self._size = settings.dumps_size
+        self._folder = DumpFolder(state, settings.dumps_kept, settings.dumps_size)
+        self._runs: Callable[[], Sequence[Watchable]] = tuple
+        self._known: dict[str, None] = {}
+        self._queue: deque[_Asked] = deque()
+        self._now: _Asked | None = None
+        self._over = False
+        self._lock = threading.Lock()
+
+    def follow(self, runs: Callable[[], Sequence[Watchable]]) -> None:
+        """From now on the Python workers of these queries are asked; to be called from any thread."""
+        self._runs = runs
+
+    def noted(self, incident: Incident, evidence: Any) -> Any:
+        """Have a dump taken if an incident is one for that, and it has none yet. Waits for nothing.
+
+        Args:
+            incident: that is recorded.
+            evidence: of it.
+
+        Returns:
+            The evidence, with the dump's path under `dump`.
+        """
+        if not is_dumped(incident):
+            return evidence
+        name = incident.incident_id
+        with self._lock:
+            if name not in self._known:
+                why = f"{incident.operator}: {incident.what}"
+                if not self._put(_Asked(name, why, incident.query, self._heap, incident.at, seen(evidence))):
+                    return evidence
+        path = {"dump": self._folder.path(name)}
+        if evidence is None:
+            return path
+        return {**evidence, **path} if isinstance(evidence, Mapping) else evidence
+
+    def take(self, why: str, *, heap: bool, timeout: float) -> str:
+        """Take a dump, and wait for it.
+
+        Args:
+            why: for whoever reads it.
+            heap: whether the heap of the driver's JVM is wanted too.
+            timeout: s.
+
+        Returns:
+            The path or URI of its folder.
+
+        Raises:
+            ConfigurationError: a heap cannot be written there.
+            StorageError: it could not be written.
+            TimeoutError: it is not complete yet.
+        """
+        who = f"job '{self._job}', dump"
+        if heap:
+            refuse_heap(self._state, who)
+        at = datetime.now(timezone.utc)
+        asked = _Asked(f"asked-{at:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}", why, "", heap, at)
+        with self._lock:
+            accepted = self._put(asked)
+        if not accepted:
+            raise StorageError(
+                "other dumps are being taken, and as many wait as may",
+                operator=who,
+                kept="the job continues",
+                do="try again later",
+            )
+        if not asked.done.wait(timeout):
+            raise TimeoutError(f"the dump {self._folder.path(asked.name)} is not complete after {timeout:g} s")
+        if asked.problem is not None:
+            if isinstance(asked.problem, SparkExtError):
+                raise asked.problem
+            raise StorageError(
+                f"the dump is not complete: {asked.problem}",
+                operator=who,
+                kept="the job continues",
+                do=f"look at {self._folder.path(asked.name)}, and at the space and permissions there",
+            ) from asked.problem
+        return self._folder.path(asked.name)
+
+    def finish(self, within: float = END_WITHIN) -> None:
+        """The job has ended: no further dump is taken. Waits for the stacks of one that is, while Spark is still there.
+
+        Args:
+            within: s, at most.
+        """
+        with self._lock:
+            self._over = True
+            now = self._now
+        if now is not None and not now.stacked.wait(within):
+            log.warning("job '%s' has ended before the stacks of the dump %s were written", self._job, now.name)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _put(self, asked: _Asked) -> bool:
+        if self._over or len(self._queue) >= MOST_WAITING:
+            return False
+        self._known[asked.name] = None
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._queue.append(asked)
+        if self._now is None:
+            self._now = asked
+            # No daemon: a process that ends because its job has failed waits for the dump that says why.
+            threading.Thread(target=self._work, name=f"spark-ext-dumps-{self._job}", daemon=False).start()
+        return True
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._now = None
+                    return
+                asked = self._now = self._queue.popleft()
+            try:
+                self._take(asked)
+            except Exception as problem:
+                asked.problem = problem
+                log.warning("job '%s': the dump %s is not complete: %s", self._job, asked.name, problem)
+            finally:
+                asked.stacked.set()
+                asked.done.set()
+
+    def _take(self, asked: _Asked) -> None:
+        if self._folder.there(asked.name):
+            return  # of an earlier start, in which the incident was open
+        runs = [run for run in self._runs() if asked.query in ("", run.uid)]
+        sections = all_stacks(self._spark, self._state, runs, asked=self._monitored, over=lambda: False)
+        taken = datetime.now(timezone.utc)
+        head = f"{asked.why}\n\nnoticed at {asked.at:%Y-%m-%d %H:%M:%S} UTC, stacks of {taken:%Y-%m-%d %H:%M:%S} UTC"
+        about = {"at": taken.timestamp(), "job": self._job, "why": mask(asked.why)}
+        self._folder.write(asked.name, about, mask(document(head, [*asked.seen, *sections])))
+        log.warning("job '%s': stacks of all processes are in %s/%s", self._job, self._folder.path(asked.name), STACKS)
+        asked.stacked.set()
+        if asked.heap:
+            self._take_heap(asked)
+
+    def _take_heap(self, asked: _Asked) -> None:
+        """Write the heap beside the stacks.
+
+        Raises:
+            OSError: it was not written, or is not complete in time.
+            Exception: what the JVM has raised.
+        """
+        place = self._folder.local(asked.name)
+        assert place is not None  # refused when the job was created
+        used = heap_used(self._spark)
+        free = shutil.disk_usage(place).free
+        if used > self._size:
+            raise OSError(f"{used:,} bytes of the heap are in use, and dumps_size is {self._size:,}")
+        if LARGER * used > free:
+            raise OSError(f"{used:,} bytes of the heap are in use, and {free:,} are free on the disk")
+        self._folder.make_room(used, besides=asked.name)
+        failed: list[Exception] = []
+
+        def write() -> None:
+            try:
+                self._write_heap(place, asked.name)
+            except Exception as problem:
+                failed.append(problem)
+
+        thread = threading.Thread(target=write, name=f"spark-ext-dumps-{self._job}-heap", daemon=True)
+        thread.start()
+        thread.join(HEAP_WITHIN)
+        if thread.is_alive():
+            raise OSError(f"the JVM has not written its heap within {HEAP_WITHIN:g} s; it may still do so")
+        if failed:
+            raise failed[0]
+
+    def _write_heap(self, place: Path, name: str) -> None:
+        draft = place / UNFINISHED
+        try:
+            write_heap(self._spark, draft)
+            size = draft.stat().st_size
+            if size > self._size:
+                raise OSError(f"the heap has {size:,} bytes, and dumps_size is {self._size:,}")
+            draft.replace(place / HEAP)
+        except Exception:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        self._folder.make_room(0, besides=name)
+        log.warning("job '%s': the heap of the driver's JVM is in %s: %s bytes", self._job, place / HEAP, f"{size:,}")

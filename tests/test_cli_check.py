@@ -1,0 +1,236 @@
+"""`spark-ext check`: of jobs that run, that were killed and that cannot be read; and whom it notifies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_ext as sx
+from spark_ext.commands.check_notify import GONE
+from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.heartbeat import Heartbeat
+from spark_ext.ledger.incarnation import forget
+from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow
+from spark_ext.ledger.write_behind import WriteBehind
+from spark_ext.testing.children import Child
+from spark_ext.testing.waiting import until
+from tests.listeners.endpoint import Endpoint, serving
+from tests.test_cli import spark_ext
+
+ALERT = "alerts:\n  - {rule: availability below 99 % over 1 h, labels: {type: SYSTEM}}\n"
+
+
+class Running:
+    """The state directory of a job whose driver is this process, and runs since an hour ago."""
+
+    def __init__(self, folder: Path, name: str = "shop", **silent: float) -> None:
+        self.state = str(folder / name)
+        self.now = datetime.now(timezone.utc)
+        begin = self.now - timedelta(hours=1)
+        ledger = Ledger(self.state)
+        incarnation = start_incarnation(ledger, name, now=begin)
+        self.writer = LedgerWriter(ledger, incarnation)
+        self.writer.append(ExecutionStateRow(operator="", state="RUNNING", since=begin, incarnation=1, reason=""))
+        self.behind = WriteBehind(self.writer, name)
+        self.heartbeat = Heartbeat(ledger.uri, incarnation)
+        self.heartbeat.beat(self.now - timedelta(**(silent or {"seconds": 1})))
+
+    def end(self, reason: str) -> None:
+        self.writer.append(
+            ExecutionStateRow(operator="", state=reason, since=self.now, incarnation=1, reason="it broke")
+        )
+        self.writer.end(reason)
+        self.heartbeat.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for state in tmp_path.iterdir():
+        forget(str(state), 1)
+
+
+def checked(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:
+    done = spark_ext("check", *arguments, "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_one_line_and_one_exit_code_for_all_jobs(folder: Path) -> None:
+    well = Running(folder, "well")
+    silent = Running(folder, "silent", minutes=10)
+    one = spark_ext("check", well.state)
+    assert one.returncode == 0 and one.stdout.startswith("ok  well  RUNNING, last alive ")
+    both = spark_ext("check", well.state, silent.state)
+    first, second = both.stdout.splitlines()
+    assert both.returncode == 1 and first.startswith("ok  well")
+    assert second.startswith("WRONG  silent  DOWN") and "the driver is lost: no sign of life since " in second
+    assert spark_ext("check", silent.state, "--max-silence", "1 hour").returncode == 0
+
+
+def test_one_that_cannot_be_read_hides_no_other(folder: Path) -> None:
+    silent = Running(folder, "silent", minutes=10)
+    done = spark_ext("check", folder / "nothing", silent.state)
+    unknown, wrong = done.stdout.splitlines()
+    assert done.returncode == 2 and wrong.startswith("WRONG  silent")
+    assert unknown.startswith("UNKNOWN  ") and "is not the state directory of a job" in unknown
+    code, (nothing, _) = checked(folder / "nothing", silent.state)
+    assert code == 2 and nothing["well"] is None and "not the state directory" in nothing["error"]
+
+
+def test_availability_by_class_and_by_the_rules_of_a_file(folder: Path) -> None:
+    silent = Running(folder, minutes=6)
+    loose = ("--max-silence", "1 min", "--window", "1 h")
+    _, (one,) = checked(silent.state, *loose)
+    assert one["availability"] == pytest.approx(0.9, abs=0.01) and one["rules"] == []
+    for percent, label, low in ((99, "SYSTEM", True), (99, "NETWORK", False), (80, "SYSTEM", False)):
+        _, (one,) = checked(silent.state, *loose, "--availability", str(percent), "--label", f"type={label}")
+        assert [rule["low"] for rule in one["rules"]] == [low]
+        assert [finding["kind"] for finding in one["findings"]] == ["driver_lost", *["unavailability"] * low]
+    rules = folder / "incidents.yaml"
+    rules.write_text(ALERT)
+    _, (one,) = checked(silent.state, *loose, "--incidents", rules)
+    assert [rule["rule"] for rule in one["rules"]] == ["availability below 99 % over 1 h, of type=SYSTEM"]
+    assert one["findings"][1]["severity"] == "CRITICAL"
+
+
+def test_a_job_that_has_failed_and_open_incidents(folder: Path) -> None:
+    running = Running(folder)
+    running.behind.incident("job 'shop', query 'q'", "failure", "it broke", "stopped", labels={"type": "USER_CODE"})
+    running.behind.incident("job 'shop'", "checkpoint", "given up", "aborted")
+    running.behind.flush()
+    code, (one,) = checked(running.state)
+    assert code == 1 and [finding["kind"] for finding in one["findings"]] == ["incident"] and one["runs"]
+    assert checked(running.state, "--severity", "critical")[0] == 0
+    assert len(checked(running.state, "--severity", "warning")[1][0]["findings"]) == 2
+    running.end("FAILED")
+    code, (one,) = checked(running.state)
+    assert code == 1 and one["state"] == "FAILED"
+    assert [finding["kind"] for finding in one["findings"]] == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--availability", "0"), "not above 0"),
+        (("--availability", "101"), "Invalid value for '--availability'"),
+        (("--window", "soon"), "not a duration"),
+        (("--window", "0"), "not a duration"),
+        (("--max-silence", "-1 s"), "negative"),
+        (("--label", "type=SYSTEM"), "it needs --availability"),
+        (("--notify",), "a file that has listeners"),
+        (("--remember", "file"), "it needs --notify"),
+        (("--severity", "bad"), "not one of"),
+        (("--incidents", "nowhere.yaml"), "cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(folder: Path, options: tuple[str, ...], says: str) -> None:
+    done = spark_ext("check", Running(folder).state, *options)
+    assert done.returncode == 2 and not done.stdout
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+def listening(folder: Path, to: Endpoint) -> Path:
+    file = folder / "incidents.yaml"
+    file.write_text(f"{ALERT}listeners:\n  - {{use: webhook, options: {{url: '{to.url}', give_up_after: 1 s}}}}\n")
+    return file
+
+
+def notices(to: Endpoint) -> list[tuple[str, str, str]]:
+    found = [json.loads(body) for _, body in to.requests]
+    to.requests.clear()
+    return sorted((one["incident"]["type"], one["new"], one["cause"]) for one in found)
+
+
+def test_listeners_are_notified_once_if_it_is_remembered_and_again_if_not(folder: Path) -> None:
+    silent = Running(folder, minutes=30)
+    with serving() as to:
+        notify = (silent.state, "--notify", "--incidents", listening(folder, to))
+        opened = [("driver_lost", "OPEN", ""), ("unavailability", "OPEN", "")]
+        for _ in range(2):
+            assert spark_ext("check", *notify).returncode == 1
+            assert notices(to) == opened
+        remember = (*notify, "--remember", folder / "known.json")
+        assert spark_ext("check", *remember).returncode == 1
+        assert notices(to) == opened
+        assert spark_ext("check", *remember).returncode == 1
+        assert notices(to) == []
+        silent.heartbeat.beat()
+        assert spark_ext("check", *remember).returncode == 0
+        assert notices(to) == [("driver_lost", "RESOLVED", GONE), ("unavailability", "RESOLVED", GONE)]
+        assert json.loads((folder / "known.json").read_text()) == {}
+        assert spark_ext("check", *remember).returncode == 0
+        assert notices(to) == []
+
+
+def test_what_could_not_be_delivered_is_not_remembered(folder: Path) -> None:
+    silent = Running(folder, minutes=30)
+    with serving([400, 400]) as to:
+        given = (silent.state, "--notify", "--incidents", listening(folder, to), "--remember", folder / "known.json")
+        done = spark_ext("check", *given)
+        assert done.returncode == 1 and "not notified of everything: webhook" in done.stderr
+        assert not (folder / "known.json").exists()
+        notices(to)
+        assert spark_ext("check", *given).returncode == 1
+        assert len(notices(to)) == 2 and (folder / "known.json").exists()
+
+
+def test_incidents_of_a_job_that_runs_are_left_to_its_driver(folder: Path) -> None:
+    running = Running(folder)
+    running.behind.incident("job 'shop', query 'q'", "failure", "it broke", "restart 1", labels={"type": "NETWORK"})
+    running.behind.flush()
+    with serving() as to:
+        given = (running.state, "--notify", "--incidents", listening(folder, to))
+        assert spark_ext("check", *given).returncode == 1
+        assert notices(to) == []
+        running.end("FAILED")
+        assert spark_ext("check", *given).returncode == 1
+        assert notices(to) == [("failure", "OPEN", "")]
+
+
+def test_a_file_that_it_has_not_written_is_refused(folder: Path) -> None:
+    silent = Running(folder, minutes=30)
+    with serving() as to:
+        (folder / "known.json").write_text('{"a": {"b": {"type": "x"}}}')
+        given = (silent.state, "--notify", "--incidents", listening(folder, to), "--remember", folder / "known.json")
+        done = spark_ext("check", *given)
+        assert done.returncode == 2 and "cannot be read: KeyError" in done.stderr
+        assert notices(to) == []
+
+
+def drive(folder: Path) -> None:
+    """Run a job, and kill this process when it has committed some epochs."""
+    spark = sx.session("killed", master="local[1]", conf={"spark.ui.enabled": "false"})
+    rows = spark.readStream.format("datagen").option("uid", "in").option("rows_per_second", 100).load()
+    job = sx.Job(spark, "shop", state=folder / "state", heartbeat="200 ms", interval="100 ms")
+    job.add("load", rows.writeStream.format("files_2pc").option("uid", "out").option("path", str(folder / "out")))
+    job.start()
+    ledger = Ledger(job.state_directory)
+    until(lambda: len(ledger.table(EpochRow).rows()) >= 2, "epochs are written", 60)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow(15, "starts a driver with its JVM")
+def test_a_job_that_was_killed_alerts_although_no_driver_runs(tmp_path: Path) -> None:
+    with Child(drive, tmp_path) as child:
+        said = child.wait()
+        assert child.poll() == -signal.SIGKILL, said
+    state = tmp_path / "state"
+    assert not [row for row in Ledger(str(state)).table(IncidentRow).rows() if row.type == "driver_lost"]
+    until(lambda: checked(state)[1][0]["availability"] < 0.999, "it is down for long enough", 60)
+    with serving() as to:
+        done = spark_ext(
+            "check", state, "--availability", "99.99", "--label", "type=SYSTEM", "--notify", "--incidents",
+            listening(tmp_path, to),
+        )  # fmt: skip
+        assert done.returncode == 1 and done.stdout.startswith("WRONG  shop  DOWN, last alive ")
+        assert ("driver_lost", "OPEN", "") in notices(to)
+    code, (one,) = checked(state, "--availability", "99.99", "--label", "type=SYSTEM")
+    assert (code, one["runs"], one["state"]) == (1, False, "DOWN")
+    assert [finding["kind"] for finding in one["findings"]] == ["driver_lost", "unavailability"]
