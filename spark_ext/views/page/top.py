@@ -29,7 +29,8 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Returns:
         `query`, `state`, `rows_per_s` (null: not running), `epochs`, `last_epoch`, `last_epoch_ms`, `parts_ms` (see
-        `model.epoch_parts`; empty: unknown), `age_s` (since its newest epoch was committed), `incident` (the id of an open one, or "") and `reason`.
+        `model.epoch_parts`; empty: unknown), `age_s` (since its newest epoch was committed),
+        `incident` (the id of an open one, or "") and `reason`.
     """
     open_ = open_incidents(page)
     found = []
