@@ -100,11 +100,19 @@ class Raised:
     """The code of an error of this package. Only what proves that it is one sets it; the message does not."""
     context: str = ""
     """The user's expression and place that Spark holds responsible, from the exception's query context."""
+    by: str = ""
+    """What raised it in its innermost frame of Python: `raise`, a statement; `call`, anything else, such as a function
+    without frames of its own; "" if unknown."""
 
     @property
     def python(self) -> bool:
         """Whether Python raised it."""
         return any(frame.file.endswith(".py") for frame in self.frames) or self.kind.startswith("builtins.")
+
+    @property
+    def by_user(self) -> bool:
+        """Whether a `raise` or `assert` of the user's own has raised it."""
+        return self.by == STATEMENT and bool(self.frames) and self.frames[0].owner is Owner.USER
 
     @property
     def words(self) -> str:
@@ -122,6 +130,11 @@ class Raised:
         """The class without package."""
         return self.kind.rpartition(".")[2]
 
+
+STATEMENT: Final = "raise"
+"""`Raised.by` of what a statement has raised."""
+CALL: Final = "call"
+"""`Raised.by` of anything else."""
 
 USER_RAISED: Final = "USER_RAISED_EXCEPTION"
 """The condition of `raise_error` and `assert_true`, whose message is the user's."""

@@ -63,6 +63,23 @@ _LIBRARY_CLASSES: Final = (
 )
 
 
+_COMPILED_PACKAGES: Final = frozenset(
+    "_brotli _duckdb _internal _mssql _mysql_connector _pulsar MySQLdb adbc_driver_manager apsw brotli ciso8601 cimpl "
+    "deltalake duckdb hdbcli ibm_db ibm_db_dbi lmdb lxml lz4 msgspec orjson plyvel polars psycopg2 pydantic_core pymssql "
+    "pyodbc rapidjson rocksdict shapely snappy turbodbc ujson zmq zstandard".split()
+)
+"""Packages whose compiled code raises exceptions of their own without having frames."""
+
+
+def is_compiled(kind: str) -> bool:
+    """Whether an exception of this class comes from a compiled package, although no frame shows it.
+
+    Args:
+        kind: with its package: `cimpl.KafkaException`.
+    """
+    return kind.partition(".")[0] in _COMPILED_PACKAGES
+
+
 def owner_of_file(path: str, user_packages: Collection[str] = ()) -> Owner:
     """The owner of a Python file.
 
