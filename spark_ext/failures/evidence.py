@@ -119,6 +119,8 @@ class Raised:
         """What its class itself says: the message without what it quotes of others, which users may have written."""
         if self.kind == _STREAMING or self.condition == USER_RAISED:
             return ""
+        if self.kind.startswith(_QUOTE_SQL):
+            return _SQL.split(self.message, maxsplit=1)[0]
         if not self.kind.startswith(_QUOTES):
             return self.message
         own = self.message.partition(TRACEBACK)[0]
@@ -141,6 +143,9 @@ USER_RAISED: Final = "USER_RAISED_EXCEPTION"
 
 _STREAMING: Final = "org.apache.spark.sql.streaming.StreamingQueryException"
 _QUOTES: Final = ("org.apache.spark.", "py4j.", "pyspark.errors.exceptions.captured.", "delta.exceptions.captured.")
+_QUOTE_SQL: Final = ("sqlalchemy.", "psycopg", "asyncpg.")
+_SQL: Final = re.compile(r"\n\[SQL: |\nLINE \d+: |\n(?:DETAIL|CONTEXT): ")
+"""Begins what databases and their drivers quote of a statement or a row."""
 LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
 _EXCEPTION: Final = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*")
 

@@ -64,9 +64,13 @@ _LIBRARY_CLASSES: Final = (
 
 
 _COMPILED_PACKAGES: Final = frozenset(
-    "_brotli _duckdb _internal _mssql _mysql_connector _pulsar MySQLdb adbc_driver_manager apsw brotli ciso8601 cimpl "
-    "deltalake duckdb hdbcli ibm_db ibm_db_dbi lmdb lxml lz4 msgspec orjson plyvel polars psycopg2 pydantic_core pymssql "
-    "pyodbc rapidjson rocksdict shapely snappy turbodbc ujson zmq zstandard".split()
+    (
+        *("MySQLdb", "_mssql", "_mysql_connector", "adbc_driver_manager", "hdbcli", "ibm_db", "ibm_db_dbi", "psycopg2"),
+        *("pymssql", "pyodbc", "turbodbc", "_duckdb", "duckdb", "apsw", "lmdb", "plyvel", "rocksdict"),
+        *("_pulsar", "cimpl", "zmq", "_internal", "deltalake", "polars", "pydantic_core", "shapely"),
+        *("ciso8601", "lxml", "msgspec", "orjson", "rapidjson", "ujson"),
+        *("_brotli", "brotli", "lz4", "snappy", "zstandard"),
+    )
 )
 """Packages whose compiled code raises exceptions of their own without having frames."""
 

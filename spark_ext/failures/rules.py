@@ -60,7 +60,7 @@ class Rule(BaseModel):
     beside: Several = ()
     """Patterns for one of the frames of the same exception."""
     called: bool = False
-    """Whether a call must have raised it: what a `raise` of the user's own raises, with whatever message, is no match."""
+    """Whether a call must have raised it: what a `raise` of the user's own raises is no match, whatever it says."""
     within: Several = ()
     """Patterns for one of the frames of the failure."""
     origin: tuple[Origin, ...] = ()

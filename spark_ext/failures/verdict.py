@@ -190,7 +190,7 @@ def places_of(evidence: Evidence) -> Iterator[str]:
 
 
 def _reports(outer: Raised, inner: Raised) -> bool:
-    """Whether pyspark raised one exception because code of the user's had raised the other, without naming it as cause."""
+    """Whether pyspark raised one exception because code of the user's had raised the other: it names no cause."""
     return inner.link is Link.CONTEXT and bool(outer.frames) and outer.frames[0].owner is Owner.SPARK
 
 
