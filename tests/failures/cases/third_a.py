@@ -25,7 +25,7 @@ from tests.failures.corpus import case
 from tests.failures.running import fails, into_noop, numbers
 
 
-@case("third.list_state", type="USER_CODE", origin="user", decision="stop", line='item["price"]', held_out=True)
+@case("third.list_state", type="USER_CODE", origin="user", decision="stop", line='item["price"]')
 def list_state(spark: SparkSession, folder: Path) -> None:
     class Baskets(StatefulProcessor):
         def init(self, handle: StatefulProcessorHandle) -> None:
@@ -42,7 +42,7 @@ def list_state(spark: SparkSession, folder: Path) -> None:
     into_noop(baskets.transformWithStateInPandas(Baskets(), "total double", "append", "none"))
 
 
-@case("third.best_offer", type="USER_CODE", origin="dependency", decision="stop", line="frame.iloc[", held_out=True)
+@case("third.best_offer", type="USER_CODE", origin="dependency", decision="stop", line="frame.iloc[")
 def best_offer(spark: SparkSession, folder: Path) -> None:
     def tenth(frame: pd.DataFrame) -> pd.DataFrame:
         best = frame.iloc[[9]]
@@ -55,7 +55,7 @@ def best_offer(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.writer_close", type="USER_CODE", origin="user", decision="stop", line="self.outbox.flush", held_out=True)
+@case("third.writer_close", type="USER_CODE", origin="user", decision="stop", line="self.outbox.flush")
 def writer_close(spark: SparkSession, folder: Path) -> None:
     class Writer:
         outbox: Any = None
@@ -72,7 +72,7 @@ def writer_close(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreach(Writer()))
 
 
-@case("third.java_names", type="USER_CODE", origin="user", decision="stop", held_out=True)
+@case("third.java_names", type="USER_CODE", origin="user", decision="stop")
 def java_names(spark: SparkSession, folder: Path) -> None:
     add_java(
         spark,
@@ -86,7 +86,7 @@ def java_names(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("third_shelf(value)"))
 
 
-@case("third.next_name", type="USER_CODE", origin="user", decision="stop", line="next(", held_out=True)
+@case("third.next_name", type="USER_CODE", origin="user", decision="stop", line="next(")
 def next_name(spark: SparkSession, folder: Path) -> None:
     @F.udf("string")
     def first_match(value: int) -> str:
@@ -95,7 +95,7 @@ def next_name(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(first_match("value")))
 
 
-@case("third.parse", type="USER_CODE", origin="user", decision="stop", line="selectExpr(rule)", held_out=True)
+@case("third.parse", type="USER_CODE", origin="user", decision="stop", line="selectExpr(rule)")
 def parse(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         rule = "CASE WHEN value > 2 THEN 'large' ELSE 'small' AS size"
@@ -104,7 +104,7 @@ def parse(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.unprintable", type="USER_CODE", origin="user", decision="stop", line="raise PriceError(", held_out=True)
+@case("third.unprintable", type="USER_CODE", origin="user", decision="stop", line="raise PriceError(")
 def unprintable(spark: SparkSession, folder: Path) -> None:
     class PriceError(Exception):
         def __str__(self) -> str:
@@ -119,7 +119,7 @@ def unprintable(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.own_conflict", type="USER_CODE", origin="user", decision="stop",
-    line="raise ConcurrentAppendException(", held_out=True,
+    line="raise ConcurrentAppendException(",
 )  # fmt: skip
 def own_conflict(spark: SparkSession, folder: Path) -> None:
     class ConcurrentAppendException(Exception):
@@ -135,7 +135,7 @@ def own_conflict(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.own_sqlstate", type="USER_CODE", origin="user", decision="stop", line="raise DiskFull(", held_out=True)
+@case("third.own_sqlstate", type="USER_CODE", origin="user", decision="stop", line="raise DiskFull(")
 def own_sqlstate(spark: SparkSession, folder: Path) -> None:
     class DiskFull(RuntimeError):
         """The shelf that articles lie on, which is called a disk in this shop."""
@@ -152,7 +152,7 @@ def own_sqlstate(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(placed("value")))
 
 
-@case("third.comma", type="USER_DATA", origin="user", decision="stop", line="Decimal(text)", held_out=True)
+@case("third.comma", type="USER_DATA", origin="user", decision="stop", line="Decimal(text)")
 def comma(spark: SparkSession, folder: Path) -> None:
     @F.udf("decimal(10,2)")
     def amount(text: str) -> Decimal:
@@ -161,7 +161,7 @@ def comma(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(amount(F.concat("value", F.lit(",50")))))
 
 
-@case("third.iso_day", type="USER_DATA", origin="user", decision="stop", line="datetime.fromisoformat", held_out=True)
+@case("third.iso_day", type="USER_DATA", origin="user", decision="stop", line="datetime.fromisoformat")
 def iso_day(spark: SparkSession, folder: Path) -> None:
     @F.udf("timestamp")
     def placed(text: str) -> datetime:
@@ -171,8 +171,8 @@ def iso_day(spark: SparkSession, folder: Path) -> None:
 
 
 @case(
-    "third.pandas_days", type="USER_DATA", origin="dependency", decision="stop", line="pd.to_datetime(", held_out=True
-)
+    "third.pandas_days", type="USER_DATA", origin="dependency", decision="stop", line="pd.to_datetime("
+)  # fmt: skip
 def pandas_days(spark: SparkSession, folder: Path) -> None:
     def days(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
@@ -185,7 +185,7 @@ def pandas_days(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.order_schema", type="USER_DATA", origin="dependency", decision="stop",
-    line="jsonschema.validate(", held_out=True,
+    line="jsonschema.validate(",
 )  # fmt: skip
 def order_schema(spark: SparkSession, folder: Path) -> None:
     schema = {"type": "object", "properties": {"pieces": {"type": "integer", "minimum": 1}}}
@@ -197,25 +197,25 @@ def order_schema(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.remainder", type="USER_DATA", origin="user", decision="stop", line="mod(100, value)", held_out=True)
+@case("third.remainder", type="USER_DATA", origin="user", decision="stop", line="mod(100, value)")
 def remainder(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("value", "mod(100, value) AS rest"))
 
 
-@case("third.variant", type="USER_DATA", origin="spark", decision="stop", held_out=True)
+@case("third.variant", type="USER_DATA", origin="spark", decision="stop")
 def variant(spark: SparkSession, folder: Path) -> None:
     bodies = numbers(spark).select(F.concat(F.lit('{"order": '), "value", F.lit(", items: []}")).alias("body"))
     into_noop(bodies.selectExpr("variant_get(parse_json(body), '$.order', 'long') AS number"))
 
 
-@case("third.map_keys", type="USER_DATA", origin="spark", decision="stop", held_out=True)
+@case("third.map_keys", type="USER_DATA", origin="spark", decision="stop")
 def map_keys(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("map_from_arrays(array(value, value % 2), array('new', 'old')) AS versions"))
 
 
 @case(
     "third.negative_stock", type="USER_DATA", origin="dependency", decision="stop",
-    line="target.execute(", held_out=True,
+    line="target.execute(",
 )  # fmt: skip
 def negative_stock(spark: SparkSession, folder: Path) -> None:
     shop = database()
@@ -229,7 +229,7 @@ def negative_stock(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.long_name", type="USER_DATA", origin="library", decision="stop", held_out=True)
+@case("third.long_name", type="USER_DATA", origin="library", decision="stop")
 def long_name(spark: SparkSession, folder: Path) -> None:
     shop = database()
     shop.run("CREATE TABLE names (name varchar(6))")
@@ -240,7 +240,7 @@ def long_name(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.log_handler", type="SERIALIZATION", origin="user", decision="stop",
-    subject="_thread.RLock", held_out=True,
+    subject="_thread.RLock",
 )  # fmt: skip
 def log_handler(spark: SparkSession, folder: Path) -> None:
     class Writer:
@@ -253,7 +253,7 @@ def log_handler(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreach(Writer()))
 
 
-@case("third.tls_context", type="SERIALIZATION", origin="user", decision="stop", subject="SSLContext", held_out=True)
+@case("third.tls_context", type="SERIALIZATION", origin="user", decision="stop", subject="SSLContext")
 def tls_context(spark: SparkSession, folder: Path) -> None:
     context = ssl.create_default_context()
 
@@ -264,7 +264,7 @@ def tls_context(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(trusted("value")))
 
 
-@case("third.socket_kept", type="SERIALIZATION", origin="user", decision="stop", subject="socket", held_out=True)
+@case("third.socket_kept", type="SERIALIZATION", origin="user", decision="stop", subject="socket")
 def socket_kept(spark: SparkSession, folder: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector:
 
@@ -276,7 +276,7 @@ def socket_kept(spark: SparkSession, folder: Path) -> None:
         into_noop(numbers(spark).select("value").mapInPandas(counted, "value long"))
 
 
-@case("third.weak_cache", type="SERIALIZATION", origin="user", decision="stop", subject="weakref", held_out=True)
+@case("third.weak_cache", type="SERIALIZATION", origin="user", decision="stop", subject="weakref")
 def weak_cache(spark: SparkSession, folder: Path) -> None:
     class Tariff:
         rate = 0.19
@@ -302,7 +302,7 @@ def weak_cache(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.java_client", type="SERIALIZATION", origin="user", decision="stop",
-    subject="HttpClientFacade", held_out=True,
+    subject="HttpClientFacade",
 )  # fmt: skip
 def java_client(spark: SparkSession, folder: Path) -> None:
     add_java(
@@ -317,7 +317,7 @@ def java_client(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("third_asking(value)"))
 
 
-@case("third.get_state", type="SERIALIZATION", origin="user", decision="stop", line="raise TypeError(", held_out=True)
+@case("third.get_state", type="SERIALIZATION", origin="user", decision="stop", line="raise TypeError(")
 def get_state(spark: SparkSession, folder: Path) -> None:
     class Secrets:
         password = "pear"

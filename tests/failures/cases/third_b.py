@@ -83,7 +83,7 @@ def peer(says: bytes, *, asked: bool = True) -> Iterator[int]:
             thread.join()
 
 
-@case("third.partition_column", type="CONFIGURATION", origin="user", decision="stop", held_out=True)
+@case("third.partition_column", type="CONFIGURATION", origin="user", decision="stop")
 def partition_column(spark: SparkSession, folder: Path) -> None:
     writer = numbers(spark).writeStream.format("parquet").partitionBy("country").option("path", f"{folder}/out")
     fails(writer.option("checkpointLocation", f"{folder}/checkpoint"))
@@ -91,7 +91,7 @@ def partition_column(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.wrong_password", type="CONFIGURATION", origin="dependency", decision="stop",
-    line="psycopg.connect(", held_out=True,
+    line="psycopg.connect(",
 )  # fmt: skip
 def wrong_password(spark: SparkSession, folder: Path) -> None:
     shop = database()
@@ -106,7 +106,7 @@ def wrong_password(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.no_relation", type="CONFIGURATION", origin="dependency", decision="stop",
-    line="target.execute(", held_out=True,
+    line="target.execute(",
 )  # fmt: skip
 def no_relation(spark: SparkSession, folder: Path) -> None:
     address = database().dsn
@@ -119,7 +119,7 @@ def no_relation(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreach(Writer()))
 
 
-@case("third.ca_file", type="CONFIGURATION", origin="dependency", decision="stop", line="requests.get(", held_out=True)
+@case("third.ca_file", type="CONFIGURATION", origin="dependency", decision="stop", line="requests.get(")
 def ca_file(spark: SparkSession, folder: Path) -> None:
     @F.udf("string")
     def rate(value: int) -> str:
@@ -130,7 +130,7 @@ def ca_file(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.forbidden", type="CONFIGURATION", origin="user", decision="stop",
-    line="urllib.request.urlopen(", held_out=True,
+    line="urllib.request.urlopen(",
 )  # fmt: skip
 def forbidden(spark: SparkSession, folder: Path) -> None:
     with answering(403) as address:
@@ -143,7 +143,7 @@ def forbidden(spark: SparkSession, folder: Path) -> None:
         into_noop(numbers(spark).select(customer("value")))
 
 
-@case("third.no_option", type="CONFIGURATION", origin="user", decision="stop", line="settings.get(", held_out=True)
+@case("third.no_option", type="CONFIGURATION", origin="user", decision="stop", line="settings.get(")
 def no_option(spark: SparkSession, folder: Path) -> None:
     (folder / "shop.ini").write_text("[warehouse]\nhosts = 127.0.0.1\n")
 
@@ -155,7 +155,7 @@ def no_option(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.api_key", type="CONFIGURATION", origin="user", decision="stop", line="os.environ[", held_out=True)
+@case("third.api_key", type="CONFIGURATION", origin="user", decision="stop", line="os.environ[")
 def api_key(spark: SparkSession, folder: Path) -> None:
     @F.pandas_udf("string")
     def signed(values: pd.Series) -> pd.Series:
@@ -164,13 +164,13 @@ def api_key(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(signed("value")))
 
 
-@case("third.starting_version", type="CONFIGURATION", origin="library", decision="stop", held_out=True)
+@case("third.starting_version", type="CONFIGURATION", origin="library", decision="stop")
 def starting_version(spark: SparkSession, folder: Path) -> None:
     spark.range(2).write.format("delta").save(f"{folder}/table")
     into_noop(spark.readStream.format("delta").option("startingVersion", "newest").load(f"{folder}/table"))
 
 
-@case("third.charset", type="CONFIGURATION", origin="spark", decision="stop", held_out=True)
+@case("third.charset", type="CONFIGURATION", origin="spark", decision="stop")
 def charset(spark: SparkSession, folder: Path) -> None:
     (folder / "in").mkdir()
     (folder / "in" / "a.csv").write_text("1,Ann\n")
@@ -203,7 +203,7 @@ class _Reader(DataSourceStreamReader):
 
 @case(
     "third.replayed_page", type="SOURCE", origin="user", decision="restart once",
-    line="self.pages[", held_out=True,
+    line="self.pages[",
 )  # fmt: skip
 def replayed_page(spark: SparkSession, folder: Path) -> None:
     class Pages(SimpleDataSourceStreamReader):
@@ -245,7 +245,7 @@ def replayed_page(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.tickets_table", type="SOURCE", origin="dependency", decision="restart once",
-    line='.column("ticket")', held_out=True,
+    line='.column("ticket")',
 )  # fmt: skip
 def tickets_table(spark: SparkSession, folder: Path) -> None:
     class Tickets(_Reader):
@@ -267,7 +267,7 @@ def tickets_table(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.first_ticket", type="SOURCE", origin="user", decision="restart once",
-    line="min(self.open_tickets)", held_out=True,
+    line="min(self.open_tickets)",
 )  # fmt: skip
 def first_ticket(spark: SparkSession, folder: Path) -> None:
     class Tickets(_Reader):
@@ -288,7 +288,7 @@ def first_ticket(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format("third_first_ticket").load())
 
 
-@case("third.lookup_replaced", type="SOURCE", origin="spark", decision="restart", held_out=True)
+@case("third.lookup_replaced", type="SOURCE", origin="spark", decision="restart")
 def lookup_replaced(spark: SparkSession, folder: Path) -> None:
     spark.range(4).selectExpr("id AS value", "'Ann' AS name").write.parquet(f"{folder}/names")
     names = spark.read.parquet(f"{folder}/names")
@@ -299,7 +299,7 @@ def lookup_replaced(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).join(names, "value"))
 
 
-@case("third.garbled_delta_log", type="SOURCE", origin="library", decision="restart", held_out=True)
+@case("third.garbled_delta_log", type="SOURCE", origin="library", decision="restart")
 def garbled_delta_log(spark: SparkSession, folder: Path) -> None:
     table = f"{folder}/table"
     for _ in range(4):
@@ -315,7 +315,7 @@ def garbled_delta_log(spark: SparkSession, folder: Path) -> None:
     fails(rows.writeStream.foreachBatch(write))
 
 
-@case("third.not_gzip", type="SOURCE", origin="spark", decision="restart", held_out=True)
+@case("third.not_gzip", type="SOURCE", origin="spark", decision="restart")
 def not_gzip(spark: SparkSession, folder: Path) -> None:
     (folder / "in").mkdir()
     (folder / "in" / "orders.json.gz").write_text('{"id": 1}\n' * 50)
@@ -337,7 +337,7 @@ def _into_sink(spark: SparkSession, folder: Path, sink: type[DataSource]) -> Non
 
 @case(
     "third.arrow_writer", type="SINK", origin="user", decision="restart once",
-    line="self.sizes[batch.num_rows]", held_out=True,
+    line="self.sizes[batch.num_rows]",
 )  # fmt: skip
 def arrow_writer(spark: SparkSession, folder: Path) -> None:
     class Writer(DataSourceStreamArrowWriter):
@@ -367,7 +367,7 @@ def arrow_writer(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.pandas_writer", type="SINK", origin="dependency", decision="restart once",
-    line='frame["amount"]', held_out=True,
+    line='frame["amount"]',
 )  # fmt: skip
 def pandas_writer(spark: SparkSession, folder: Path) -> None:
     class Writer(DataSourceStreamWriter):
@@ -393,7 +393,7 @@ def pandas_writer(spark: SparkSession, folder: Path) -> None:
     _into_sink(spark, folder, Shop)
 
 
-@case("third.replace_where", type="SINK", origin="dependency", decision="restart", line=".save(", held_out=True)
+@case("third.replace_where", type="SINK", origin="dependency", decision="restart", line=".save(")
 def replace_where(spark: SparkSession, folder: Path) -> None:
     table = f"{folder}/table"
     spark.range(4).coalesce(1).write.format("delta").save(table)
@@ -411,7 +411,7 @@ def replace_where(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.rust_conflict", type="SINK", origin="dependency", decision="restart", line="mine.delete(", held_out=True)
+@case("third.rust_conflict", type="SINK", origin="dependency", decision="restart", line="mine.delete(")
 def rust_conflict(spark: SparkSession, folder: Path) -> None:
     table = f"{folder}/table"
     spark.range(9).coalesce(1).write.format("delta").save(table)
@@ -424,7 +424,7 @@ def rust_conflict(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.protocol_changed", type="SINK", origin="library", decision="restart", held_out=True)
+@case("third.protocol_changed", type="SINK", origin="library", decision="restart")
 def protocol_changed(spark: SparkSession, folder: Path) -> None:
     table = f"{folder}/table"
     spark.range(4).selectExpr("id AS value").coalesce(1).write.format("delta").save(table)
@@ -440,7 +440,7 @@ def protocol_changed(spark: SparkSession, folder: Path) -> None:
     fails(writer.option("checkpointLocation", f"{folder}/checkpoint").option("path", table))
 
 
-@case("third.derby_lock", type="SINK", origin="dependency", decision="restart", line=".jdbc(address", held_out=True)
+@case("third.derby_lock", type="SINK", origin="dependency", decision="restart", line=".jdbc(address")
 def derby_lock(spark: SparkSession, folder: Path) -> None:
     address = f"jdbc:derby:memory:{folder.name};create=true"
     other = spark._jvm.java.sql.DriverManager.getConnection(address)  # type: ignore[union-attr]
@@ -462,7 +462,7 @@ def derby_lock(spark: SparkSession, folder: Path) -> None:
         other.close()
 
 
-@case("third.table_lock", type="SINK", origin="dependency", decision="restart", line="target.execute(f", held_out=True)
+@case("third.table_lock", type="SINK", origin="dependency", decision="restart", line="target.execute(f")
 def table_lock(spark: SparkSession, folder: Path) -> None:
     shop = database()
     shop.run("CREATE TABLE epochs (id bigint)")
@@ -477,7 +477,7 @@ def table_lock(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.out_is_a_file", type="SINK", origin="spark", decision="restart", held_out=True)
+@case("third.out_is_a_file", type="SINK", origin="spark", decision="restart")
 def out_is_a_file(spark: SparkSession, folder: Path) -> None:
     out = folder / "out"
 
@@ -492,7 +492,7 @@ def out_is_a_file(spark: SparkSession, folder: Path) -> None:
     fails(writer.option("checkpointLocation", f"{folder}/checkpoint").option("path", str(out)))
 
 
-@case("third.task_group", type="NETWORK", origin="dependency", decision="restart", held_out=True)
+@case("third.task_group", type="NETWORK", origin="dependency", decision="restart")
 def task_group(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def told(value: int) -> int:
@@ -506,7 +506,7 @@ def task_group(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(told("value")))
 
 
-@case("third.smtp", type="NETWORK", origin="user", decision="restart", line="smtplib.SMTP(", held_out=True)
+@case("third.smtp", type="NETWORK", origin="user", decision="restart", line="smtplib.SMTP(")
 def smtp(spark: SparkSession, folder: Path) -> None:
     with peer(b"", asked=False) as port:
 
@@ -518,8 +518,8 @@ def smtp(spark: SparkSession, folder: Path) -> None:
 
 
 @case(
-    "third.kafka_client", type="NETWORK", origin="dependency", decision="restart", line=".list_topics(", held_out=True
-)
+    "third.kafka_client", type="NETWORK", origin="dependency", decision="restart", line=".list_topics("
+)  # fmt: skip
 def kafka_client(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         client = confluent_kafka.admin.AdminClient({"bootstrap.servers": "127.0.0.1:1"})
@@ -528,7 +528,7 @@ def kafka_client(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.short_answer", type="NETWORK", origin="user", decision="restart", line="answer.read()", held_out=True)
+@case("third.short_answer", type="NETWORK", origin="user", decision="restart", line="answer.read()")
 def short_answer(spark: SparkSession, folder: Path) -> None:
     with peer(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nnot all of it") as port:
 
@@ -540,7 +540,7 @@ def short_answer(spark: SparkSession, folder: Path) -> None:
         into_noop(numbers(spark).select(customer("value")))
 
 
-@case("third.chunks", type="NETWORK", origin="dependency", decision="restart", line="requests.get(", held_out=True)
+@case("third.chunks", type="NETWORK", origin="dependency", decision="restart", line="requests.get(")
 def chunks(spark: SparkSession, folder: Path) -> None:
     with peer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nnot all of it") as port:
 
@@ -553,8 +553,8 @@ def chunks(spark: SparkSession, folder: Path) -> None:
 
 
 @case(
-    "third.source_refused", type="NETWORK", origin="user", decision="restart", line="create_connection(", held_out=True
-)
+    "third.source_refused", type="NETWORK", origin="user", decision="restart", line="create_connection("
+)  # fmt: skip
 def source_refused(spark: SparkSession, folder: Path) -> None:
     class Tickets(_Reader):
         def latestOffset(self) -> dict[str, int]:
@@ -573,7 +573,7 @@ def source_refused(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.readStream.format("third_refused_tickets").load())
 
 
-@case("third.sink_timeout", type="NETWORK", origin="user", decision="restart", line="desk.recv(", held_out=True)
+@case("third.sink_timeout", type="NETWORK", origin="user", decision="restart", line="desk.recv(")
 def sink_timeout(spark: SparkSession, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = silent.getsockname()
@@ -602,7 +602,7 @@ def sink_timeout(spark: SparkSession, folder: Path) -> None:
         _into_sink(spark, folder, Desk)
 
 
-@case("third.adbc", type="NETWORK", origin="dependency", decision="restart", line="adbc.connect(", held_out=True)
+@case("third.adbc", type="NETWORK", origin="dependency", decision="restart", line="adbc.connect(")
 def adbc_refused(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         with adbc.connect("postgresql://shop@127.0.0.1:1/shop?connect_timeout=5") as target, target.cursor() as cursor:
@@ -611,7 +611,7 @@ def adbc_refused(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.gateway", type="NETWORK", origin="user", decision="restart", line="urllib.request.urlopen(", held_out=True)
+@case("third.gateway", type="NETWORK", origin="user", decision="restart", line="urllib.request.urlopen(")
 def gateway(spark: SparkSession, folder: Path) -> None:
     with answering(502) as address:
 
@@ -622,7 +622,7 @@ def gateway(spark: SparkSession, folder: Path) -> None:
         fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.java_host", type="NETWORK", origin="user", decision="restart", held_out=True)
+@case("third.java_host", type="NETWORK", origin="user", decision="restart")
 def java_host(spark: SparkSession, folder: Path) -> None:
     add_java(
         spark,
@@ -641,7 +641,7 @@ def java_host(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("third_rates(value)"))
 
 
-@case("third.target_away", type="NETWORK", origin="library", decision="restart", held_out=True)
+@case("third.target_away", type="NETWORK", origin="library", decision="restart")
 def target_away(spark: SparkSession, folder: Path) -> None:
     writer = numbers(spark).select("value").writeStream.format("postgres_2pc")
     writer = writer.options(uid="orders", dsn="postgresql://shop@127.0.0.1:1/shop", table="orders", commit_attempts="1")
@@ -649,7 +649,7 @@ def target_away(spark: SparkSession, folder: Path) -> None:
 
 
 @case(
-    "third.kafka_target", type="NETWORK", origin="dependency", decision="restart", line=".save()", held_out=True,
+    "third.kafka_target", type="NETWORK", origin="dependency", decision="restart", line=".save()",
     where="process", conf={"spark.jars.packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"},
 )  # fmt: skip
 def kafka_target(spark: SparkSession, folder: Path) -> None:

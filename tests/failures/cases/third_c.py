@@ -30,7 +30,7 @@ from tests.failures.running import fails, into_noop, numbers
 
 @case(
     "third.repeat_memory", type="RESOURCE", origin="dependency", decision="restart",
-    line="values.repeat(", held_out=True,
+    line="values.repeat(",
 )  # fmt: skip
 def repeat_memory(spark: SparkSession, folder: Path) -> None:
     @F.pandas_udf("long")
@@ -40,7 +40,7 @@ def repeat_memory(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(total("value")))
 
 
-@case("third.new_thread", type="RESOURCE", origin="user", decision="restart", line=".start()", held_out=True)
+@case("third.new_thread", type="RESOURCE", origin="user", decision="restart", line=".start()")
 def new_thread(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def told(value: int) -> int:
@@ -53,7 +53,7 @@ def new_thread(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(told("value")))
 
 
-@case("third.full_database", type="RESOURCE", origin="user", decision="restart", line="executemany(", held_out=True)
+@case("third.full_database", type="RESOURCE", origin="user", decision="restart", line="executemany(")
 def full_database(spark: SparkSession, folder: Path) -> None:
     def write(batch: DataFrame, epoch: int) -> None:
         with sqlite3.connect(folder / "orders.db") as target:
@@ -64,12 +64,12 @@ def full_database(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("third.sequence", type="RESOURCE", origin="spark", decision="restart", held_out=True)
+@case("third.sequence", type="RESOURCE", origin="spark", decision="restart")
 def sequence(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).selectExpr("sequence(value, value + 5000000000) AS seconds"))
 
 
-@case("third.mapped_memory", type="RESOURCE", origin="user", decision="restart", line="mmap.mmap(", held_out=True)
+@case("third.mapped_memory", type="RESOURCE", origin="user", decision="restart", line="mmap.mmap(")
 def mapped_memory(spark: SparkSession, folder: Path) -> None:
     @F.udf("long")
     def scratch(value: int) -> int:
@@ -79,7 +79,7 @@ def mapped_memory(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).select(scratch("value")))
 
 
-@case("third.checkpoint_disk", type="RESOURCE", origin="spark", decision="restart", held_out=True)
+@case("third.checkpoint_disk", type="RESOURCE", origin="spark", decision="restart")
 def checkpoint_disk(spark: SparkSession, folder: Path) -> None:
     from tests.support.disks import fill, small_disk
 
@@ -94,7 +94,7 @@ def checkpoint_disk(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.tablespace", type="RESOURCE", origin="dependency", decision="restart",
-    line="target.execute(", held_out=True,
+    line="target.execute(",
 )  # fmt: skip
 def tablespace(spark: SparkSession, folder: Path) -> None:
     shop = database()
@@ -142,7 +142,7 @@ def _joined(spark: SparkSession) -> DataFrame:
     return orders.join(payments, F.expr("value = paid")).select("value")
 
 
-@case("third.join_state", type="STATE", origin="spark", decision="restore", held_out=True)
+@case("third.join_state", type="STATE", origin="spark", decision="restore")
 def join_state(spark: SparkSession, folder: Path) -> None:
     _some(_into(folder, _joined(spark)))
     for file in (folder / "checkpoint" / "state").rglob("*"):
@@ -180,7 +180,7 @@ def _seen(spark: SparkSession, kind: str = "value", times: str = "none") -> Data
     return groups.transformWithStateInPandas(_Seen(kind), "id long", "append", times)
 
 
-@case("third.newest_state", type="STATE", origin="spark", decision="restore", held_out=True)
+@case("third.newest_state", type="STATE", origin="spark", decision="restore")
 def newest_state(spark: SparkSession, folder: Path) -> None:
     _some(_into(folder, _seen(spark)))
     for partition in (folder / "checkpoint" / "state" / "0").glob("[0-9]*"):
@@ -193,26 +193,26 @@ def newest_state(spark: SparkSession, folder: Path) -> None:
     fails(_into(folder, _seen(spark)))
 
 
-@case("third.time_mode", type="STATE", origin="spark", decision="ask", held_out=True)
+@case("third.time_mode", type="STATE", origin="spark", decision="ask")
 def time_mode(spark: SparkSession, folder: Path) -> None:
     _some(_into(folder, _seen(spark)))
     fails(_into(folder, _seen(spark, times="processingTime")))
 
 
-@case("third.variable_kind", type="STATE", origin="spark", decision="ask", held_out=True)
+@case("third.variable_kind", type="STATE", origin="spark", decision="ask")
 def variable_kind(spark: SparkSession, folder: Path) -> None:
     _some(_into(folder, _seen(spark)))
     fails(_into(folder, _seen(spark, "list")))
 
 
-@case("third.duplicate_columns", type="STATE", origin="spark", decision="ask", held_out=True)
+@case("third.duplicate_columns", type="STATE", origin="spark", decision="ask")
 def duplicate_columns(spark: SparkSession, folder: Path) -> None:
     named = [F.col("value"), F.concat(F.lit("order "), "value").alias("name")]
     _some(_into(folder, numbers(spark).select(*named).dropDuplicates(["value"])))
     fails(_into(folder, numbers(spark).select(*named).dropDuplicates(["value", "name"])))
 
 
-@case("third.zeroed_offsets", type="CHECKPOINT", origin="spark", decision="restore", held_out=True)
+@case("third.zeroed_offsets", type="CHECKPOINT", origin="spark", decision="restore")
 def zeroed_offsets(spark: SparkSession, folder: Path) -> None:
     _some(_into(folder, numbers(spark)))
     newest = _newest(folder / "checkpoint" / "offsets")
@@ -220,14 +220,14 @@ def zeroed_offsets(spark: SparkSession, folder: Path) -> None:
     fails(_into(folder, numbers(spark)))
 
 
-@case("third.commits_version", type="CHECKPOINT", origin="spark", decision="restore", held_out=True)
+@case("third.commits_version", type="CHECKPOINT", origin="spark", decision="restore")
 def commits_version(spark: SparkSession, folder: Path) -> None:
     _some(_into(folder, numbers(spark)))
     _write(_newest(folder / "checkpoint" / "commits"), b"version one\n{}")
     fails(_into(folder, numbers(spark)))
 
 
-@case("third.compacted_log", type="CHECKPOINT", origin="spark", decision="restore", held_out=True)
+@case("third.compacted_log", type="CHECKPOINT", origin="spark", decision="restore")
 def compacted_log(spark: SparkSession, folder: Path) -> None:
     key = "spark.sql.streaming.fileSource.log.compactInterval"
     spark.conf.set(key, "2")
@@ -244,14 +244,14 @@ def compacted_log(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset(key)
 
 
-@case("third.source_removed", type="CHECKPOINT", origin="spark", decision="ask", held_out=True)
+@case("third.source_removed", type="CHECKPOINT", origin="spark", decision="ask")
 def source_removed(spark: SparkSession, folder: Path) -> None:
     shops = [numbers(spark).select("value") for _ in range(3)]
     _some(_into(folder, shops[0].union(shops[1]).union(shops[2])))
     fails(_into(folder, shops[0].union(shops[2])))
 
 
-@case("third.delta_offset", type="CHECKPOINT", origin="library", decision="restore", held_out=True)
+@case("third.delta_offset", type="CHECKPOINT", origin="library", decision="restore")
 def delta_offset(spark: SparkSession, folder: Path) -> None:
     spark.range(4).write.format("delta").save(f"{folder}/table")
     rows = spark.readStream.format("delta").load(f"{folder}/table")
@@ -261,14 +261,14 @@ def delta_offset(spark: SparkSession, folder: Path) -> None:
     fails(_into(folder, rows))
 
 
-@case("third.empty_metadata", type="CHECKPOINT", origin="user", decision="restore", held_out=True)
+@case("third.empty_metadata", type="CHECKPOINT", origin="user", decision="restore")
 def empty_metadata(spark: SparkSession, folder: Path) -> None:
     _some(_into(folder, numbers(spark)))
     _write(folder / "checkpoint" / "metadata", b"")
     fails(_into(folder, numbers(spark)))
 
 
-@case("third.linked_checkpoint", type="FENCED", origin="user", decision="stop", held_out=True)
+@case("third.linked_checkpoint", type="FENCED", origin="user", decision="stop")
 def linked_checkpoint(spark: SparkSession, folder: Path) -> None:
     key = "spark.sql.streaming.stopActiveRunOnRestart"
     spark.conf.set(key, "false")
@@ -281,7 +281,7 @@ def linked_checkpoint(spark: SparkSession, folder: Path) -> None:
         spark.conf.unset(key)
 
 
-@case("third.source_log_taken", type="FENCED", origin="spark", decision="stop", held_out=True)
+@case("third.source_log_taken", type="FENCED", origin="spark", decision="stop")
 def source_log_taken(spark: SparkSession, folder: Path) -> None:
     log = folder / "checkpoint" / "sources" / "0"
     (folder / "in").mkdir()
@@ -299,7 +299,7 @@ def source_log_taken(spark: SparkSession, folder: Path) -> None:
 
 @case(
     "third.kafka_producer", type="FENCED", origin="dependency", decision="stop",
-    line="mine.commit_transaction(", held_out=True,
+    line="mine.commit_transaction(",
 )  # fmt: skip
 def kafka_producer(spark: SparkSession, folder: Path) -> None:
     from tests.servers.kafka import Broker
@@ -348,7 +348,7 @@ def _slow(begun: Path) -> Callable[..., Column]:
     return slow
 
 
-@case("third.nightly_group", type="CANCELED", origin="user", decision="stop", line=".count()", held_out=True)
+@case("third.nightly_group", type="CANCELED", origin="user", decision="stop", line=".count()")
 def nightly_group(spark: SparkSession, folder: Path) -> None:
     slow, context = _slow(folder / "begun"), spark.sparkContext
 
@@ -363,7 +363,7 @@ def nightly_group(spark: SparkSession, folder: Path) -> None:
         thread.join()
 
 
-@case("third.stage_of_batch", type="CANCELED", origin="user", decision="stop", line=".parquet(", held_out=True)
+@case("third.stage_of_batch", type="CANCELED", origin="user", decision="stop", line=".parquet(")
 def stage_of_batch(spark: SparkSession, folder: Path) -> None:
     slow, context = _slow(folder / "begun"), spark.sparkContext
 
@@ -381,7 +381,7 @@ def stage_of_batch(spark: SparkSession, folder: Path) -> None:
         thread.join()
 
 
-@case("third.canceled_broadcast", type="CANCELED", origin="spark", decision="stop", held_out=True)
+@case("third.canceled_broadcast", type="CANCELED", origin="spark", decision="stop")
 def canceled_broadcast(spark: SparkSession, folder: Path) -> None:
     slow = _slow(folder / "begun")
     names = spark.range(4).select(slow("id").alias("value"))
@@ -392,7 +392,7 @@ def canceled_broadcast(spark: SparkSession, folder: Path) -> None:
         thread.join()
 
 
-@case("third.canceled_delta", type="CANCELED", origin="spark", decision="stop", held_out=True)
+@case("third.canceled_delta", type="CANCELED", origin="spark", decision="stop")
 def canceled_delta(spark: SparkSession, folder: Path) -> None:
     slow = _slow(folder / "begun")
     writer = numbers(spark).select(slow("value").alias("value")).writeStream.format("delta")
@@ -403,7 +403,7 @@ def canceled_delta(spark: SparkSession, folder: Path) -> None:
         thread.join()
 
 
-@case("third.stopped_in_batch", type="CANCELED", origin="spark", decision="stop", held_out=True, where="process")
+@case("third.stopped_in_batch", type="CANCELED", origin="spark", decision="stop", where="process")
 def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
     slow = _slow(folder / "begun")
 
@@ -417,7 +417,7 @@ def stopped_in_batch(spark: SparkSession, folder: Path) -> None:
         thread.join()
 
 
-@case("third.illegal", type="SYSTEM", origin="user", decision="restart", line="signal.SIGILL", held_out=True)
+@case("third.illegal", type="SYSTEM", origin="user", decision="restart", line="signal.SIGILL")
 def illegal(spark: SparkSession, folder: Path) -> None:
     class Tokens:
         def eval(self, value: int) -> Iterator[tuple[int]]:
@@ -429,7 +429,7 @@ def illegal(spark: SparkSession, folder: Path) -> None:
     into_noop(spark.sql("SELECT value, token FROM third_numbers, LATERAL third_tokens(value)"))
 
 
-@case("third.native_division", type="SYSTEM", origin="user", decision="restart", line="signal.SIGFPE", held_out=True)
+@case("third.native_division", type="SYSTEM", origin="user", decision="restart", line="signal.SIGFPE")
 def native_division(spark: SparkSession, folder: Path) -> None:
     def scored(frame: pd.DataFrame) -> pd.DataFrame:
         os.kill(os.getpid(), signal.SIGFPE)  # native code that divides by zero
@@ -447,7 +447,7 @@ def _local_folders(spark: SparkSession) -> list[str]:
     return list(disk.localDirsString())
 
 
-@case("third.garbled_shuffle", type="SYSTEM", origin="spark", decision="restart", held_out=True)
+@case("third.garbled_shuffle", type="SYSTEM", origin="spark", decision="restart")
 def garbled_shuffle(spark: SparkSession, folder: Path) -> None:
     places = _local_folders(spark)
 
@@ -463,7 +463,7 @@ def garbled_shuffle(spark: SparkSession, folder: Path) -> None:
     into_noop(spread.select(while_the_disk_fails("value")))
 
 
-@case("third.lost_disk_block", type="SYSTEM", origin="spark", decision="restart", held_out=True)
+@case("third.lost_disk_block", type="SYSTEM", origin="spark", decision="restart")
 def lost_disk_block(spark: SparkSession, folder: Path) -> None:
     rows = spark.range(4).withColumnRenamed("id", "value")
     names = rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
@@ -473,7 +473,7 @@ def lost_disk_block(spark: SparkSession, folder: Path) -> None:
     into_noop(numbers(spark).join(names, "value"))
 
 
-@case("third.executor_bus", type="SYSTEM", origin="spark", decision="restart", held_out=True, where="cluster")
+@case("third.executor_bus", type="SYSTEM", origin="spark", decision="restart", where="cluster")
 def executor_bus(spark: SparkSession, folder: Path) -> None:
     def while_memory_fails(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for process in psutil.Process().parents():
