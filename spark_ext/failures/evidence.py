@@ -100,6 +100,9 @@ class Raised:
     """The code of an error of this package. Only what proves that it is one sets it; the message does not."""
     context: str = ""
     """The user's expression and place that Spark holds responsible, from the exception's query context."""
+    by: str = ""
+    """What raised it in its innermost frame of Python: `raise`, a statement; `call`, anything else, such as a function
+    without frames of its own; "" if unknown."""
 
     @property
     def python(self) -> bool:
@@ -107,10 +110,17 @@ class Raised:
         return any(frame.file.endswith(".py") for frame in self.frames) or self.kind.startswith("builtins.")
 
     @property
+    def by_user(self) -> bool:
+        """Whether a `raise` or `assert` of the user's own has raised it."""
+        return self.by == STATEMENT and bool(self.frames) and self.frames[0].owner is Owner.USER
+
+    @property
     def words(self) -> str:
         """What its class itself says: the message without what it quotes of others, which users may have written."""
         if self.kind == _STREAMING or self.condition == USER_RAISED:
             return ""
+        if self.kind.startswith(_QUOTE_SQL):
+            return _SQL.split(self.message, maxsplit=1)[0]
         if not self.kind.startswith(_QUOTES):
             return self.message
         own = self.message.partition(TRACEBACK)[0]
@@ -123,11 +133,19 @@ class Raised:
         return self.kind.rpartition(".")[2]
 
 
+STATEMENT: Final = "raise"
+"""`Raised.by` of what a statement has raised."""
+CALL: Final = "call"
+"""`Raised.by` of anything else."""
+
 USER_RAISED: Final = "USER_RAISED_EXCEPTION"
 """The condition of `raise_error` and `assert_true`, whose message is the user's."""
 
 _STREAMING: Final = "org.apache.spark.sql.streaming.StreamingQueryException"
 _QUOTES: Final = ("org.apache.spark.", "py4j.", "pyspark.errors.exceptions.captured.", "delta.exceptions.captured.")
+_QUOTE_SQL: Final = ("sqlalchemy.", "psycopg", "asyncpg.")
+_SQL: Final = re.compile(r"\n\[SQL: |\nLINE \d+: |\n(?:DETAIL|CONTEXT): ")
+"""Begins what databases and their drivers quote of a statement or a row."""
 LOST_TASK: Final = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^)]*\): ")
 _EXCEPTION: Final = re.compile(r"(?:[a-z_]\w*\.)+[A-Z]\w*")
 

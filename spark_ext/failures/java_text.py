@@ -102,7 +102,7 @@ def _raised(
 
 def condition_of(message: str) -> str:
     """Spark's error condition at the beginning of a message; "" if there is none."""
-    match = _CONDITION.match(message)
+    match = _CONDITION.match(message.lstrip())
     return match["condition"] if match is not None else ""
 
 

@@ -63,6 +63,27 @@ _LIBRARY_CLASSES: Final = (
 )
 
 
+_COMPILED_PACKAGES: Final = frozenset(
+    (
+        *("MySQLdb", "_mssql", "_mysql_connector", "adbc_driver_manager", "hdbcli", "ibm_db", "ibm_db_dbi", "psycopg2"),
+        *("pymssql", "pyodbc", "turbodbc", "_duckdb", "duckdb", "apsw", "lmdb", "plyvel", "rocksdict"),
+        *("_pulsar", "cimpl", "zmq", "_internal", "deltalake", "polars", "pydantic_core", "shapely"),
+        *("ciso8601", "lxml", "msgspec", "orjson", "rapidjson", "ujson"),
+        *("_brotli", "brotli", "lz4", "snappy", "zstandard"),
+    )
+)
+"""Packages whose compiled code raises exceptions of their own without having frames."""
+
+
+def is_compiled(kind: str) -> bool:
+    """Whether an exception of this class comes from a compiled package, although no frame shows it.
+
+    Args:
+        kind: with its package: `cimpl.KafkaException`.
+    """
+    return kind.partition(".")[0] in _COMPILED_PACKAGES
+
+
 def owner_of_file(path: str, user_packages: Collection[str] = ()) -> Owner:
     """The owner of a Python file.
 

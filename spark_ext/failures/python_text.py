@@ -8,22 +8,27 @@ the exception whose frames begin there is the last one of the chain.
 
 from __future__ import annotations
 
-import builtins
 import re
+import sys
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
 from spark_ext.errors import code_in
-from spark_ext.failures.evidence import TRACEBACK, Frame, Link, Raised
+from spark_ext.failures.evidence import CALL, STATEMENT, TRACEBACK, Frame, Link, Raised
 from spark_ext.failures.owners import owner_of_file
 
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _HEAD: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*(?:\.<locals>\.\w+)*)(?::(?: (?P<message>.*))?)?$", re.DOTALL)
 _BETWEEN: Final = re.compile(
     r"\n\n(?P<link>The above exception was the direct cause of the following exception"
-    r"|During handling of the above exception, another exception occurred):\n\n(?=Traceback \(most recent)"
+    r"|During handling of the above exception, another exception occurred):\n\n"
+    r"(?=Traceback \(most recent|  \+ Exception Group Traceback)"
 )
+_STATEMENT: Final = re.compile(r"(?:^|[:;]\s*)(?:raise|assert)\b")
+_GROUP: Final = "+ Exception Group Traceback (most recent call last):"
+_INSIDE: Final = re.compile(r"^ *\+-\+-+ 1 -+$")
+"""Above the first exception of a group; its lines are indented further."""
 _ENTRY: Final = re.compile(
     r"pyspark(?:\.zip)?/(?:worker|sql/worker/\w+|sql/streaming/\w+_runner|daemon)\.py$|clientserver\.py$"
 )
@@ -40,6 +45,12 @@ _CRASHED_FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\] ")
 
 
+def begin_of(text: str) -> int:
+    """Where the first traceback of a text begins, perhaps of a group; -1 if there is none."""
+    alone, group = text.find(TRACEBACK), text.find(_GROUP)
+    return group if 0 <= group < alone else alone
+
+
 def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> tuple[Raised, ...]:
     """The chain of exceptions in a traceback, outermost first; empty if there is none.
 
@@ -48,12 +59,15 @@ def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool =
         user_packages: see `owners.owner_of_file`.
         marked: see `errors.code_in`.
     """
-    begin = text.find(TRACEBACK)
+    begin = begin_of(text)
     if begin < 0:
         return ()
     blocks, links = [], []
     rest = text[begin:]
     while True:
+        if rest.lstrip(" ").startswith(_GROUP):
+            # What is inside has led to the failure, rather than what came before it.
+            return _group(rest, user_packages, marked=marked)
         between = _BETWEEN.search(rest)
         block = rest if between is None else rest[: between.start()]
         raised = _block(block, user_packages)
@@ -71,6 +85,36 @@ def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool =
     return tuple(found)
 
 
+def _group(text: str, packages: Collection[str], *, marked: bool) -> tuple[Raised, ...]:
+    """A group, and the chain of its first exception, which is written below the group, with a wider margin."""
+    head, *lines = text.split("\n")
+    first = next((at for at, line in enumerate(lines) if _INSIDE.match(line)), len(lines))
+    outer = _block("\n".join([TRACEBACK, *_without_margin(lines[:first])]), packages)
+    width = lines[first].index("+-+") + 2 if first < len(lines) else 0
+    inside: list[str] = []
+    for line in lines[first + 1 :]:
+        if line.startswith(" " * width + "+--"):
+            break
+        inside.append(line)
+    plain = _without_margin(inside)
+    if plain and plain[0].startswith("Exception Group "):
+        chain = exceptions("\n".join([head, *(line[width - 2 :] for line in inside[1:])]), packages, marked=marked)
+    else:
+        chain = exceptions("\n".join(plain), packages, marked=marked)
+    if not chain and (alone := headed("\n".join(plain))) is not None:  # it was never raised
+        chain = (_linked(alone, Link.OUTERMOST, marked=marked),)
+    if outer is None:
+        return chain
+    below = [replace(one, link=Link.CAUSE) if one.link is Link.OUTERMOST else one for one in chain]
+    return (_linked(outer, Link.OUTERMOST, marked=marked), *below)
+
+
+def _without_margin(lines: list[str]) -> list[str]:
+    """What stands behind `| `; a line of a message may lack it."""
+    parted = [line.partition("| ") for line in lines]
+    return [rest if bar and not margin.strip() else margin + bar + rest for margin, bar, rest in parted]
+
+
 def _linked(raised: Raised, link: Link, *, marked: bool) -> Raised:
     ours = raised.kind.startswith("spark_ext.")
     code = code_in(raised.message, marked=marked or not ours)
@@ -81,13 +125,18 @@ def _block(text: str, user_packages: Collection[str]) -> Raised | None:
     # Not `splitlines`: a message may contain what that takes for the end of a line.
     lines = text.split("\n")
     frames: list[Frame] = []
+    by = ""
     for number, line in enumerate(lines[1:], 1):
         match = _FRAME.match(line)
         if match is not None:
             file = match["file"]
             frames.append(Frame(owner_of_file(file, user_packages), file, int(match["line"]), match["function"] or ""))
+            by = ""
         elif line[:1].strip():
-            return headed("\n".join(lines[number:]), tuple(reversed(frames)))
+            found = headed("\n".join(lines[number:]), tuple(reversed(frames)))
+            return replace(found, by=by) if found is not None else None
+        elif frames and not by and line.strip():
+            by = STATEMENT if _STATEMENT.search(line.strip()) else CALL
     return None
 
 
@@ -125,14 +174,15 @@ def headed(text: str, frames: tuple[Frame, ...] = ()) -> Raised | None:
 
 def full_name(kind: str) -> str:
     """A class as tracebacks name it, with its package: they leave out `builtins`."""
-    return f"builtins.{kind}" if isinstance(getattr(builtins, kind, None), type) else kind
+    return f"builtins.{kind}" if isinstance(getattr(sys.modules["builtins"], kind, None), type) else kind
 
 
 def known_bases(kind: str) -> tuple[str, ...]:
-    """What a built-in exception derives from; empty for any other class."""
+    """What an exception derives from, if its module is loaded, as it is where the exception was raised; else empty."""
     package, _, name = kind.rpartition(".")
-    found = getattr(builtins, name, None) if package == "builtins" else None
-    return names_of_bases(found) if isinstance(found, type) else ()
+    # Not `getattr`: a module may load others for a name that it does not have.
+    found = vars(sys.modules[package]).get(name) if package in sys.modules else None
+    return names_of_bases(found) if isinstance(found, type) and issubclass(found, BaseException) else ()
 
 
 def names_of_bases(kind: type) -> tuple[str, ...]:

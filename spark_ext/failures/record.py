@@ -18,7 +18,7 @@ from typing import Any, Final
 from spark_ext import errors
 from spark_ext.failures.evidence import MOST_EXCEPTIONS, Frame, Link, Raised, cut
 from spark_ext.failures.owners import owner_of_file
-from spark_ext.failures.python_error import errno_of, following
+from spark_ext.failures.python_error import errno_of, following, raised_by, said_by
 from spark_ext.failures.python_text import names_of_bases
 from spark_ext.masking import mask
 
@@ -46,7 +46,7 @@ def written(error: BaseException) -> str:
 
 
 def _entry(error: BaseException, link: Link) -> dict[str, Any]:
-    kind = type(error)
+    kind, message = type(error), said_by(error)
     frames = [
         [frame.filename, frame.lineno or 0, frame.name]
         for frame in traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
@@ -54,10 +54,11 @@ def _entry(error: BaseException, link: Link) -> dict[str, Any]:
     return {
         "kind": f"{kind.__module__}.{kind.__qualname__}",
         # The error of a worker is made anew from it.
-        "message": mask(str(error) if isinstance(error, errors.SparkExtError) else cut(str(error), _MESSAGE)),
+        "message": mask(message if isinstance(error, errors.SparkExtError) else cut(message, _MESSAGE)),
         "link": link.value,
         "bases": names_of_bases(kind),
         "errno": errno_of(error),
+        "by": raised_by(error),
         "frames": frames[-_FRAMES:],
     }
 
@@ -86,6 +87,7 @@ def _raised(entry: dict[str, Any], packages: Collection[str]) -> Raised:
         tuple(entry["bases"]),
         errno=entry["errno"],
         code=errors.code_in(entry["message"]),
+        by=entry["by"],
     )
 
 

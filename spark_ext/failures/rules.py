@@ -59,6 +59,8 @@ class Rule(BaseModel):
     """Patterns for the innermost frame of the exception that is not of a standard library."""
     beside: Several = ()
     """Patterns for one of the frames of the same exception."""
+    called: bool = False
+    """Whether a call must have raised it: what a `raise` of the user's own raises is no match, whatever it says."""
     within: Several = ()
     """Patterns for one of the frames of the failure."""
     origin: tuple[Origin, ...] = ()
@@ -115,6 +117,7 @@ class Rule(BaseModel):
             and (not self.errno or raised.errno in self.errno)
             and (not self.message or re.search(self.message, raised.words) is not None)
             and (not self.at or _frame_is(_innermost(raised), self.at))
+            and not (self.called and raised.by_user)
             and (not self.beside or any(_frame_is(frame, self.beside) for frame in raised.frames))
         )
 
@@ -199,7 +202,7 @@ def _frame_is(frame: Frame | None, patterns: tuple[str, ...]) -> bool:
 @lru_cache(maxsize=4096)
 def _names(frame: Frame) -> tuple[str, ...]:
     """How patterns may name a frame: `pyspark/worker.py`, `pyspark/worker.py:main`, `org.apache.X.method`."""
-    if not frame.file.endswith(".py"):
+    if not frame.file.endswith(".py") and not frame.file.startswith("<frozen "):
         return (frame.function,)
     path = frame.file.replace("\\", "/")
     return path, f"{path}:{frame.function}"

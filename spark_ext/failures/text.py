@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from spark_ext.failures import java_text, python_text
-from spark_ext.failures.evidence import MOST_EXCEPTIONS, TRACEBACK, Evidence, Raised
+from spark_ext.failures.evidence import MOST_EXCEPTIONS, Evidence, Raised
 
 
 def evidence_of_text(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> Evidence | None:
@@ -29,7 +29,7 @@ def _chain(text: str, packages: Collection[str], *, marked: bool) -> list[Raised
     _, jvm, below = text.partition(java_text.JVM_STACK)
     if jvm and (of_jvm := java_text.exceptions(below, packages, marked=marked)):
         return list(of_jvm)
-    python_at = text.find(TRACEBACK)
+    python_at = python_text.begin_of(text)
     java = java_text.exceptions(text, packages, marked=marked)
     if java and (python_at < 0 or text.find(java[0].kind) < python_at):
         return list(java)

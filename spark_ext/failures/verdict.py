@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from spark_ext.failures.evidence import UNRELATED, USER_RAISED, Evidence, Frame, Owner, Raised
+from spark_ext.failures.evidence import UNRELATED, USER_RAISED, Evidence, Frame, Link, Owner, Raised
 from spark_ext.failures.labels import FailureType, Origin
-from spark_ext.failures.owners import owner_of_class
+from spark_ext.failures.owners import is_compiled, owner_of_class
 from spark_ext.failures.rules import FailureRules
 from spark_ext.masking import mask
 
@@ -62,6 +62,9 @@ def judged(evidence: Evidence, rules: FailureRules) -> Verdict:
     origin = origin_of(evidence)
     kind, name, raised, further = _first(evidence, origin, rules)
     kind = kind or (FailureType.USER_CODE if origin in (Origin.USER, Origin.DEPENDENCY) else FailureType.SYSTEM)
+    if kind is FailureType.CANCELED and not raised.python:
+        # Spark ends the job, whatever library waits for it.
+        origin = {Origin.LIBRARY: Origin.SPARK, Origin.DEPENDENCY: Origin.USER}.get(origin, origin)
     if origin not in (Origin.USER, Origin.DEPENDENCY) and _users_result(kind, evidence):
         origin = Origin.USER
     places = tuple(places_of(evidence))
@@ -105,7 +108,7 @@ def origin_of(evidence: Evidence) -> Origin:
     by_user = any(frame.owner is Owner.USER for frame in frames)
     if any(frame.owner in (Owner.USER, Owner.LIBRARY, Owner.SPARK_EXT) for frame in python):
         # Java's frames below Python's are what Python called; those above are Spark's, which called Python.
-        below = _called_by_python(evidence)
+        below = [*_without_frames(evidence), *_called_by_python(evidence)]
         found = _origin([*below, *python], by_user=by_user)
         return found if found is not Origin.SPARK else _origin(python, by_user=by_user)
     related = (raised for raised in evidence.chain if raised.link not in UNRELATED)
@@ -135,9 +138,19 @@ def _called_by_python(evidence: Evidence) -> tuple[Frame, ...]:
     last = evidence.root
     if not python or last.python:
         return ()
-    if not last.frames and last.condition.startswith("DELTA_"):
-        return (Frame(Owner.LIBRARY, "", 0, "org.apache.spark.sql.delta"),)
-    return last.frames
+    if last.frames:
+        return last.frames
+    name = "org.apache.spark.sql.delta." if last.condition.startswith("DELTA_") else last.kind
+    return (Frame(owner_of_class(name), "", 0, name),)
+
+
+def _without_frames(evidence: Evidence) -> tuple[Frame, ...]:
+    """The frame that is missing below a line of the user's, if a compiled package has raised what that line called."""
+    last = evidence.root
+    here = next((frame for frame in last.frames if frame.owner is not Owner.STANDARD), None)
+    if here is None or here.owner is not Owner.USER or last.by_user or not is_compiled(last.kind):
+        return ()
+    return (Frame(Owner.LIBRARY, "", 0, last.kind),)
 
 
 _OBJECTS: Final = re.compile(r"^\s*- (?:object|field) \(class:? (?P<name>[\w.$]+)", re.MULTILINE)
@@ -164,15 +177,21 @@ _CALLED_FROM: Final = re.compile(
 def places_of(evidence: Evidence) -> Iterator[str]:
     """The user's lines: the innermost frame of the user's of each exception, else where an expression was built."""
     found = False
-    for raised in reversed(evidence.chain):
+    for at in reversed(range(len(evidence.chain))):
+        raised = evidence.chain[at]
         own = next((frame for frame in raised.frames if frame.owner is Owner.USER), None)
-        if own is not None and raised.link not in UNRELATED:
+        if own is not None and (raised.link not in UNRELATED or _reports(evidence.chain[at - 1], raised)):
             found = True
             yield own.place
     for raised in reversed(evidence.chain) if not found else ():
         called = _CALLED_FROM.search(raised.context)
         if called is not None:
             yield f"{called['file']}, line {called['line']}"
+
+
+def _reports(outer: Raised, inner: Raised) -> bool:
+    """Whether pyspark raised one exception because code of the user's had raised the other: it names no cause."""
+    return inner.link is Link.CONTEXT and bool(outer.frames) and outer.frames[0].owner is Owner.SPARK
 
 
 _SUBJECTS: Final = (
@@ -189,11 +208,17 @@ _SUBJECTS: Final = (
 )
 
 
+_WEAK: Final = re.compile(r"^weakref\.(?:ReferenceType|(?:Callable)?ProxyType)$")
+"""Classes of which objects are made with functions of `weakref`, and which nobody calls by their names."""
+_NO_NAME: Final = re.compile(r"^(?:jdk\.internal|sun|com\.sun)\.(?:\w+\.)*(?=[A-Z])")
+"""Packages within Java itself, which no code of the user's names."""
+
+
 def subject_of(evidence: Evidence) -> str:
     """What could not be serialized; "" if no exception names it."""
     for raised in reversed(evidence.chain):
         for pattern in _SUBJECTS:
             match = pattern.search(raised.message)
             if match is not None:
-                return match["subject"].strip("'")
+                return _NO_NAME.sub("", _WEAK.sub("weakref", match["subject"].strip("'")))
     return ""

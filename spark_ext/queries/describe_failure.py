@@ -14,7 +14,7 @@ from spark_ext.errors import ConfigurationError, SparkExtError, StateError, Stor
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence
 from spark_ext.failures.labels import FailureType, Response
-from spark_ext.failures.python_error import exceptions
+from spark_ext.failures.python_error import exceptions, said_by
 from spark_ext.failures.verdict import Verdict
 from spark_ext.masking import mask
 from spark_ext.model.restarts import Handling
@@ -56,7 +56,7 @@ class SparkFailure(Exception):
         try:
             evidence = evidence_of(failure, packages)
         except Exception:  # the JVM is going away: what Python has is left
-            evidence = Evidence(tuple(exceptions(failure, packages)), text=str(failure))
+            evidence = Evidence(tuple(exceptions(failure, packages)), text=said_by(failure))
         return cls(evidence.text, evidence, classifier.classify(evidence, job=job, query=query, epoch=epoch))
 
 
@@ -109,7 +109,7 @@ def diagnosed(failure: BaseException, who: str, committed: int, classifier: Clas
     if isinstance(failure, SparkFailure):
         evidence, verdict = failure.evidence, failure.verdict
     else:
-        evidence = Evidence(tuple(exceptions(failure, classifier.user_packages)), text=str(failure))
+        evidence = Evidence(tuple(exceptions(failure, classifier.user_packages)), text=said_by(failure))
     verdict = verdict or classifier.judge(evidence)
     row = classifier.decision(verdict.labels)
     handling = Handling(row.do, row.attempts, row.outage, row.most, row.window)

@@ -21,14 +21,24 @@ _MOST_FRAMES_OF_JAVA: Final = 40
 def evidence_of(failure: BaseException, user_packages: Collection[str] = ()) -> Evidence:
     """What an exception of this process tells, with the exceptions of the JVM that it stands for.
 
+    Of a JVM that does not answer any more, there is only what Python has of it.
+
     Args:
         failure: as pyspark, py4j or Python raised it.
         user_packages: see `owners.owner_of_file`.
     """
+    try:
+        chain = _chain(failure, user_packages)
+    except Exception:  # the JVM has gone, or is going
+        chain = python_error.exceptions(failure, user_packages)
+    return Evidence(tuple(chain[:MOST_EXCEPTIONS]), text=_text(failure))
+
+
+def _chain(failure: BaseException, user_packages: Collection[str]) -> list[Raised]:
     chain = python_error.exceptions(failure, user_packages, lambda error: _below(error, user_packages))
     if _throwable(failure) is not None and not _called_by_user(failure, chain[0]):
-        chain = [replace(chain[1], link=Link.OUTERMOST), *chain[2:]]
-    return Evidence(tuple(chain[:MOST_EXCEPTIONS]), text=_text(failure))
+        return [replace(chain[1], link=Link.OUTERMOST), *chain[2:]]
+    return chain
 
 
 def _called_by_user(failure: BaseException, outermost: Raised) -> bool:
@@ -50,7 +60,7 @@ def _below(error: BaseException, packages: Collection[str]) -> list[Raised]:
 
 
 def _text(failure: BaseException) -> str:
-    text, stack = str(failure), getattr(failure, "_stackTrace", None)
+    text, stack = python_error.said_by(failure), getattr(failure, "_stackTrace", None)
     whole = f"{text}\n\n{stack}" if isinstance(stack, str) and stack and stack not in text else text
     return record.without(whole)
 
@@ -126,6 +136,8 @@ class _Reader:
     def _of_spark(self, throwable: Any) -> tuple[str, str, str]:
         from py4j.java_gateway import is_instance_of
 
+        if is_instance_of(self._gateway, throwable, "java.sql.SQLException"):
+            return "", str(throwable.getSQLState() or ""), ""
         if not is_instance_of(self._gateway, throwable, "org.apache.spark.SparkThrowable"):
             return "", "", ""
         utils = self._jvm.PythonErrorUtils

@@ -228,3 +228,32 @@ def number(spark: SparkSession, folder: Path) -> None:
         raise ApplicationError(value)
 
     into_noop(numbers(spark).select(refuse("value")))
+
+
+@case("lies.parsed", type="USER_CODE", origin="user", decision="stop", line="raise ValueError(")
+def parsed(spark: SparkSession, folder: Path) -> None:
+    @F.udf("long")
+    def refuse(value: int) -> int:
+        raise ValueError("time data 'in spring' does not match format 'in %B'")
+
+    into_noop(numbers(spark).select(refuse("value")))
+
+
+@case("lies.threads", type="USER_CODE", origin="user", decision="stop", line="raise RuntimeError(")
+def threads(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        raise RuntimeError("can't start new thread of conversation")
+
+    fails(numbers(spark).writeStream.foreachBatch(write))
+
+
+@case("lies.group", type="USER_CODE", origin="user", decision="stop", line="raise LookupError(")
+def group(spark: SparkSession, folder: Path) -> None:
+    def write(batch: DataFrame, epoch: int) -> None:
+        raise LookupError(
+            "\n\nDuring handling of the above exception, another exception occurred:\n\n  + Exception Group Traceback "
+            "(most recent call last):\n  | ExceptionGroup: all (1 sub-exception)\n  +-+---------------- 1 ------------"
+            "----\n    | MemoryError: no\n    +------------------------------------"
+        )
+
+    fails(numbers(spark).writeStream.foreachBatch(write))

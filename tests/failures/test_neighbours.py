@@ -1,0 +1,326 @@
+"""What the standard library and the clients of databases, brokers and clouds say, in their own words.
+
+Most of these libraries are not installed here: the names and messages are those that they document.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import builtins
+import bz2
+import enum
+import fractions
+import gzip
+import io
+import ipaddress
+import json
+import os
+import socket
+import sqlite3
+import ssl
+import struct
+import traceback
+import urllib.parse
+import uuid
+import zoneinfo
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pydantic
+import pytest
+import yaml
+
+from spark_ext.failures import python_error, python_text
+from spark_ext.failures.classifier import Classifier
+from spark_ext.failures.evidence import Evidence, Frame, Link, Owner, Raised
+
+CLASSIFIER = Classifier()
+GROUP: Any = getattr(builtins, "ExceptionGroup", None)
+needs_groups = pytest.mark.skipif(GROUP is None, reason="this Python has no groups of exceptions")
+USER = (Frame(Owner.USER, "/home/me/shop.py", 12, "write"),)
+BATCH = (*USER, Frame(Owner.SPARK, "/venv/pyspark/sql/utils.py", 163, "call"))
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Order(pydantic.BaseModel):
+    pieces: int
+
+
+VALUES: list[Callable[[], object]] = [
+    lambda: int("12 pieces"),
+    lambda: int("9" * 5000),
+    lambda: int(float("nan")),
+    lambda: int(float("inf")),
+    lambda: float("1,50"),
+    lambda: Decimal("1,50"),
+    lambda: fractions.Fraction("half"),
+    lambda: date.fromisoformat("2024-13-01"),
+    lambda: date(2024, 2, 30),
+    lambda: date.fromisocalendar(2024, 60, 1),
+    lambda: date(2024, 1, 1) + timedelta(days=10**8),
+    lambda: datetime.strptime("tomorrow", "%Y-%m-%d"),
+    lambda: datetime.strptime("2024-01-01 noon", "%Y-%m-%d"),
+    lambda: datetime.fromtimestamp(1e20),
+    lambda: zoneinfo.ZoneInfo("Mars/Olympus"),
+    lambda: uuid.UUID("customer 1"),
+    lambda: ipaddress.ip_address("10.0.0"),
+    lambda: ipaddress.ip_network("10.0.0.1/8"),
+    lambda: base64.b64decode("abc"),
+    lambda: bytes.fromhex("zz"),
+    lambda: struct.unpack("<I", b"ab"),
+    lambda: json.loads("{"),
+    lambda: json.dumps(float("nan"), allow_nan=False),
+    lambda: ast.literal_eval("price()"),
+    lambda: urllib.parse.urlsplit("http://[shop"),
+    lambda: Color("blue"),
+    lambda: b"\xff".decode(),
+    lambda: "é".encode("ascii"),
+    lambda: gzip.decompress(gzip.compress(b"order" * 9)[:-10]),
+    lambda: bz2.decompress(b"an order"),
+    lambda: pd.to_datetime(pd.Series(["tomorrow"])),
+    lambda: pd.to_datetime(pd.Series(["1.1.2020"]), format="%Y"),
+    lambda: pd.to_numeric(pd.Series(["ten"])),
+    lambda: pd.Series(["ten"]).astype(int),
+    lambda: pd.Series([1.5, None]).astype(int),
+    lambda: pd.Timestamp("tomorrow morning"),
+    lambda: pd.Timedelta("a while"),
+    lambda: pd.read_csv(io.StringIO("a\n1,2,3\n1\n1,2,3,4")),
+    lambda: pd.read_json(io.StringIO("{")),
+    lambda: np.array(["ten"]).astype(float),
+    lambda: np.datetime64("tomorrow"),
+    lambda: pa.array(["ten"]).cast(pa.int64()),
+    lambda: Order(pieces="ten"),  # type: ignore[arg-type]
+]
+
+CODE: list[Callable[[], object]] = [
+    lambda: dict[str, int]()["customer"],
+    lambda: [].pop(),
+    lambda: 1 // 0,
+    lambda: None.name,  # type: ignore[attr-defined]
+    lambda: max([]),
+    lambda: "abc".index("z"),
+    lambda: [1, 2].index(5),
+    lambda: json.dumps({1}),
+    lambda: pd.DataFrame({"a": [1]})["b"],
+    lambda: pd.DataFrame({"a": [1]}).assign(b=[1, 2]),
+    lambda: np.array([1, 2]) + np.array([1, 2, 3]),
+    lambda: sqlite3.connect(":memory:").execute("selec 1"),
+    lambda: sqlite3.connect(":memory:").execute("SELECT ?", (1, 2)),
+]
+
+SETTINGS: list[Callable[[], object]] = [
+    lambda: os.environ["SHOP_API_KEY_THAT_IS_NOT_SET"],
+    lambda: ssl.create_default_context(cafile="/etc/shop/ca.pem"),
+    lambda: ssl.create_default_context(cafile=__file__),
+    lambda: sqlite3.connect("/no/such/folder/orders.db"),
+    lambda: sqlite3.connect(":memory:").execute("SELECT * FROM ordres"),
+    lambda: exec("from os import no_such_name"),
+]
+
+
+def raised_by(action: Callable[[], object]) -> BaseException:
+    try:
+        action()
+    except BaseException as failure:
+        return failure
+    raise AssertionError("nothing was raised")
+
+
+def seen(failure: BaseException) -> tuple[str, str]:
+    """The type by the exception itself, and by its traceback alone."""
+    text = "".join(traceback.format_exception(failure))
+    live = Evidence(tuple(python_error.exceptions(failure)))
+    return CLASSIFIER.judge(live).type.value, CLASSIFIER.judge(Evidence(python_text.exceptions(text))).type.value
+
+
+@pytest.mark.parametrize(
+    ("type", "action"),
+    [
+        *[("USER_DATA", action) for action in VALUES],
+        *[("USER_CODE", action) for action in CODE],
+        *[("CONFIGURATION", action) for action in SETTINGS],
+    ],
+)
+def test_what_a_call_raises(type: str, action: Callable[[], object]) -> None:
+    assert seen(raised_by(action)) == (type, type)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ValueError("time data 'tomorrow' does not match format '%Y'"),
+        ValueError("invalid literal for int() with base 10: 'x'"),
+        RuntimeError("can't start new thread"),
+        sqlite3.OperationalError("no such table: orders"),
+        OSError("Could not find a suitable TLS CA certificate bundle, invalid path: x"),
+    ],
+)
+def test_what_a_users_own_statement_raises_is_the_users_fault(failure: Exception) -> None:
+    def raises() -> None:
+        raise failure
+
+    assert seen(raised_by(raises)) == ("USER_CODE", "USER_CODE")
+
+
+def test_what_raised_an_exception() -> None:
+    def states() -> None:
+        raise ValueError
+
+    def asserts(this: bool = False) -> None:
+        assert this
+
+    def on_a_line() -> None:
+        if True: raise ValueError  # noqa: E701  # fmt: skip
+
+    for action, by in ((states, "raise"), (asserts, "raise"), (on_a_line, "raise"), (lambda: int("x"), "call")):
+        failure = raised_by(action)
+        (read,) = python_text.exceptions("".join(traceback.format_exception(failure)))
+        assert (python_error.raised_by(failure), read.by) == (by, by)
+    assert python_error.raised_by(ValueError("never raised")) == ""
+
+
+@needs_groups
+def test_what_is_inside_a_group_decides() -> None:
+    async def ask() -> None:
+        with socket.socket() as free:  # a port that nobody listens at
+            free.bind(("127.0.0.1", 0))
+            socket.create_connection(free.getsockname())
+
+    async def both() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+
+    def nested() -> None:
+        raise GROUP("two\nlines", [raised_by(lambda: anyio.run(both)), KeyError("a")])
+
+    failure = raised_by(nested)
+    assert seen(failure) == ("NETWORK", "NETWORK")
+    live = python_error.exceptions(failure)
+    text = python_text.exceptions("".join(traceback.format_exception(failure)))
+    for chain in (live, text):
+        assert [(one.name, one.link) for one in chain] == [
+            ("ExceptionGroup", Link.OUTERMOST),
+            ("ExceptionGroup", Link.CAUSE),
+            ("ConnectionRefusedError", Link.CAUSE),
+        ]
+    assert text[0].message == "two\nlines (2 sub-exceptions)"
+    assert [frame.function for frame in text[2].frames] == [frame.function for frame in live[2].frames]
+
+
+@needs_groups
+def test_a_group_of_what_was_never_raised_or_with_a_cause() -> None:
+    def fails() -> None:
+        try:
+            raise KeyError("b")
+        except KeyError as error:
+            raise GROUP("all", [ConnectionResetError(104, "reset")]) from error
+
+    failure = raised_by(fails)
+    assert seen(failure) == ("NETWORK", "NETWORK")
+
+
+def test_an_exception_without_a_message_is_read_all_the_same() -> None:
+    class GoneError(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError(111, "the JVM has gone")
+
+    def fails() -> None:
+        raise GoneError
+
+    (read,) = python_error.exceptions(raised_by(fails))
+    assert (read.name, read.message) == ("GoneError", "<no message: ConnectionRefusedError>")
+
+
+def test_a_number_that_is_none() -> None:
+    assert python_error.errno_of(OSError("S3", "bucket")) == 0
+
+
+SAID = yaml.safe_load(Path(__file__).with_name("said.yaml").read_text())
+
+
+@pytest.mark.parametrize(("kind", "message", "type"), SAID)
+def test_what_a_client_says(kind: str, message: str, type: str) -> None:
+    for frames in (USER, BATCH):
+        found = CLASSIFIER.judge(Evidence((Raised(kind, message, frames=frames),)))
+        assert found.type.value == type, found.rule
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("psycopg.errors.LockNotAvailable", "canceling statement due to lock timeout"),
+        ("psycopg.errors.DeadlockDetected", "deadlock detected"),
+        ("psycopg2.errors.SerializationFailure", "could not serialize access due to concurrent update"),
+        ("sqlite3.OperationalError", "database is locked"),
+        ("pymysql.err.OperationalError", "(1205, 'Lock wait timeout exceeded; try restarting transaction')"),
+    ],
+)
+def test_a_target_that_others_hold_is_tried_again(kind: str, message: str) -> None:
+    evidence = Evidence((Raised(kind, message, frames=BATCH, bases=("psycopg.OperationalError",)),))
+    assert CLASSIFIER.judge(evidence).type.value == "SINK"
+
+
+def test_words_in_a_statement_or_a_row_decide_nothing() -> None:
+    quoted = "(sqlite3.OperationalError) too clever\n[SQL: INSERT INTO t VALUES ('no such table')]"
+    found = CLASSIFIER.judge(Evidence((Raised("sqlalchemy.exc.OperationalError", quoted, frames=BATCH),)))
+    assert found.rule == "sink.database"
+
+
+@pytest.mark.parametrize(
+    ("kind", "by", "origin"),
+    [
+        ("cimpl.KafkaException", "", "dependency"),
+        ("pyodbc.Error", "call", "dependency"),
+        ("cimpl.KafkaException", "raise", "user"),
+        ("sqlite3.OperationalError", "call", "user"),
+        ("builtins.ValueError", "call", "user"),
+    ],
+)
+def test_whose_an_exception_without_frames_of_its_own_is(kind: str, by: str, origin: str) -> None:
+    found = CLASSIFIER.judge(Evidence((Raised(kind, frames=USER, by=by),)))
+    assert found.origin.value == origin
+
+
+def delta(kind: str, *functions: str, **given: Any) -> Evidence:
+    frames = tuple(Frame(Owner.LIBRARY, "x.scala", 1, f"org.apache.spark.sql.delta.{name}") for name in functions)
+    return Evidence((Raised(kind, frames=frames, **given),))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "type", "decision"),
+    [
+        (delta("com.fasterxml.jackson.core.JsonParseException", "actions.Action$.fromJson"), "SOURCE", "restart"),
+        (
+            delta(
+                "com.fasterxml.jackson.databind.JsonMappingException",
+                "util.JsonUtils$.fromJson",
+                "OptimisticTransactionImpl.doCommit",
+            ),
+            "SINK",
+            "restart",
+        ),
+        (
+            delta(
+                "org.apache.spark.sql.delta.DeltaIllegalStateException",
+                "sources.DeltaSourceOffset$.apply",
+                condition="DELTA_INVALID_SOURCE_OFFSET_FORMAT",
+            ),
+            "CHECKPOINT",
+            "restore",
+        ),
+    ],
+)
+def test_what_is_damaged_in_delta(evidence: Evidence, type: str, decision: str) -> None:
+    found = CLASSIFIER.judge(evidence)
+    assert (found.type.value, CLASSIFIER.decision(found.labels).do.value) == (type, decision)
