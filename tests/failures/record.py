@@ -33,7 +33,7 @@ def portable(evidence: Evidence, folder: str) -> str:
     """A record as JSON, without paths of this machine."""
     text = json.dumps(evidence.to_json(), indent=1).replace(folder, "FOLDER")
     python = str(Path(sys.base_prefix) / "lib")
-    return text.replace(f"{ROOT}/.venv/lib", "venv/lib").replace(f"{ROOT}/", "").replace(python, "python/lib") + "\n"
+    return text.replace(f"{sys.prefix}/lib", "venv/lib").replace(f"{ROOT}/", "").replace(python, "python/lib") + "\n"
 
 
 def made(spark: SparkSession, case: Case) -> str:
