@@ -277,7 +277,7 @@ def open_socket(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreach(Statsd()))
 
 
-@case("fourth.array_result", held_out=True, type="SERIALIZATION", origin="user", decision="stop", subject="numpy")
+@case("fourth.array_result", held_out=True, type="SERIALIZATION", origin="user", decision="stop", subject="numpy.dtype")
 def array_result(spark: SparkSession, folder: Path) -> None:
     @F.udf("array<double>", useArrow=False)
     def features(value: int) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import deltalake
 import httpx
 import pandas as pd
@@ -131,11 +130,15 @@ def overwritten_table(spark: SparkSession, folder: Path) -> None:
         query.stop()
 
 
-@case("fourth.empty_parquet", held_out=True, type="SOURCE", origin="spark", decision="restart")
-def empty_parquet(spark: SparkSession, folder: Path) -> None:
-    spark.range(4).write.parquet(str(folder / "in"))
-    (folder / "in" / "part-00009-upload.parquet").touch()
-    into_noop(spark.readStream.schema("id long").parquet(str(folder / "in")))
+@case("fourth.bad_blocks", held_out=True, type="SOURCE", origin="spark", decision="restart")
+def bad_blocks(spark: SparkSession, folder: Path) -> None:
+    spark.range(20_000).selectExpr("uuid() AS id").coalesce(1).write.parquet(f"{folder}/in", compression="gzip")
+    (written,) = (folder / "in").glob("part-*")
+    written.with_name(f".{written.name}.crc").unlink()
+    content = bytearray(written.read_bytes())
+    content[50_000:54_096] = bytes(4096)  # as a bad disk leaves it
+    written.write_bytes(content)
+    into_noop(spark.readStream.schema("id string").parquet(f"{folder}/in"))
 
 
 @case("fourth.topic_deleted", held_out=True, type="SOURCE", origin="library", decision="restart")
@@ -304,17 +307,16 @@ def mail_refused(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(alert))
 
 
-@case(
-    "fourth.brokers_away", held_out=True, type="NETWORK", origin="dependency", decision="restart", line="list_topics("
-)
-def brokers_away(spark: SparkSession, folder: Path) -> None:
-    def publish(batch: DataFrame, epoch: int) -> None:
-        producer = confluent_kafka.Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
-        partitions = producer.list_topics("late", timeout=2).topics["late"].partitions
-        for row in batch.collect():
-            producer.produce("late", str(row.value), partition=row.value % len(partitions))
+@case("fourth.cut_answer", held_out=True, type="NETWORK", origin="dependency", decision="restart", line="requests.get(")
+def cut_answer(spark: SparkSession, folder: Path) -> None:
+    with server(says=b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n[1.08,", resets=True) as port:
 
-    fails(numbers(spark).writeStream.foreachBatch(publish))
+        def priced(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+            for frame in frames:
+                rates = requests.get(f"http://127.0.0.1:{port}/rates", timeout=5).json()
+                yield frame.assign(price=frame["value"] * rates[0])
+
+        into_noop(numbers(spark).select("value").mapInPandas(priced, "value long, price double"))
 
 
 @case("fourth.slow_answer", held_out=True, type="NETWORK", origin="dependency", decision="restart", line="client.post(")

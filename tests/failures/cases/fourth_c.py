@@ -199,7 +199,7 @@ import sys
 from pathlib import Path
 import spark_ext as sx
 from tests.failures.cases import fourth_c
-job = fourth_c._export(sx.session("second", master="local[1]"), Path(sys.argv[1])).start()
+job = fourth_c._export(sx.session("second", master="local[1]"), Path(sys.argv[1]), takeover=True).start()
 job.wait(5)
 job.stop()
 """
@@ -223,10 +223,10 @@ def redeployed(spark: SparkSession, folder: Path) -> None:
         query.stop()
 
 
-def _export(spark: SparkSession, folder: Path) -> sx.Job:
+def _export(spark: SparkSession, folder: Path, **settings: Any) -> sx.Job:
     writer = numbers(spark).select("value").writeStream.format("files_2pc").option("uid", "export-files")
-    job = sx.Job(spark, "export", state=str(folder / "state"))
-    job.add("export", writer.option("path", str(folder / "out")).trigger(processingTime="1 second"))
+    job = sx.Job(spark, "export", state=str(folder / "state"), interval="1 s", **settings)
+    job.add("export", writer.option("path", str(folder / "out")))
     return job
 
 
@@ -257,10 +257,14 @@ def _slowly(frame: DataFrame) -> DataFrame:
     return frame.select(F.udf(lambda value: time.sleep(20) or value, "long")("value").alias("value"))
 
 
-@case("fourth.interrupt_all", held_out=True, type="CANCELED", origin="spark", decision="stop")
-def interrupt_all(spark: SparkSession, folder: Path) -> None:
-    _soon(spark, spark.interruptAll)
-    into_noop(_slowly(numbers(spark)))
+@case("fourth.maintenance", held_out=True, type="CANCELED", origin="spark", decision="stop")
+def maintenance(spark: SparkSession, folder: Path) -> None:
+    spark.sparkContext.addJobTag("nightly")
+    try:
+        _soon(spark, lambda: spark.sparkContext.cancelJobsWithTag("nightly"))
+        into_noop(_slowly(numbers(spark)))
+    finally:
+        spark.sparkContext.removeJobTag("nightly")
 
 
 @case("fourth.cancelled_run", held_out=True, type="CANCELED", origin="user", decision="stop", line=".collect()")
@@ -272,7 +276,15 @@ def cancelled_run(spark: SparkSession, folder: Path) -> None:
     fails(numbers(spark).writeStream.foreachBatch(write))
 
 
-@case("fourth.pod_terminated", held_out=True, type="CANCELED", origin="user", decision="stop", line="sys.exit(143)")
+@case(
+    "fourth.pod_terminated",
+    held_out=True,
+    type="CANCELED",
+    origin="user",
+    decision="stop",
+    line="sys.exit(143)",
+    where="process",
+)
 def pod_terminated(spark: SparkSession, folder: Path) -> None:
     def terminated(number: int, frame: object) -> None:
         sys.exit(143)
