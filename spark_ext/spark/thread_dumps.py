@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -35,7 +36,7 @@ class ThreadDumps:
         within: how long an executor may take to answer, s; one that is frozen does not.
     """
 
-    def __init__(self, spark: SparkSession, within: float = 5.0) -> None:
+    def __init__(self, spark: SparkSession, within: float = 3.0) -> None:
         context: Any = spark.sparkContext
         self._context = context._jsc.sc()
         self._mapper = getattr(context._jvm, "org.apache.spark.status.api.v1.JacksonMessageWriter")().mapper()
@@ -66,9 +67,10 @@ class ThreadDumps:
     def _all(self, executors: Iterable[str]) -> dict[str, list[dict[str, Any]] | None]:
         asked = {executor: self._asked(executor) for executor in executors}
         found: dict[str, list[dict[str, Any]] | None] = {}
+        by = time.monotonic() + self._within
         for executor, answer in asked.items():
             try:
-                found[executor] = answer.result(self._within)
+                found[executor] = answer.result(max(0.0, by - time.monotonic()))
             except Exception:
                 found[executor] = None
         return found
