@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spark_ext.errors import JobFailedError, SparkExtError
 from spark_ext.jobs.as_of import AsOf, as_of
 from spark_ext.jobs.barriers import wait_for
+from spark_ext.jobs.buildable import Buildable
 from spark_ext.jobs.changing import forget, reset
 from spark_ext.jobs.damage import is_damaged, remedy
 from spark_ext.jobs.offline import savepoint_of_stopped
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typing_extensions import Self
 
-    from spark_ext.jobs.composition import Composition
     from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.ledger import Ledger
     from spark_ext.settings import JobSettings
@@ -31,16 +31,13 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Restorable(ABC):
+class Restorable(Buildable):
     """What a job offers besides being run; base of `Job`."""
 
-    name: str
     state_directory: str
     settings: JobSettings
     _spark: SparkSession
-    _parts: Composition
     _ledger: Ledger
-    _coordinator: Coordinator | None
 
     @abstractmethod
     def _coordinator_or_raise(self, *, starting: bool = False) -> Coordinator: ...

@@ -1,6 +1,6 @@
 """Stacks of the JVMs of a Spark application and of this Python process; asked of Spark, which needs no free slot.
 
-The fourth module beside `jvm` that uses py4j; `tests/spark/test_thread_dumps.py` pins what it relies on.
+The fourth module beside `jvm` that uses py4j; `tests/spark/test_activity.py` pins what it relies on.
 """
 
 from __future__ import annotations
