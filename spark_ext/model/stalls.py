@@ -118,16 +118,25 @@ def moves(before: Sample, after: Sample, seconds: float) -> int:
     if cpu >= BUSY * seconds or (after.workers and not pairs):
         return Moves.YES
     stacks = {one.name: one.frames for one in before.tasks}
-    if any(one.runs and not _waits_natively(one) for one in after.tasks) or any(
+    # A JVM calls a thread runnable also when it waits for the operating system.
+    runs = [one for one in after.tasks if one.runs and not _is_in(one, _WAITS)]
+    if any(not _is_in(one, _FILES) for one in runs) or any(
         one.name in stacks and stacks[one.name] != one.frames for one in after.tasks
     ):
         return Moves.YES
-    return Moves.WEAKLY if any(late.switches != early.switches for early, late in pairs) else Moves.NOT
+    # Those that are left use a file: it is read, and Spark counts records before the longer patience is over, or the
+    # disk does not answer.
+    weakly = bool(runs) or any(late.switches != early.switches for early, late in pairs)
+    return Moves.WEAKLY if weakly else Moves.NOT
 
 
-_NATIVE: Final = ("socketRead", "read0", "poll", "epollWait", "park", "wait", "SocketDispatcher", "write0", "force0")
+_WAITS: Final = ("socketRead", "SocketDispatcher", "UnixDomainSockets", "poll", "epollWait", "park", "wait")
+"""Methods in which a thread waits for a socket or another thread."""
+
+_FILES: Final = ("read0", "pread0", "readBytes", "write0", "pwrite0", "writeBytes", "force0", "open0", "stat0", "list0")
+"""Those in which it uses a file."""
 
 
-def _waits_natively(thread: Thread) -> bool:
-    """Whether a thread that the JVM calls runnable waits for the operating system."""
-    return bool(thread.frames) and any(word in thread.frames[0].function for word in _NATIVE)
+def _is_in(thread: Thread, words: tuple[str, ...]) -> bool:
+    """Whether the innermost frame of a thread is one of these methods."""
+    return bool(thread.frames) and any(word in thread.frames[0].function for word in words)

@@ -8,14 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.failures.text import evidence_of_text
-from spark_ext.spark.activity import ActivityReader
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
-    from spark_ext.spark.activity import Executor, FailedTasks
+    from spark_ext.spark.activity import Activity, ActivityReader, Executor, FailedTasks
 
 EVERY: Final = 5.0
 """How often the executors are looked at, s."""
@@ -33,17 +30,19 @@ class Losses:
     """Looks at executors and repeated tasks; for the monitor's thread.
 
     Args:
-        spark: the job's session.
         context: the job's.
         runs: the queries, as they are now.
+        reader: reads what Spark is doing.
     """
 
-    def __init__(self, spark: SparkSession, context: WatchContext, runs: Callable[[], Sequence[Watchable]]) -> None:
-        self._spark = spark
+    def __init__(
+        self, context: WatchContext, runs: Callable[[], Sequence[Watchable]], reader: Callable[[], ActivityReader]
+    ) -> None:
         self._context = context
         self._runs = runs
+        self._read = reader
         self._at = 0.0
-        self._reader: ActivityReader | None = None
+        self._first = True
         self._gone: set[str] = set()
         """Executors whose loss is known."""
         self._failed = 0
@@ -53,8 +52,11 @@ class Losses:
         self._jobs: set[int] = set()
         """Spark jobs whose repeated tasks are recorded."""
 
-    def look(self) -> None:
+    def look(self, activity: Activity | None) -> None:
         """Look, if it is time.
+
+        Args:
+            activity: of the application, if it has just been read.
 
         Raises:
             Exception: Spark does not answer, or has been stopped.
@@ -63,9 +65,8 @@ class Losses:
         if now < self._at:
             return
         self._at = now + EVERY
-        first = self._reader is None
-        self._reader = self._reader or ActivityReader(self._spark)
-        executors = self._reader.executors()
+        executors = self._read().executors() if activity is None else activity.executors
+        first, self._first = self._first, False
         for one in executors:
             if not one.active and one.id not in self._gone:
                 self._gone.add(one.id)
@@ -77,7 +78,7 @@ class Losses:
         if failed != self._failed and not first:
             self._until = now + PATIENCE
         if now < self._until:
-            for tasks in self._reader.survived():
+            for tasks in self._read().survived():
                 if tasks.job not in self._jobs:
                     self._jobs.add(tasks.job)
                     self._repeated(tasks)
@@ -99,8 +100,7 @@ class Losses:
         run = next((run for run in self._runs() if run.in_spark and str(run.in_spark.runId) == tasks.group), None)
         if run is None:
             return
-        assert self._reader is not None
-        reason = self._reader.reason(tasks.stages)
+        reason = self._read().reason(tasks.stages)
         # Spark names no class of its own for an executor that was lost.
         evidence = evidence_of_text(f"{_SPARKS}: {reason}" if reason.startswith("ExecutorLost") else reason)
         labels = {} if evidence is None else self._context.classifier.judge(evidence).labels

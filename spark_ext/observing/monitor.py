@@ -60,6 +60,7 @@ class Monitor:
         self._paces: dict[str, _Pace] = {}
         self._over = threading.Event()
         self._warned = False
+        self._reader: ActivityReader | None = None
         self._thread = threading.Thread(target=self._loop, name=f"spark-ext-monitor-{context.job}", daemon=True)
 
     def start(self) -> None:
@@ -70,19 +71,23 @@ class Monitor:
         """End the thread, without waiting for it."""
         self._over.set()
 
+    def _read(self) -> ActivityReader:
+        if self._reader is None:
+            self._reader = ActivityReader(self._spark)
+        return self._reader
+
     def _loop(self) -> None:
-        reader: ActivityReader | None = None
-        stalls = Stalls(self._spark, self._context, self._over.is_set)
-        losses = Losses(self._spark, self._context, self._runs)
+        stalls = Stalls(self._spark, self._context, self._over.is_set, self._read)
+        losses = Losses(self._context, self._runs, self._read)
         while not self._over.wait(self._every):
             for run in self._runs():
                 stalls.look_at_stop(run)
             due = [run for run in self._runs() if self._is_due(run, time.monotonic())]
             try:
-                if due:
-                    reader = reader or ActivityReader(self._spark)
-                    self._look(due, reader.read(), stalls)
-                losses.look()
+                activity = self._read().read() if due else None
+                if activity is not None:
+                    self._look(due, activity, stalls)
+                losses.look(activity)
             except Exception as problem:
                 # Spark may be ending; what it does is then not known, and nothing depends on it.
                 if not self._warned and not self._over.is_set():

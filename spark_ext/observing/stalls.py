@@ -20,7 +20,6 @@ from spark_ext.model.stacks import Sample
 from spark_ext.model.stalls import WEAK, Marks, Moves, StallClock, moves, patience
 from spark_ext.queries.samples import Samples
 from spark_ext.queries.watched import Stall
-from spark_ext.spark.activity import ActivityReader
 from spark_ext.spark.thread_dumps import DRIVER, ThreadDumps, called_from_java, query_thread, tasks_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
-    from spark_ext.spark.activity import Activity
+    from spark_ext.spark.activity import Activity, ActivityReader
 
 log = logger("spark_ext.job")
 
@@ -67,9 +66,12 @@ class Stalls:
         spark: the job's session.
         context: the job's.
         over: whether the job has ended.
+        reader: reads what Spark is doing.
     """
 
-    def __init__(self, spark: SparkSession, context: WatchContext, over: Callable[[], bool]) -> None:
+    def __init__(
+        self, spark: SparkSession, context: WatchContext, over: Callable[[], bool], reader: Callable[[], ActivityReader]
+    ) -> None:
         self._spark = spark
         self._over = over
         self._context = context
@@ -79,7 +81,7 @@ class Stalls:
         self._watches: dict[str, _Watch] = {}
         self._lock = threading.Lock()
         self._dumps: ThreadDumps | None = None
-        self._reader: ActivityReader | None = None
+        self._read = reader
 
     def look(self, run: Watchable, look: Look, activity: Activity) -> None:
         """Continue the clock of a query, and examine it when that has run out.
@@ -167,8 +169,7 @@ class Stalls:
     def _sample(self, run: Watchable, *, stacks: bool) -> Sample:
         query = run.in_spark
         assert query is not None
-        self._reader = self._reader or ActivityReader(self._spark)
-        activity = self._reader.read()
+        activity = self._read().read()
         active = [one.id for one in activity.executors if one.active]
         self._dumps = self._dumps or ThreadDumps(self._spark)
         threads = self._dumps.of([DRIVER, *[one for one in active if one != DRIVER][:MOST_EXECUTORS]])

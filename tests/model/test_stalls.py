@@ -228,3 +228,8 @@ def test_another_process_or_a_task_that_computes_is_progress() -> None:
     reads = java("sun.nio.ch.SocketDispatcher.read0(Native Method)", state="RUNNABLE")
     assert moves(Sample(tasks=(reads,)), Sample(tasks=(reads,)), 1.0) == Moves.NOT
     assert moves(Sample(tasks=(reads,)), Sample(tasks=(java("a.b.C.next(C.java:9)"),)), 1.0) == Moves.YES
+    # A file that is read, or a disk that does not answer.
+    file = java("java.io.FileInputStream.readBytes(Native Method)", state="RUNNABLE")
+    assert moves(Sample(tasks=(file,)), Sample(tasks=(file,)), 1.0) == Moves.WEAKLY
+    assert moves(Sample(tasks=(reads,)), Sample(tasks=(file,)), 1.0) == Moves.YES
+    assert moves(Sample(tasks=(file, computes)), Sample(tasks=(file, computes)), 1.0) == Moves.YES
