@@ -11,29 +11,24 @@ import http.server
 import os
 import threading
 import time
-import urllib.request
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-import spark_ext as sx
 from benchmarks._figures import Aim, Figure, Sample
-from benchmarks._operators import steps
-from benchmarks._spark import committed_at, session, workplace
+from benchmarks._spark import session
+from benchmarks._watched import periods, samples
 from spark_ext.ledger.schema import EpochRow
-from spark_ext.metrics import endpoint
 from spark_ext.metrics.job_metrics import JobMetrics
 from spark_ext.metrics.prometheus import Exposition
-from tests.servers.ports import free_ports
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
 
 ROUNDS = 7
 SIDES = ("off", "on")
-SIZE = {"rows": 500, "steps": 45}
-WARM = 5
-CHANNELS = 2
+EPOCHS = 40
+"""Of a run that count."""
 SCRAPE_EVERY = 0.2
 """Pause between two scrapes, s."""
 
@@ -46,32 +41,31 @@ QUERIES = 500
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
-    periods: dict[str, list[float]] = {side: [] for side in SIDES}
     scrapes: list[float] = []
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = _collector()
     with session("metrics_epochs") as spark:
-        _period(spark, "on", scrapes)  # compiles
-        scrapes.clear()
-        for number in range(rounds):
-            for side in SIDES if number % 2 else reversed(SIDES):
-                periods[side].append(1000 * _period(spark, side, scrapes))
-    off, on = (Sample.of(periods[side], "ms") for side in SIDES)
-    added = Sample.of([with_it - without for without, with_it in zip(*periods.values(), strict=True)], "ms")
+        found = periods(spark, SIDES, rounds, _settings, epochs=EPOCHS, every=SCRAPE_EVERY, scraped=scrapes.append)
+    sides = samples(found, *SIDES)
+    off, on = (sides[side].median for side in SIDES)
     return [
         Figure(
             "metrics_epochs",
             "metrics_epochs",
             f"time per small epoch: metrics on / off; the aim is the ratio at {ALLOWED_MS:g} ms more",
-            on.median / off.median,
-            Aim("<=", 1 + ALLOWED_MS / off.median),
-            {"off": off, "on": on, "added in each pair": added},
+            on / off,
+            Aim("<=", 1 + ALLOWED_MS / off),
+            sides,
             {
-                "epochs per run": SIZE["steps"] - WARM,
+                "epochs per run": EPOCHS,
                 "a scrape of this job, ms": Sample.of(scrapes, "ms").to_json(),
                 **_alone(),
             },
         )
     ]
+
+
+def _settings(side: str, folder: Path, port: int) -> dict[str, Any]:
+    return {"metrics_port": port, "opentelemetry": True} if side == "on" else {}
 
 
 def _alone() -> dict[str, Any]:
@@ -103,27 +97,6 @@ def _alone() -> dict[str, Any]:
         "a row, microseconds": round(1e6 * taken / len(rows), 1),
         f"a scrape of {QUERIES} queries, ms": Sample.of(times, "ms").to_json(),
     }
-
-
-def _period(spark: SparkSession, side: str, scrapes: list[float]) -> float:
-    """Mean time from commit to commit, s."""
-    (port,) = free_ports(1)
-    settings: dict[str, Any] = {"metrics_port": port, "opentelemetry": True} if side == "on" else {}
-    with workplace() as folder:
-        frame = steps(spark, uid="in", channels=CHANNELS, **SIZE)
-        writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table"))
-        job = sx.Job(spark, "bench", state=folder / "state", **settings).add("q", writer)
-        job.start()
-        while not job.wait(SCRAPE_EVERY):
-            if side == "on":
-                begin = time.perf_counter()
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read()
-                scrapes.append(1000 * (time.perf_counter() - begin))
-        job.await_termination()
-        endpoint.close_all()
-        checkpoint, last = folder / "state" / "queries" / "q" / "checkpoint", SIZE["steps"] - 1
-        # The epoch before the first one that counts: the time begins with its commit.
-        return (committed_at(checkpoint, last) - committed_at(checkpoint, WARM - 1)) / (last - WARM + 1)
 
 
 def _collector() -> str:

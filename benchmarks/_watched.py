@@ -1,0 +1,89 @@
+"""A job of small epochs that is run with different settings, alternately, and whose endpoint is scraped meanwhile."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import spark_ext as sx
+from benchmarks._figures import Sample
+from benchmarks._operators import steps
+from benchmarks._spark import committed_at, workplace
+from spark_ext.metrics import endpoint
+from tests.servers.ports import free_ports
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WARM = 5
+"""Epochs of each run that do not count."""
+
+ROWS = 500
+"""Rows of an epoch."""
+
+Settings = Callable[[str, Path, int], Mapping[str, Any]]
+"""The settings of a job, by side, for a folder of its own and a port that is free; `metrics_port` is scraped."""
+
+
+def periods(
+    spark: SparkSession,
+    sides: Sequence[str],
+    rounds: int,
+    settings: Settings,
+    *,
+    epochs: int,
+    every: float,
+    query: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+    scraped: Callable[[float], object] = lambda ms: None,
+) -> dict[str, list[float]]:
+    """The time from commit to commit of each round, ms, by side.
+
+    Args:
+        spark: the session.
+        sides: run in this order and in reverse, alternately; the last one also once before, to compile.
+        rounds: how often each is run.
+        settings: of the job.
+        epochs: of each run that count.
+        every: pause between two scrapes, s.
+        query: made of the rows of the source.
+        scraped: given the time of each scrape, ms.
+    """
+
+    def run(side: str) -> float:
+        (port,) = free_ports(1)
+        with workplace() as folder:
+            given = settings(side, folder, port)
+            frame = query(steps(spark, uid="in", channels=2, rows=ROWS, steps=epochs + WARM))
+            writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(folder / "table"))
+            job = sx.Job(spark, "bench", state=folder / "state", **given).add("q", writer).start()
+            while not job.wait(every):
+                if "metrics_port" in given:
+                    begin = time.perf_counter()
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read()
+                    scraped(1000 * (time.perf_counter() - begin))
+            job.await_termination()
+            endpoint.close_all()
+            checkpoint = folder / "state" / "queries" / "q" / "checkpoint"
+            # The epoch before the first one that counts: the time begins with its commit.
+            taken = committed_at(checkpoint, epochs + WARM - 1) - committed_at(checkpoint, WARM - 1)
+            return 1000 * taken / epochs
+
+    run(sides[-1])
+    found: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(rounds):
+        for side in sides if number % 2 else reversed(sides):
+            found[side].append(run(side))
+    return found
+
+
+def samples(found: Mapping[str, Sequence[float]], without: str, with_it: str) -> dict[str, Sample]:
+    """Two sides, and what the second one adds in each round."""
+    added = [late - early for early, late in zip(found[without], found[with_it], strict=True)]
+    return {
+        without: Sample.of(found[without], "ms"),
+        with_it: Sample.of(found[with_it], "ms"),
+        "added in each pair": Sample.of(added, "ms"),
+    }
