@@ -5,6 +5,7 @@ The fourth module beside `jvm` that uses py4j; `tests/spark/test_activity.py` pi
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -20,6 +21,8 @@ from spark_ext.failures.owners import owner_of_file
 from spark_ext.model.stacks import Thread, java_thread
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyspark.sql import SparkSession
 
 DRIVER: Final = "driver"
@@ -153,7 +156,7 @@ def python_threads() -> tuple[Thread, ...]:
     """All threads of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = []
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in _current_frames().items():
         # Not `extract_stack`, which reads the lines of all files.
         stack = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
         frames = tuple(
@@ -161,3 +164,18 @@ def python_threads() -> tuple[Thread, ...]:
         )
         found.append(Thread(names.get(ident, str(ident)), frames))
     return tuple(found)
+
+
+def _current_frames() -> dict[int, FrameType]:
+    """The frame of each thread.
+
+    Up to Python 3.11 the interpreter makes this table under a lock that ending threads need. A garbage collection
+    within it may end one, and the process then stands still for good (https://github.com/python/cpython/issues/106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
