@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from datetime import datetime, timezone
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -140,7 +141,8 @@ def test_l8_a_cluster_without_workers_and_what_holds_a_query_on_one(tmp_path: Pa
 
     ledger = Ledger(str(tmp_path / "state"))
     states = sorted(ledger.table(ExecutionStateRow).rows([("operator", "=", "q")]), key=lambda row: row.since)
-    assert [row.state for row in states][:3] == ["DEPLOYING", "SCHEDULING", "RUNNING"]
+    # Another row of one state is that of a stall: on a busy machine a start may stand still for three seconds.
+    assert [state for state, _ in groupby(row.state for row in states)][:3] == ["DEPLOYING", "SCHEDULING", "RUNNING"]
     incidents = [vars(row) for row in sorted(ledger.table(IncidentRow).rows(), key=lambda row: row.at)]
     waited = next(row for row in incidents if row["type"] == "scheduling")
     assert waited["what"].endswith("no executor is registered") and waited["labels"]["type"] == "SYSTEM"
