@@ -133,7 +133,7 @@ def test_l6_what_holds_a_query_is_found_by_its_stacks(spark: SparkSession, tmp_p
 @pytest.mark.slow(20, "waits for a stall and for the end of the job")
 def test_a_stall_ends_the_job_if_the_settings_say_so(spark: SparkSession, tmp_path: Path) -> None:
     settings = {"on_stall": "fail", "stop_timeout": "10 s", "dumps": "stacks"}
-    stopping = Stopping(spark, tmp_path, stall_after="2500 ms", **settings)
+    stopping = Stopping(spark, tmp_path, stall_after="5 s", **settings)
     stopping.start()
     with stopping.stopped_at("plan", "lock"):
         until(lambda: stopping.job.state in (State.FAILING, State.FAILED), "the job fails", 60)
