@@ -36,8 +36,11 @@ def remedy(state: str, ledger: Ledger) -> tuple[int | None, str]:
         OSError, StateError, StorageError: folders or tables cannot be read.
     """
     kept = complete(state)
-    rows = ledger.table(CheckpointRow).rows([("query", "=", ""), ("status", "=", "COMPLETED")])
-    lineages = {row.checkpoint_id: row.lineage for row in rows if row.checkpoint_id in kept}
+    # Without the metadata, which is large.
+    rows = ledger.table(CheckpointRow).read(
+        ["checkpoint_id", "lineage"], [("query", "=", ""), ("status", "=", "COMPLETED")]
+    )
+    lineages = {row["checkpoint_id"]: row["lineage"] for row in rows.to_pylist() if row["checkpoint_id"] in kept}
     jobs = ledger.jobs()
     root = PurePosixPath(retained_folder(state))
     restores = []
