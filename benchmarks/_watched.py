@@ -43,7 +43,7 @@ def periods(
 
     Args:
         spark: the session.
-        sides: run in this order and in reverse, alternately; the last one also once before, to compile.
+        sides: run in this order and in reverse, alternately; each also once before, to compile.
         rounds: how often each is run.
         settings: of the job.
         epochs: of each run that count.
@@ -71,7 +71,8 @@ def periods(
             taken = committed_at(checkpoint, epochs + WARM - 1) - committed_at(checkpoint, WARM - 1)
             return 1000 * taken / epochs
 
-    run(sides[-1])
+    for side in sides:
+        run(side)
     found: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(rounds):
         for side in sides if number % 2 else reversed(sides):

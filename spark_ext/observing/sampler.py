@@ -1,4 +1,4 @@
-"""Looks once a second at what Spark has measured of the newest epochs, so that their time can be divided into parts.
+"""Looks at most once a second at what Spark has measured of the newest epochs, to divide their time into parts.
 
 On a thread of its own: it is on the path of no epoch, and a JVM that does not answer holds nobody. An epoch that was
 too short to be looked at is divided as one near it.
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 EVERY: Final = 1.0
-"""How often an epoch of one query is looked at, s."""
+"""How often an epoch of one query is looked at at most, s."""
+
+SHARE: Final = 0.005
+"""Of the time of a driver, what looking may take: a look of 20 ms is followed by none for 4 s."""
 
 AGAIN: Final = 0.25
 """When it is looked for again if Spark's store did not have it yet, s."""
@@ -82,6 +85,7 @@ class Sampler:
                 if not self._warned and not self._over.is_set():
                     log.info("job '%s': Spark does not say what epochs consist of: %s", self._context.job, problem)
                 self._warned = True
+            pause = max(pause, (time.monotonic() - now) / SHARE)
 
     def _look(self, times: EpochTimes, due: Sequence[Watchable]) -> None:
         found = newest_epochs(times.jobs(len(due)), {run.figures.run_id: run.committed for run in due})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +65,14 @@ def drive(folder: Path, servers: str, topic: str, port: int) -> None:
 
     ledger = Ledger(str(folder / "state"))
     first = start()
-    until(lambda: ledger.table(IncidentRow).rows(), "the failure is an incident", 100)
-    assert not first.isActive
+    # On a busy machine its start may have waited for a slot, which is an incident of its own.
+    until(lambda: ledger.table(IncidentRow).rows([("type", "=", "failure")]), "the failure is an incident", 100)
+    until(lambda: not first.isActive, "the query is over", 30)
     scrape(port, folder / "metrics-half-way")
     Path(repaired).touch()
     again = start()
     until(lambda: recorded(ledger) == MESSAGES, "all messages are in the table, and the epochs in the ledger", 60)
-    until(lambda: ledger.table(IncidentChangeRow).rows([("new", "=", "RESOLVED")]), "the incident is resolved", 30)
+    until(lambda: resolved(ledger), "the incident is resolved", 30)
     scrape(port, folder / "metrics")
     again.stop()
     spark.stop()
@@ -92,6 +94,12 @@ def lag(file: Path) -> float:
 
 def recorded(ledger: Ledger) -> int:
     return sum(row.input_rows or 0 for row in ledger.table(EpochRow).rows())
+
+
+def resolved(ledger: Ledger) -> bool:
+    (failure,) = ledger.table(IncidentRow).rows([("type", "=", "failure")])
+    changes = ledger.table(IncidentChangeRow).rows([("new", "=", "RESOLVED")])
+    return failure.incident_id in [row.incident_id for row in changes]
 
 
 def written(folder: Path) -> int:
@@ -116,9 +124,8 @@ def test_l5_kafka_to_delta_with_nothing_but_a_listener(kafka: Broker, tmp_path: 
     assert epochs[-1].offsets == [{topic: {"0": MESSAGES // 2, "1": MESSAGES // 2}}]
     states = sorted(ledger.table(ExecutionStateRow).rows([("operator", "=", "clicks")]), key=lambda row: row.since)
     names = [row.state for row in states]
-    assert [name for name in names if name in ("RUNNING", "FAILED", "CANCELED")] == [
-        *("RUNNING", "FAILED", "RUNNING", "CANCELED")
-    ]
+    main = [name for name in names if name in ("RUNNING", "FAILED", "CANCELED")]
+    assert [name for name, _ in groupby(main)] == ["RUNNING", "FAILED", "RUNNING", "CANCELED"]
     (incident,) = ledger.table(IncidentRow).rows([("type", "=", "failure")])
     assert (incident.labels["type"], incident.labels["origin"]) == ("USER_CODE", "user")
     assert "in amount: KeyError" in incident.what and "test_kafka_to_delta.py" in incident.what
