@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_ext.control.log import ControlLog
-    from spark_ext.jobs.barriers import Request
+    from spark_ext.jobs.checkpoint_request import Request
     from spark_ext.jobs.coordinator import Coordinator
     from spark_ext.jobs.taking import SavepointRequest
     from spark_ext.ledger import Ledger

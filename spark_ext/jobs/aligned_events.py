@@ -20,7 +20,7 @@ from spark_ext.queries.outage import UNREADABLE
 if TYPE_CHECKING:
     from spark_ext.control.job_events import Accepts
     from spark_ext.control.requests import Request
-    from spark_ext.jobs.barriers import Request as CheckpointRequest
+    from spark_ext.jobs.checkpoint_request import Request as CheckpointRequest
     from spark_ext.model.control import Event
     from spark_ext.queries.worker import Outcome, Worker
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from spark_ext.checkpoints.aligned import Aligned, Member, Place, unstamped_feed
 from spark_ext.checkpoints.unaligned import QueryLook
 from spark_ext.errors import CheckpointError, FencedError, SparkExtError
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.jobs.checkpoint_request import Request
 from spark_ext.jobs.periodic import part_of, point_of
 from spark_ext.jobs.taking import unknown_end
 from spark_ext.ledger.kinds import CheckpointMode
@@ -25,26 +25,11 @@ from spark_ext.queries.observer import QueryPosition
 
 if TYPE_CHECKING:
     from spark_ext.checkpoints.unaligned import Held, Taken
-    from spark_ext.jobs.taking import Pinned, SavepointRequest, Savepoints, Verdict
+    from spark_ext.jobs.taking import Pinned, Savepoints, Verdict
     from spark_ext.model.dag import JobGraph
     from spark_ext.queries.context import JobContext
     from spark_ext.queries.run import QueryRun
     from spark_ext.queries.worker import Outcome
-
-
-@dataclass
-class Request:
-    """A checkpoint that somebody waits for."""
-
-    folder: str | None = None
-    """Of the savepoint that it is to be."""
-    prepare: Callable[[int, Callable[[bool], None]], None] | None = None
-    """Called with its number before it is triggered, on the coordinator's thread; it is triggered once what was handed
-    over with the number is called, with whether it is still wanted. No other one is triggered meanwhile."""
-    done: threading.Event = field(default_factory=threading.Event)
-    number: int | None = None
-    """Of the checkpoint, once it is complete."""
-    failure: SparkExtError | None = None
 
 
 @dataclass
@@ -434,23 +419,3 @@ def _at(checkpoint: Aligned, run: QueryRun) -> QueryLook:
         return replace(look_at(run), exact=True)
     epochs = () if place.epoch is None or place.offsets is None else ((place.epoch, place.offsets),)
     return QueryLook(run.application, epochs, exact=True)
-
-
-def wait_for(request: Request | SavepointRequest, timeout: float | None) -> int:
-    """The number of a checkpoint that was asked for, once it is complete.
-
-    Args:
-        request: of `AlignedCheckpoints.request`.
-        timeout: s; None: as long as it takes.
-
-    Raises:
-        CheckpointError: there is none; says why.
-        TimeoutError: it is not complete yet. It stays under way.
-    """
-    begin = time.monotonic()
-    if not request.done.wait(timeout):
-        raise TimeoutError(f"the checkpoint is not complete after {time.monotonic() - begin:.1f} s; it continues")
-    if request.failure is not None:
-        raise request.failure
-    assert request.number is not None
-    return request.number

@@ -19,7 +19,8 @@ from spark_ext.checkpoints.final import FinalCheckpoint
 from spark_ext.checkpoints.unaligned import QueryLook, Taken
 from spark_ext.control.job_events import in_force
 from spark_ext.errors import FencedError, SparkExtError, placed
-from spark_ext.jobs.barriers import AlignedCheckpoints, Request, look_at
+from spark_ext.jobs.barriers import AlignedCheckpoints, look_at
+from spark_ext.jobs.checkpoint_request import Request
 from spark_ext.jobs.ending import AT_LEAST, LOOK_EVERY, Ending
 from spark_ext.jobs.execution import JobExecution
 from spark_ext.jobs.finishing import Finishing

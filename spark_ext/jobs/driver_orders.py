@@ -16,7 +16,7 @@ from spark_ext.model.lifecycle import State
 from spark_ext.queries.worker import Outcome, Worker
 
 if TYPE_CHECKING:
-    from spark_ext.jobs.barriers import Request
+    from spark_ext.jobs.checkpoint_request import Request
     from spark_ext.jobs.taking import SavepointRequest
     from spark_ext.model.configuration import Configuration
     from spark_ext.model.control_kinds import Kind

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import JobFailedError, SparkExtError
 from spark_ext.jobs.as_of import AsOf, as_of
-from spark_ext.jobs.barriers import wait_for
 from spark_ext.jobs.buildable import Buildable
 from spark_ext.jobs.changing import forget, reset
+from spark_ext.jobs.checkpoint_request import wait_for
 from spark_ext.jobs.damage import is_damaged, remedy
 from spark_ext.jobs.offline import savepoint_of_stopped
 from spark_ext.jobs.rescale import rescale

@@ -12,7 +12,7 @@ import pytest
 
 from spark_ext.checkpoints.unaligned import Taken
 from spark_ext.errors import CheckpointError, ConfigurationError
-from spark_ext.jobs.barriers import Request, wait_for
+from spark_ext.jobs.checkpoint_request import Request, wait_for
 from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.taking import Verdict
 from spark_ext.ledger.kinds import CheckpointMode

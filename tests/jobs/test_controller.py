@@ -16,7 +16,7 @@ from spark_ext.control import stamps
 from spark_ext.control.log import ControlLog
 from spark_ext.control.requests import Accepted, Request
 from spark_ext.errors import CheckpointError
-from spark_ext.jobs.barriers import Request as Checkpoint
+from spark_ext.jobs.checkpoint_request import Request as Checkpoint
 from spark_ext.jobs.controller import Controller
 from spark_ext.jobs.driver_orders import LOST, DriverOrders
 from spark_ext.jobs.taking import SavepointRequest
