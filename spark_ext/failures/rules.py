@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import lru_cache
 from typing import Annotated, Final
 
@@ -192,11 +192,17 @@ _WHO: Final = "failure rules"
 
 
 def _is(name: str, patterns: tuple[str, ...]) -> bool:
-    return bool(name) and any(fnmatchcase(name, pattern) for pattern in patterns)
+    return bool(name) and _one_of(patterns).match(name) is not None
+
+
+@lru_cache(maxsize=None)
+def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all patterns: a rule may have a hundred, and `fnmatch` remembers few."""
+    return re.compile("|".join(translate(pattern) for pattern in patterns))
 
 
 def _frame_is(frame: Frame | None, patterns: tuple[str, ...]) -> bool:
-    return frame is not None and any(fnmatchcase(name, pattern) for name in _names(frame) for pattern in patterns)
+    return frame is not None and any(_is(name, patterns) for name in _names(frame))
 
 
 @lru_cache(maxsize=4096)
