@@ -65,6 +65,9 @@ def judged(evidence: Evidence, rules: FailureRules) -> Verdict:
     if kind is FailureType.CANCELED and not raised.python:
         # Spark ends the job, whatever library waits for it.
         origin = {Origin.LIBRARY: Origin.SPARK, Origin.DEPENDENCY: Origin.USER}.get(origin, origin)
+    if raised.code and origin is Origin.USER and not raised.by_user:
+        # Made anew from its text, an error of this package has lost its frames.
+        origin = Origin.LIBRARY
     if origin not in (Origin.USER, Origin.DEPENDENCY) and _users_result(kind, evidence):
         origin = Origin.USER
     places = tuple(places_of(evidence))
@@ -136,7 +139,7 @@ def _called_by_python(evidence: Evidence) -> tuple[Frame, ...]:
     for raised in evidence.chain:
         python = python or raised.python
     last = evidence.root
-    if not python or last.python:
+    if not python or last.python or last.code:
         return ()
     if last.frames:
         return last.frames
