@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spark_ext.failures.evidence import UNRELATED, Evidence, Frame, Owner, Raised
+from spark_ext.failures.evidence import Evidence, Frame, Owner, Raised
 from spark_ext.failures.labels import FailureType, Origin, Response
 from spark_ext.options import Milliseconds
 from spark_ext.yaml_file import line_of, read_model, wrong_line
@@ -106,7 +106,7 @@ class Rule(BaseModel):
             return None
         if not self.of_one:
             return evidence.root
-        return next((one for one in reversed(evidence.chain) if one.link not in UNRELATED and self._matches(one)), None)
+        return next((one for one in reversed(evidence.related) if self._matches(one)), None)
 
     def _matches(self, raised: Raised) -> bool:
         return (

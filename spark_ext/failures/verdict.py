@@ -114,8 +114,7 @@ def origin_of(evidence: Evidence) -> Origin:
         below = [*_without_frames(evidence), *_called_by_python(evidence)]
         found = _origin([*below, *python], by_user=by_user)
         return found if found is not Origin.SPARK else _origin(python, by_user=by_user)
-    related = (raised for raised in evidence.chain if raised.link not in UNRELATED)
-    if not by_user and any(raised.context or raised.condition == USER_RAISED for raised in related):
+    if not by_user and any(raised.context or raised.condition == USER_RAISED for raised in evidence.related):
         return Origin.USER
     return _origin(evidence.root.frames or tuple(frames), by_user=by_user)
 
