@@ -58,6 +58,8 @@ def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool =
             head, message, frames = begin, [begin["message"] or ""], []
         elif head is not None and not frames:
             message.append(line)
+        elif begins_trace(line):
+            break
     take()
     return tuple(found)
 
@@ -77,6 +79,18 @@ def frame(text: str, is_users: Callable[[str], bool] = lambda name: True) -> Fra
     name = match["function"]
     owner = owner_of_class(name.rpartition(".")[0], is_users)
     return Frame(owner, file, int(line) if line.isdigit() else 0, name)
+
+
+def is_frame(line: str) -> bool:
+    """Whether a line of a stack trace is a frame."""
+    return line.lstrip().startswith("at ") and frame(line) is not None
+
+
+def begins_trace(line: str) -> bool:
+    """Whether a line begins a stack trace that nothing links to the one before it."""
+    begin = _HEAD.match(line)
+    link = begin["link"] if begin is not None else None
+    return begin is not None and not begin["indent"] and (not link or link.startswith("Exception in thread"))
 
 
 def _raised(
