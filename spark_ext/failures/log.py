@@ -31,6 +31,9 @@ _RECORD: Final = re.compile(
 """The beginning of a record of Log4j, Logback or Python's `logging`, as they are usually set up."""
 
 _ENDED: Final = re.compile(r"terminated with (?:error|exception)|StreamingQueryException|\[STREAM_FAILED\]")
+_LINKS: Final = ("Caused by: ", "Suppressed: ")
+_PYTHON: Final = re.compile(r"(?:[A-Z]\w+ +)?Traceback \(most recent call last\):?$")
+"""How a traceback of Python begins, and one of a notebook."""
 _ERRORS: Final = frozenset({"ERROR", "FATAL", "CRITICAL"})
 
 
@@ -70,13 +73,15 @@ def _parts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _traces(text: str) -> Iterator[str]:
-    """The text, cut before each trace of Java after the first one: one that nothing links to the one before it."""
+    """The text, cut where a trace begins that nothing links to the trace of Java before it."""
     lines = text.split("\n")
     begin, framed = 0, False
     for number, line in enumerate(lines):
         if is_frame(line):
             framed = True
-        elif framed and begins_trace(line):
+        elif line.lstrip().startswith(_LINKS):
+            framed = False  # what follows is a message, whatever it looks like
+        elif framed and (begins_trace(line) or _PYTHON.match(line)):
             yield "\n".join(lines[begin:number])
             begin, framed = number, False
     yield "\n".join(lines[begin:])
