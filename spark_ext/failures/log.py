@@ -1,4 +1,4 @@
-"""The part of a log that tells of the failure: the stack trace of a query that has ended, among those of attempts. Pure.
+"""The part of a log that tells of the failure: the stack trace of what ended the query, among many others. Pure.
 
 A log has a trace for each attempt of a task, for what was only a warning, and for what failed at the shutdown after it.
 The one to judge is the last that Spark logs of a query, or that ended the script.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fnmatch import translate
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -124,7 +124,9 @@ class Rule(BaseModel):
     def _matches(self, raised: Raised) -> bool:
         return (
             (not self.exception or self._is_of(raised.kind, raised.bases))
-            and (not self.condition or (bool(raised.condition) and self._conditions.match(raised.condition) is not None))
+            and (
+                not self.condition or (bool(raised.condition) and self._conditions.match(raised.condition) is not None)
+            )
             and (not self.sqlstate or (bool(raised.sqlstate) and raised.sqlstate.startswith(self.sqlstate)))
             and (not self.code or raised.code in self.code)
             and (not self.errno or raised.errno in self.errno)
@@ -204,7 +206,7 @@ def read_rules(text: str, name: str) -> FailureRules:
 _WHO: Final = "failure rules"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """One expression for all patterns: a rule may have a hundred, and `fnmatch` remembers few."""
     return re.compile("|".join(translate(pattern) for pattern in patterns))

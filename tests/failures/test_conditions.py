@@ -105,7 +105,7 @@ def test_the_table_names_conditions_that_exist() -> None:
 
 @pytest.mark.parametrize("pattern", ["DELTA_FILE_NOT_FOUND*", "DELTA_CONCURRENT_*", "DELTA_*CONSTRAINT*VIOLATE*"])
 def test_deltas_conditions_are_known_without_their_state(pattern: str) -> None:
-    """pyspark shows no SQLSTATE of them."""
+    """Pyspark shows no SQLSTATE of them."""
     judge = Classifier().judge
     for one in ALL:
         if fnmatch.fnmatchcase(one.name, pattern):

@@ -79,7 +79,7 @@ def behind(prefix: str, text: str = WHOLE) -> str:
         behind("2024-05-01T12:00:00.123456789Z "),
         behind("driver-1  | "),
         behind("[2024-05-01, 12:00:00 UTC] {spark_submit.py:641} INFO - "),
-        f"2024-05-01 12:00:00.123 [stream execution thread for q] ERROR o.a.s.MicroBatchExecution - Query failed\n{TRACE}",
+        f"2024-05-01 12:00:00.123 [stream thread for q] ERROR o.a.s.MicroBatchExecution - Query failed\n{TRACE}",
         f"2024-05-01 12:00:00,123 INFO root: start\n2024-05-01 12:00:01,123 ERROR shop.jobs: it failed\n{PYTHON}",
         f"2024-05-01 12:00:00,123 - shop.jobs - ERROR - it failed\n{PYTHON}",
         f"[2024-05-01 12:00:00] [ERROR] [shop] failed - x\n{PYTHON}",
@@ -108,7 +108,7 @@ def test_what_is_no_log_is_taken_as_it_is(text: str) -> None:
 
 
 def test_a_message_that_imitates_a_record_does_not_hide_the_trace_of_the_query() -> None:
-    lie = "24/05/01 12:00:09 ERROR Executor: x\njava.net.ConnectException: refused\n\tat java.net.Socket.connect(Socket.java:1)"
+    lie = "24/05/01 12:00:09 ERROR Executor: x\njava.net.ConnectException: refused\n\tat java.net.Socket.read(Socket.java:1)"
     text = QUERY.replace("division by zero", f"division by zero\n{lie}")
     evidence = evidence_of_text(text)
     assert evidence is not None
