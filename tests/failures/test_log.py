@@ -108,7 +108,7 @@ def test_what_is_no_log_is_taken_as_it_is(text: str) -> None:
 
 
 def test_a_message_that_imitates_a_record_does_not_hide_the_trace_of_the_query() -> None:
-    lie = "24/05/01 12:00:09 ERROR Executor: x\njava.net.ConnectException: refused\n\tat java.net.Socket.read(Socket.java:1)"
+    lie = "24/05/01 12:00:09 ERROR Executor: x\njava.net.ConnectException: refused\n\tat a.B.c(B.java:1)"
     text = QUERY.replace("division by zero", f"division by zero\n{lie}")
     evidence = evidence_of_text(text)
     assert evidence is not None
