@@ -20,7 +20,7 @@ from spark_ext.failures.owners import owner_of_file
 
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _HEAD: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*(?:\.<locals>\.\w+)*)(?::(?: (?P<message>.*))?)?$", re.DOTALL)
-_SILENT: Final = re.compile(r"(?P<kind>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Iteration))\n")
+_SILENT: Final = re.compile(r"(?P<kind>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Iteration))\n")
 """An exception without a message, before what Spark says of it."""
 _BETWEEN: Final = re.compile(
     r"\n\n(?P<link>The above exception was the direct cause of the following exception"
