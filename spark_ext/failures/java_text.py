@@ -25,6 +25,8 @@ _HEAD: Final = re.compile(
 )
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
+_ENDS_WITH_WRAPPERS: Final = re.compile(r"(?:\s*SQLSTATE: (?:3[89]000|XXKST))+\s*$")
+"""What Spark appends to the message of a query, or of a function, that has failed."""
 _ENDS_WITH_STATE: Final = re.compile(r"(?:\s*SQLSTATE: [0-9A-Z]{5})+\s*$")
 
 
@@ -157,7 +159,8 @@ def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = T
     elif (crash := python_text.crash(raised.message, packages)) is not None:
         inner = (crash,)
     elif python_at >= 0:
-        inner = python_text.exceptions(without_state(raised.message), packages, marked=marked)
+        # An exception of Spark's that the function has met keeps the state of its own.
+        inner = python_text.exceptions(_ENDS_WITH_WRAPPERS.sub("", raised.message), packages, marked=marked)
     elif raised.kind == _PYTHON_EXCEPTION:
         # Spark has hidden the traceback.
         alone = python_text.headed(_after_condition(without_state(raised.message)))

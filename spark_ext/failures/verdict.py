@@ -158,13 +158,18 @@ def _without_frames(evidence: Evidence) -> tuple[Frame, ...]:
 _OBJECTS: Final = re.compile(r"^\s*- (?:object|field) \(class:? (?P<name>[\w.$]+)", re.MULTILINE)
 
 
+_CONVERTERS: Final = re.compile(r"(?:^|[/\\])(?:pyarrow|pandas|numpy)[/\\]")
+"""Packages with which pyspark converts rows."""
+
+
 def _users_result(kind: FailureType, evidence: Evidence) -> bool:
     """Whether what failed is what a function of the user's has returned or holds: it is not on the stack any more."""
     if kind is FailureType.USER_CODE:
         return True
     if kind in (FailureType.SOURCE, FailureType.SINK):
         # What a data source in Python has returned is examined by pyspark. The sources of packages are tested.
-        return evidence.root.python and {frame.owner for frame in evidence.root.frames} <= {Owner.SPARK, Owner.STANDARD}
+        converted = (frame for frame in evidence.root.frames if not _CONVERTERS.search(frame.file))
+        return evidence.root.python and {frame.owner for frame in converted} <= {Owner.SPARK, Owner.STANDARD}
     if kind is not FailureType.SERIALIZATION:
         return False
     in_worker = any(raised.python or raised.kind.startswith("net.razorvine.") for raised in evidence.chain)
