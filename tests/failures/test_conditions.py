@@ -103,14 +103,17 @@ def test_the_table_names_conditions_that_exist() -> None:
     assert not set(NAMES) - known
 
 
-@pytest.mark.parametrize("pattern", ["DELTA_FILE_NOT_FOUND*", "DELTA_CONCURRENT_*", "DELTA_*CONSTRAINT*VIOLATE*"])
-def test_deltas_conditions_are_known_without_their_state(pattern: str) -> None:
-    """Pyspark shows no SQLSTATE of them."""
+@pytest.mark.parametrize(
+    "pattern",
+    ["DELTA_FILE_NOT_FOUND*", "DELTA_CONCURRENT_*", "DELTA_*CONSTRAINT*VIOLATE*", "DATATYPE_*", "CAST_*", "*GROUP_BY"],
+)
+def test_what_is_common_is_known_without_its_state(pattern: str) -> None:
+    """Of Delta's conditions pyspark shows none; of others a text may have lost it."""
     judge = Classifier().judge
-    for one in ALL:
-        if fnmatch.fnmatchcase(one.name, pattern):
-            bare = Condition(one.name, "", one.message)
-            assert (judge(bare.executed).type.value,) * 2 == one.types
+    found = [one for one in ALL if fnmatch.fnmatchcase(one.name, pattern)]
+    for one in found:
+        bare = Condition(one.name, "", one.message)
+        assert (judge(bare.executed).type.value,) * 2 == one.types, one.name
 
 
 @pytest.mark.parametrize(
