@@ -307,7 +307,10 @@ def test_a_signals_own_code_is_a_cancellation(code: int | str, type: str) -> Non
     [
         ((("/home/me/shop.py", "ended"), ("/usr/lib/python3.11/socket.py", "readinto")), "CANCELED"),
         ((("/home/me/shop.py", "ended"), ("/venv/spark_ext/jobs/waiting.py", "wait")), "CANCELED"),
-        ((("/home/me/shop.py", "ended"), ("/venv/pyspark/worker.py", "main")), "USER_CODE"),
+        (
+            (("/home/me/shop.py", "ended"), ("/usr/lib/python3.11/x.py", "f"), ("/venv/pyspark/worker.py", "main")),
+            "USER_CODE",
+        ),
     ],
 )
 def test_a_handler_that_ends_the_process_was_called_by_a_signal(frames: tuple[tuple[str, str], ...], type: str) -> None:
