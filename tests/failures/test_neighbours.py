@@ -337,6 +337,29 @@ def test_a_missing_module_of_an_object_is_no_matter_of_pickling() -> None:
     assert found.type.value == "CONFIGURATION"
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "type", "decision"),
+    [
+        ("FENCED", "incarnation 2 of the job has been started; this is incarnation 1", "FENCED", "stop"),
+        ("STATE", "job 'shop' is running as incarnation 1", "FENCED", "stop"),
+        ("STATE", "query 'load' was 'read' in the last start", "STATE", "ask"),
+        ("STATE", "this is not the target that was claimed: it has another id", "SINK", "restart"),
+        ("STATE", "the state directory is partly deleted", "STATE", "restore"),
+        ("OFFSET", "the checkpoint holds an offset of source 'a' in the place of this one", "CHECKPOINT", "ask"),
+        ("OFFSET", "offset version 9 is not known", "CHECKPOINT", "restore"),
+        ("STORAGE", "the ledger cannot be written: No space left on device", "RESOURCE", "restart"),
+        ("STORAGE", "PostgreSQL is unavailable: connection refused", "NETWORK", "restart"),
+        ("DATA", "row 1, column 'name' is too long", "USER_DATA", "stop"),
+        ("UNSUPPORTED_TABLE", "the table has deletion vectors", "CONFIGURATION", "stop"),
+    ],
+)
+def test_what_this_package_says(code: str, said: str, type: str, decision: str) -> None:
+    frames = (Frame(Owner.SPARK_EXT, "/venv/spark_ext/x.py", 1, "f"), *USER)
+    found = CLASSIFIER.judge(Evidence((Raised("spark_ext.errors.X", said, frames=frames, code=code),)))
+    assert (found.type.value, found.origin.value) == (type, "library")
+    assert CLASSIFIER.decision(found.labels).do.value == decision
+
+
 def test_an_error_of_this_package_without_frames_is_the_librarys() -> None:
     waiting = (Frame(Owner.SPARK_EXT, "/venv/spark_ext/jobs/job.py", 1, "await_termination"), *USER)
     failed = Raised("spark_ext.errors.JobFailedError", "[JOB_FAILED] x", frames=waiting, by="raise")
