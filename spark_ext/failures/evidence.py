@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, Final
 
 from spark_ext.masking import mask
@@ -159,10 +160,19 @@ class Evidence:
     text: str = field(default="", compare=False)
     """As Spark shows it, for people."""
 
+    @cached_property
+    def related(self) -> tuple[Raised, ...]:
+        """The exceptions that led to the failure, outermost first."""
+        return tuple(
+            one
+            for at, one in enumerate(self.chain)
+            if one.link not in UNRELATED or (at > 0 and _reports(self.chain[at - 1], one))
+        )
+
     @property
     def root(self) -> Raised:
         """The innermost exception that led to the failure."""
-        return next((one for one in reversed(self.chain) if one.link not in UNRELATED), self.chain[0])
+        return self.related[-1] if self.related else self.chain[0]
 
     @property
     def exits(self) -> tuple[str, ...]:
@@ -176,9 +186,8 @@ class Evidence:
 
     def frames(self) -> Iterator[Frame]:
         """The frames of all exceptions that led to the failure, innermost first."""
-        for raised in reversed(self.chain):
-            if raised.link not in UNRELATED:
-                yield from raised.frames
+        for raised in reversed(self.related):
+            yield from raised.frames
 
     def to_json(self) -> dict[str, Any]:
         """For the ledger: cut to a size, secrets masked, without the text."""
@@ -195,6 +204,19 @@ _EXIT: Final = re.compile(r"ExecutorLostFailure \(executor (?P<executor>\S+) [^\
 
 UNRELATED: Final = (Link.CONTEXT, Link.SUPPRESSED)
 """Links of exceptions that need not have led to the failure."""
+
+
+def _reports(outer: Raised, inner: Raised) -> bool:
+    """Whether pyspark raised one exception because the other had been raised by what it ran, without naming a cause."""
+    return (
+        inner.link is Link.CONTEXT
+        and outer.kind.startswith(_OF_PYSPARK)
+        and bool(outer.frames)
+        and outer.frames[0].owner is Owner.SPARK
+    )
+
+
+_OF_PYSPARK: Final = "pyspark.errors.exceptions.base."
 
 
 def _as_json(raised: Raised) -> dict[str, Any]:

@@ -25,6 +25,8 @@ _HEAD: Final = re.compile(
 )
 _CONDITION: Final = re.compile(r"\[(?P<condition>[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ")
 _SQLSTATE: Final = re.compile(r"SQLSTATE: (?P<state>[0-9A-Z]{5})")
+_ENDS_WITH_WRAPPERS: Final = re.compile(r"(?:\s*SQLSTATE: (?:3[89]000|XXKST))+\s*$")
+"""What Spark appends to the message of a query, or of a function, that has failed."""
 _ENDS_WITH_STATE: Final = re.compile(r"(?:\s*SQLSTATE: [0-9A-Z]{5})+\s*$")
 
 
@@ -58,6 +60,8 @@ def exceptions(text: str, user_packages: Collection[str] = (), *, marked: bool =
             head, message, frames = begin, [begin["message"] or ""], []
         elif head is not None and not frames:
             message.append(line)
+        elif begins_trace(line):
+            break
     take()
     return tuple(found)
 
@@ -77,6 +81,18 @@ def frame(text: str, is_users: Callable[[str], bool] = lambda name: True) -> Fra
     name = match["function"]
     owner = owner_of_class(name.rpartition(".")[0], is_users)
     return Frame(owner, file, int(line) if line.isdigit() else 0, name)
+
+
+def is_frame(line: str) -> bool:
+    """Whether a line of a stack trace is a frame."""
+    return line.lstrip().startswith("at ") and frame(line) is not None
+
+
+def begins_trace(line: str) -> bool:
+    """Whether a line begins a stack trace that nothing links to the one before it."""
+    begin = _HEAD.match(line)
+    link = begin["link"] if begin is not None else None
+    return begin is not None and not begin["indent"] and (not link or link.startswith("Exception in thread"))
 
 
 def _raised(
@@ -143,7 +159,8 @@ def reported(raised: Raised, packages: Collection[str] = (), *, marked: bool = T
     elif (crash := python_text.crash(raised.message, packages)) is not None:
         inner = (crash,)
     elif python_at >= 0:
-        inner = python_text.exceptions(without_state(raised.message), packages, marked=marked)
+        # An exception of Spark's that the function has met keeps the state of its own.
+        inner = python_text.exceptions(_ENDS_WITH_WRAPPERS.sub("", raised.message), packages, marked=marked)
     elif raised.kind == _PYTHON_EXCEPTION:
         # Spark has hidden the traceback.
         alone = python_text.headed(_after_condition(without_state(raised.message)))

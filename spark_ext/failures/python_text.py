@@ -20,6 +20,8 @@ from spark_ext.failures.owners import owner_of_file
 
 _FRAME: Final = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _HEAD: Final = re.compile(r"(?P<kind>[A-Za-z_][\w.]*(?:\.<locals>\.\w+)*)(?::(?: (?P<message>.*))?)?$", re.DOTALL)
+_SILENT: Final = re.compile(r"(?P<kind>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Iteration))\n")
+"""An exception without a message, before what Spark says of it."""
 _BETWEEN: Final = re.compile(
     r"\n\n(?P<link>The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\n\n"
@@ -161,10 +163,11 @@ def crash(message: str, user_packages: Collection[str] = ()) -> Raised | None:
 
 def headed(text: str, frames: tuple[Frame, ...] = ()) -> Raised | None:
     """An exception of which only `Kind: message` is known, and perhaps its frames, innermost first."""
-    match = _HEAD.match(text.strip())
+    plain = text.strip()
+    match = _HEAD.match(plain) or _SILENT.match(plain)
     if match is None:
         return None
-    message = match["message"] or ""
+    message = match.groupdict().get("message") or ""
     number = _ERRNO.match(message)
     kind = full_name(match["kind"])
     return Raised(

@@ -8,14 +8,14 @@ nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from fnmatch import translate
+from functools import cache, cached_property, lru_cache
 from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spark_ext.failures.evidence import UNRELATED, Evidence, Frame, Owner, Raised
+from spark_ext.failures.evidence import Evidence, Frame, Owner, Raised
 from spark_ext.failures.labels import FailureType, Origin, Response
 from spark_ext.options import Milliseconds
 from spark_ext.yaml_file import line_of, read_model, wrong_line
@@ -106,12 +106,27 @@ class Rule(BaseModel):
             return None
         if not self.of_one:
             return evidence.root
-        return next((one for one in reversed(evidence.chain) if one.link not in UNRELATED and self._matches(one)), None)
+        for one in reversed(evidence.related):
+            if self._matches(one):
+                return one
+        return None
+
+    @cached_property
+    def _is_of(self) -> Callable[[str, tuple[str, ...]], bool]:
+        """Whether a class, or one that it derives from, is meant; the few that occur are remembered."""
+        pattern = _one_of(self.exception)
+        return lru_cache(maxsize=128)(lambda kind, bases: any(map(pattern.match, (kind, *bases))))
+
+    @cached_property
+    def _conditions(self) -> re.Pattern[str]:
+        return _one_of(self.condition)
 
     def _matches(self, raised: Raised) -> bool:
         return (
-            (not self.exception or any(_is(kind, self.exception) for kind in (raised.kind, *raised.bases)))
-            and (not self.condition or _is(raised.condition, self.condition))
+            (not self.exception or self._is_of(raised.kind, raised.bases))
+            and (
+                not self.condition or (bool(raised.condition) and self._conditions.match(raised.condition) is not None)
+            )
             and (not self.sqlstate or (bool(raised.sqlstate) and raised.sqlstate.startswith(self.sqlstate)))
             and (not self.code or raised.code in self.code)
             and (not self.errno or raised.errno in self.errno)
@@ -191,12 +206,14 @@ def read_rules(text: str, name: str) -> FailureRules:
 _WHO: Final = "failure rules"
 
 
-def _is(name: str, patterns: tuple[str, ...]) -> bool:
-    return bool(name) and any(fnmatchcase(name, pattern) for pattern in patterns)
+@cache
+def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all patterns: a rule may have a hundred, and `fnmatch` remembers few."""
+    return re.compile("|".join(translate(pattern) for pattern in patterns))
 
 
 def _frame_is(frame: Frame | None, patterns: tuple[str, ...]) -> bool:
-    return frame is not None and any(fnmatchcase(name, pattern) for name in _names(frame) for pattern in patterns)
+    return frame is not None and any(_one_of(patterns).match(name) is not None for name in _names(frame))
 
 
 @lru_cache(maxsize=4096)

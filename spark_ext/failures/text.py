@@ -10,17 +10,21 @@ from collections.abc import Collection
 
 from spark_ext.failures import java_text, python_text
 from spark_ext.failures.evidence import MOST_EXCEPTIONS, Evidence, Raised
+from spark_ext.failures.log import failed_part
+from spark_ext.failures.notebook import as_python_writes
 
 
 def evidence_of_text(text: str, user_packages: Collection[str] = (), *, marked: bool = True) -> Evidence | None:
     """What a text tells of a failure; None if there is no exception in it.
 
     Args:
-        text: a stack trace of Java or Python, perhaps among other lines.
+        text: a stack trace of Java or Python, perhaps among other lines; of a log, the part that `log` finds.
         user_packages: see `owners.owner_of_file`.
         marked: see `errors.code_in`.
     """
-    chain = _chain(text, user_packages, marked=marked)
+    plain = as_python_writes(text)
+    part = failed_part(plain)
+    chain = _chain(part, user_packages, marked=marked) or _chain(plain, user_packages, marked=marked)
     return Evidence(tuple(chain[:MOST_EXCEPTIONS]), text=text) if chain else None
 
 

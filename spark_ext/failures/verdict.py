@@ -65,6 +65,9 @@ def judged(evidence: Evidence, rules: FailureRules) -> Verdict:
     if kind is FailureType.CANCELED and not raised.python:
         # Spark ends the job, whatever library waits for it.
         origin = {Origin.LIBRARY: Origin.SPARK, Origin.DEPENDENCY: Origin.USER}.get(origin, origin)
+    if raised.code and origin is Origin.USER and not raised.by_user:
+        # Made anew from its text, an error of this package has lost its frames.
+        origin = Origin.LIBRARY
     if origin not in (Origin.USER, Origin.DEPENDENCY) and _users_result(kind, evidence):
         origin = Origin.USER
     places = tuple(places_of(evidence))
@@ -111,8 +114,7 @@ def origin_of(evidence: Evidence) -> Origin:
         below = [*_without_frames(evidence), *_called_by_python(evidence)]
         found = _origin([*below, *python], by_user=by_user)
         return found if found is not Origin.SPARK else _origin(python, by_user=by_user)
-    related = (raised for raised in evidence.chain if raised.link not in UNRELATED)
-    if not by_user and any(raised.context or raised.condition == USER_RAISED for raised in related):
+    if not by_user and any(raised.context or raised.condition == USER_RAISED for raised in evidence.related):
         return Origin.USER
     return _origin(evidence.root.frames or tuple(frames), by_user=by_user)
 
@@ -136,7 +138,7 @@ def _called_by_python(evidence: Evidence) -> tuple[Frame, ...]:
     for raised in evidence.chain:
         python = python or raised.python
     last = evidence.root
-    if not python or last.python:
+    if not python or last.python or last.code:
         return ()
     if last.frames:
         return last.frames
@@ -156,13 +158,18 @@ def _without_frames(evidence: Evidence) -> tuple[Frame, ...]:
 _OBJECTS: Final = re.compile(r"^\s*- (?:object|field) \(class:? (?P<name>[\w.$]+)", re.MULTILINE)
 
 
+_CONVERTERS: Final = re.compile(r"(?:^|[/\\])(?:pyarrow|pandas|numpy)[/\\]")
+"""Packages with which pyspark converts rows."""
+
+
 def _users_result(kind: FailureType, evidence: Evidence) -> bool:
     """Whether what failed is what a function of the user's has returned or holds: it is not on the stack any more."""
     if kind is FailureType.USER_CODE:
         return True
     if kind in (FailureType.SOURCE, FailureType.SINK):
         # What a data source in Python has returned is examined by pyspark. The sources of packages are tested.
-        return evidence.root.python and {frame.owner for frame in evidence.root.frames} <= {Owner.SPARK, Owner.STANDARD}
+        converted = (frame for frame in evidence.root.frames if not _CONVERTERS.search(frame.file))
+        return evidence.root.python and {frame.owner for frame in converted} <= {Owner.SPARK, Owner.STANDARD}
     if kind is not FailureType.SERIALIZATION:
         return False
     in_worker = any(raised.python or raised.kind.startswith("net.razorvine.") for raised in evidence.chain)

@@ -116,7 +116,7 @@ class _Reader:
             bases = self._bases(throwable.getClass())
         return Raised(
             str(throwable.getClass().getName()),
-            java_text.without_state(message),
+            java_text.without_state(message) if condition else message,
             link,
             tuple(frames),
             bases,

@@ -5,24 +5,37 @@ Most of these libraries are not installed here: the names and messages are those
 
 from __future__ import annotations
 
+import array
 import ast
 import base64
 import builtins
 import bz2
+import email.utils
 import enum
 import fractions
 import gzip
 import io
 import ipaddress
 import json
+import math
 import os
+import plistlib
+import queue
+import re
+import shlex
 import socket
 import sqlite3
 import ssl
 import struct
+import subprocess
+import sys
+import tarfile
 import traceback
+import unicodedata
 import urllib.parse
 import uuid
+import wave
+import xml.sax
 import zoneinfo
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
@@ -31,16 +44,20 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import deltalake
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pydantic
 import pytest
 import yaml
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.serialization import IntegerDeserializer
 
 from spark_ext.failures import python_error, python_text
 from spark_ext.failures.classifier import Classifier
 from spark_ext.failures.evidence import Evidence, Frame, Link, Owner, Raised
+from spark_ext.failures.owners import owner_of_file
 
 CLASSIFIER = Classifier()
 GROUP: Any = getattr(builtins, "ExceptionGroup", None)
@@ -101,6 +118,30 @@ VALUES: list[Callable[[], object]] = [
     lambda: np.datetime64("tomorrow"),
     lambda: pa.array(["ten"]).cast(pa.int64()),
     lambda: Order(pieces="ten"),  # type: ignore[arg-type]
+    lambda: float.fromhex("zz"),
+    lambda: bytes([300]),
+    lambda: (300).to_bytes(1, "big"),
+    lambda: array.array("b", [300]),
+    lambda: np.int8(300),
+    lambda: chr(-1),
+    lambda: unicodedata.lookup("no such"),
+    lambda: email.utils.parsedate_to_datetime("tomorrow"),
+    lambda: socket.inet_aton("10.0.0.0.1"),
+    lambda: shlex.split('"'),
+    lambda: ast.literal_eval("{'a': "),
+    lambda: plistlib.loads(b"an order"),
+    lambda: wave.open(io.BytesIO(b"an order")),  # noqa: SIM115
+    lambda: tarfile.open(fileobj=io.BytesIO(b"an order")),  # noqa: SIM115
+    lambda: xml.sax.parseString("<order>", xml.sax.ContentHandler()),
+    lambda: base64.b85decode("x\x00~~"),
+    lambda: uuid.UUID(bytes=b"1"),
+    lambda: pd.Timestamp("2024-03-31 02:30").tz_localize("Europe/Berlin"),
+    lambda: pd.Series(["x"]).astype("Int64"),
+    lambda: pd.Series(["maybe"]).astype("boolean"),
+    lambda: np.timedelta64("soon"),
+    lambda: Decimal("1e999999") * Decimal("1e999999"),
+    lambda: pa.ipc.open_stream(b"an order"),
+    lambda: IntegerDeserializer()(b"1"),
 ]
 
 CODE: list[Callable[[], object]] = [
@@ -117,6 +158,14 @@ CODE: list[Callable[[], object]] = [
     lambda: np.array([1, 2]) + np.array([1, 2, 3]),
     lambda: sqlite3.connect(":memory:").execute("selec 1"),
     lambda: sqlite3.connect(":memory:").execute("SELECT ?", (1, 2)),
+    lambda: pa.concat_tables([pa.table({"a": [1]}), pa.table({"b": [1]})]),
+    lambda: pa.table({"a": [1], "b": [1, 2]}),
+    lambda: pa.table({"a": [1]})["b"],
+    lambda: math.sqrt(-1),
+    lambda: queue.Queue[int]().get_nowait(),
+    lambda: re.compile("("),
+    lambda: eval("1 +"),
+    lambda: subprocess.run(["false"], check=True),
 ]
 
 SETTINGS: list[Callable[[], object]] = [
@@ -126,6 +175,10 @@ SETTINGS: list[Callable[[], object]] = [
     lambda: sqlite3.connect("/no/such/folder/orders.db"),
     lambda: sqlite3.connect(":memory:").execute("SELECT * FROM ordres"),
     lambda: exec("from os import no_such_name"),
+    lambda: Consumer({}),
+    lambda: Producer({"no.such.setting": 1}),
+    lambda: pd.read_csv("/no/such/orders.csv"),
+    lambda: deltalake.DeltaTable("/no/such/table"),
 ]
 
 
@@ -240,6 +293,79 @@ def test_an_exception_without_a_message_is_read_all_the_same() -> None:
 
     (read,) = python_error.exceptions(raised_by(fails))
     assert (read.name, read.message) == ("GoneError", "<no message: ConnectionRefusedError>")
+
+
+@pytest.mark.parametrize(
+    ("code", "type"), [(143, "CANCELED"), (130, "CANCELED"), (1, "USER_CODE"), ("143 rows", "USER_CODE")]
+)
+def test_a_signals_own_code_is_a_cancellation(code: int | str, type: str) -> None:
+    assert seen(raised_by(lambda: sys.exit(code))) == (type, type)
+
+
+@pytest.mark.parametrize(
+    ("frames", "type"),
+    [
+        ((("/home/me/shop.py", "ended"), ("/usr/lib/python3.11/socket.py", "readinto")), "CANCELED"),
+        ((("/home/me/shop.py", "ended"), ("/venv/spark_ext/jobs/waiting.py", "wait")), "CANCELED"),
+        (
+            (("/home/me/shop.py", "ended"), ("/usr/lib/python3.11/x.py", "f"), ("/venv/pyspark/worker.py", "main")),
+            "USER_CODE",
+        ),
+    ],
+)
+def test_a_handler_that_ends_the_process_was_called_by_a_signal(frames: tuple[tuple[str, str], ...], type: str) -> None:
+    stack = tuple(Frame(owner_of_file(file), file, 1, function) for file, function in frames)
+    found = CLASSIFIER.judge(Evidence((Raised("builtins.SystemExit", "0", frames=stack),)))
+    assert found.type.value == type
+
+
+@pytest.mark.parametrize("link", [Link.CONTEXT, Link.CAUSE])
+def test_what_pyspark_raises_for_another_exception_is_judged_by_that(link: Link) -> None:
+    """It names no cause when a method of a table function fails."""
+    worker = Frame(Owner.SPARK, "/venv/pyspark/worker.py", 1, "func")
+    shown = Raised("pyspark.errors.exceptions.base.PySparkRuntimeError", "[UDTF_EXEC_ERROR] x", frames=(worker, worker))
+    inner = Raised("builtins.ConnectionRefusedError", "refused", link, (*USER, worker))
+    found = CLASSIFIER.judge(Evidence((shown, inner)))
+    assert (found.type.value, found.place) == ("NETWORK", USER[0].place)
+
+
+def test_a_missing_module_of_an_object_is_no_matter_of_pickling() -> None:
+    loads = Frame(Owner.SPARK, "/venv/pyspark/serializers.py", 1, "loads")
+    found = CLASSIFIER.judge(
+        Evidence((Raised("builtins.ModuleNotFoundError", "No module named 'x'", frames=(loads,)),))
+    )
+    assert found.type.value == "CONFIGURATION"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "type", "decision"),
+    [
+        ("FENCED", "incarnation 2 of the job has been started; this is incarnation 1", "FENCED", "stop"),
+        ("STATE", "job 'shop' is running as incarnation 1", "FENCED", "stop"),
+        ("STATE", "query 'load' was 'read' in the last start", "STATE", "ask"),
+        ("STATE", "this is not the target that was claimed: it has another id", "SINK", "restart"),
+        ("STATE", "the state directory is partly deleted", "STATE", "restore"),
+        ("OFFSET", "the checkpoint holds an offset of source 'a' in the place of this one", "CHECKPOINT", "ask"),
+        ("OFFSET", "offset version 9 is not known", "CHECKPOINT", "restore"),
+        ("STORAGE", "the ledger cannot be written: No space left on device", "RESOURCE", "restart"),
+        ("STORAGE", "PostgreSQL is unavailable: connection refused", "NETWORK", "restart"),
+        ("DATA", "row 1, column 'name' is too long", "USER_DATA", "stop"),
+        ("UNSUPPORTED_TABLE", "the table has deletion vectors", "CONFIGURATION", "stop"),
+    ],
+)
+def test_what_this_package_says(code: str, said: str, type: str, decision: str) -> None:
+    frames = (Frame(Owner.SPARK_EXT, "/venv/spark_ext/x.py", 1, "f"), *USER)
+    found = CLASSIFIER.judge(Evidence((Raised("spark_ext.errors.X", said, frames=frames, code=code),)))
+    assert (found.type.value, found.origin.value) == (type, "library")
+    assert CLASSIFIER.decision(found.labels).do.value == decision
+
+
+def test_an_error_of_this_package_without_frames_is_the_librarys() -> None:
+    waiting = (Frame(Owner.SPARK_EXT, "/venv/spark_ext/jobs/job.py", 1, "await_termination"), *USER)
+    failed = Raised("spark_ext.errors.JobFailedError", "[JOB_FAILED] x", frames=waiting, by="raise")
+    fenced = Raised("spark_ext.errors.FencedError", "[FENCED] x", Link.CAUSE, code="FENCED")
+    found = CLASSIFIER.judge(Evidence((failed, fenced)))
+    assert (found.type.value, found.origin.value) == ("FENCED", "library")
 
 
 def test_a_number_that_is_none() -> None:

@@ -54,6 +54,12 @@ def test_a_traceback() -> None:
     assert raised.frames[0].place == "/home/me/flights.py, line 12, in half"
 
 
+@pytest.mark.parametrize("after", ["", "\n\n SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: x"])
+def test_an_exception_without_a_message(after: str) -> None:
+    (raised,) = python_text.exceptions(python(WORKER + USER, f"MemoryError{after}"))
+    assert raised.kind == "builtins.MemoryError"
+
+
 def test_a_chain_of_tracebacks() -> None:
     text = python(USER, "KeyError: 'a'").rstrip() + CHAIN + python(WORKER + USER, "shop.LostError: it is lost")
     outer, inner = python_text.exceptions(text)
