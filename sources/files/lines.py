@@ -6,8 +6,9 @@ size.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,8 +16,8 @@ import pyarrow as pa
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
-from spark_ext.schemas.columns import conform
-from spark_ext.sources.contract import Advance, Limit
+from spark_ext.schemas.columns import conform, constant
+from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
 from spark_ext.sources.positions import no_position, number_in
 
@@ -133,8 +134,16 @@ class LinesFormat(ABC):
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, file: InputFile, start: int, end: int | None) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, file: InputFile, start: int, end: int | None, bad: Callable[[BadRow], object] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of the lines in [start, end); `end` None: all.
+
+        Args:
+            file: the file.
+            start: the byte at which the first line begins.
+            end: the byte after the last one.
+            bad: takes the lines that do not fit, unless the file is one step; None: they are refused.
 
         Raises:
             DataError: the file has changed, or a line does not fit; names file, byte and line.
@@ -142,21 +151,56 @@ class LinesFormat(ABC):
         with file.unchanged():
             end = file.size if end is None else min(end, file.size)
             if start < end:
-                yield from self._whole_rows(file) if self.whole(file) else self._rows(file, start, end)
+                yield from self._whole_rows(file) if self.whole(file) else self._rows(file, start, end, bad)
 
     def _whole_rows(self, file: InputFile) -> Iterator[pa.RecordBatch]:
         with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
             for batch in self.stream(file, raw):
                 yield from self._pieces(file, pa.Table.from_batches([batch]))
 
-    def _rows(self, file: InputFile, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, file: InputFile, start: int, end: int, bad: Callable[[BadRow], object] | None
+    ) -> Iterator[pa.RecordBatch]:
         with file.open() as raw:
             for at, block in self._blocks(file, raw, start, end):
                 try:
                     pieces = self._parsed(file, block)
                 except pa.ArrowException as problem:
-                    raise self._at_line(file, block, at, problem) from problem
+                    if bad is None:
+                        raise self._at_line(file, block, at, problem) from problem
+                    self._check_constants(file)
+                    pieces = self._sifted(file, block, at, bad)
                 yield from pieces
+
+    def _check_constants(self, file: InputFile) -> None:
+        """Refuse a value in the name of a folder that does not fit: it is wrong with all rows, and with none of them."""
+        for name, text in file.constants.items():
+            with file.faults():
+                constant(text, self._wanted.field(name).type, 0)
+
+    def _sifted(
+        self, file: InputFile, block: pa.Buffer, at: int, bad: Callable[[BadRow], object]
+    ) -> list[pa.RecordBatch]:
+        """The rows of the lines that fit; the others are found by halves."""
+        ends = ends_of(block)
+        ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
+        starts = np.concatenate([[0], ends[:-1]])
+        good: list[pa.RecordBatch] = []
+        left = [(0, len(ends))]
+        while left:
+            low, high = left.pop()
+            begin, end = int(starts[low]), int(ends[high - 1])
+            try:
+                good += self._parsed(file, block.slice(begin, end - begin))
+            except pa.ArrowException as problem:
+                if high - low > 1:
+                    middle = (low + high) // 2
+                    left += [(middle, high), (low, middle)]
+                    continue
+                line = bytes(block.slice(begin, end - begin)).rstrip(b"\r\n")
+                bad(BadRow({"file": file.name, "byte": at + begin}, _reason(problem), line))
+        schema = good[0].schema if good else None
+        return pa.Table.from_batches(good, schema=schema).combine_chunks().to_batches(BATCH_ROWS) if good else []
 
     def _blocks(self, file: InputFile, raw: pa.NativeFile, start: int, end: int) -> Iterator[tuple[int, pa.Buffer]]:
         at = start or self._first(file, raw)
@@ -212,6 +256,12 @@ class LinesFormat(ABC):
             "correct the line, or the schema or the format options, and start again with the option "
             "changed_files=accept if the file was changed",
         )
+
+
+def _reason(problem: Exception) -> str:
+    """Why a line is bad. Arrow shows a line that it cannot parse, which is kept as such, and names a row of its own."""
+    text = re.sub(r"^(CSV|JSON) parse error: ", r"\1: ", str(problem))
+    return re.sub(r"Row #\d+: | in row \d+$", "", text)
 
 
 def _who(file: InputFile) -> str:

@@ -296,14 +296,15 @@ class Files(ChannelSource):
         """
         if self.options.group == "file":
             file = self._file(channel.id, *channel.data)
-            yield from self._format(file.name).read(file, start, end)
+            yield from self._rows(file, start, end)
             return
         (first, begin), (last, stop) = start, end
         for index, file in enumerate(self._group_files(channel)):
             if first <= index <= last and not (index == last and stop == 0):
-                yield from self._format(file.name).read(
-                    file, begin if index == first else 0, stop if index == last else None
-                )
+                yield from self._rows(file, begin if index == first else 0, stop if index == last else None)
+
+    def _rows(self, file: InputFile, start: int, end: int | None) -> Iterator[pa.RecordBatch]:
+        return self._format(file.name).read(file, start, end, bad=self.bad_row if self.collects_bad_rows else None)
 
     # -- files and formats ----------------------------------------------------------------------------------
 

@@ -1,0 +1,43 @@
+"""Finds the rows of a batch that cannot be converted, by halves: few bad rows cost few conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def sift(
+    batch: pa.RecordBatch,
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch],
+    fails: type[Exception] | tuple[type[Exception], ...],
+    bad: Callable[[int, pa.RecordBatch, Exception], object],
+) -> Iterator[pa.RecordBatch]:
+    """The rows that can be converted, in order.
+
+    Args:
+        batch: at least one row.
+        convert: converts any number of rows.
+        fails: what it raises if one of them cannot be.
+        bad: takes the number of such a row within the batch, the row as a batch of its own, and what was raised.
+    """
+    left = [(0, batch.num_rows)]
+    while left:
+        low, high = left.pop()
+        try:
+            yield convert(batch.slice(low, high - low))
+        except fails as problem:
+            if high - low == 1:
+                bad(low, batch.slice(low, 1), problem)
+            else:
+                middle = (low + high) // 2
+                left += [(middle, high), (low, middle)]
+
+
+def text_of(row: pa.RecordBatch) -> str:
+    """A row as JSON, as far as its values have such a form."""
+    import json
+
+    return json.dumps(row.to_pylist()[0], default=str)
