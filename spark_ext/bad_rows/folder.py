@@ -91,6 +91,20 @@ class Folder:
         prefix = len(self._root.rstrip("/")) + 1
         return sorted(info.path[prefix:] for info in found if info.type == pafs.FileType.File)
 
+    def top(self) -> list[str]:
+        """The names of what is directly in the folder.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+        if self._local is not None:
+            try:
+                return sorted(os.listdir(self._local))
+            except FileNotFoundError:
+                return []
+        found = self._remote.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
+        return sorted(info.base_name for info in found)
+
     def delete(self, name: str) -> None:
         """Remove a folder in this one with all that it holds; one that is not there is ignored.
 
