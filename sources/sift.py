@@ -37,7 +37,16 @@ def sift(
 
 
 def text_of(row: pa.RecordBatch) -> str:
-    """A row as JSON, as far as its values have such a form."""
+    """A row as JSON, with texts for values that JSON does not have."""
     import json
 
-    return json.dumps(row.to_pylist()[0], default=str)
+    values = {name: _value(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    return json.dumps(values, default=str)
+
+
+def _value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        # A date or time that Python does not have, as days or microseconds since 1970.
+        return f"{scalar.type} {scalar.value}"

@@ -173,7 +173,7 @@ class LinesFormat(ABC):
                 yield from pieces
 
     def _check_constants(self, file: InputFile) -> None:
-        """Refuse a value in the name of a folder that does not fit: it is wrong with all rows, and with none of them."""
+        """Refuse a value in the name of a folder that does not fit: no row is to blame for it."""
         for name, text in file.constants.items():
             with file.faults():
                 constant(text, self._wanted.field(name).type, 0)

@@ -240,6 +240,7 @@ class Hybrid(StagedSource):
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """As the stage's source, with the names that `select` gives."""
         source, inner = self._of(channel)
+        source._collect = self._collect
         renamed = self._by_name[_stage_name(channel.id)].select
         for batch in source.read(inner, start, end):
             yield rename(batch, renamed)

@@ -277,9 +277,7 @@ def assign(
         bins[index].append(piece)
         heapq.heappush(loads, (load + _weight(piece), index))
     return [
-        ReadTask(
-            tuple(chosen), {one.channel: shares[one.channel] for one in chosen if one.channel in shares}, bad_rows
-        )
+        ReadTask(tuple(chosen), {one.channel: shares[one.channel] for one in chosen if one.channel in shares}, bad_rows)
         for chosen in bins
     ]
 

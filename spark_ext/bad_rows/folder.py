@@ -99,7 +99,7 @@ class Folder:
         """
         if self._local is not None:
             try:
-                return sorted(os.listdir(self._local))
+                return sorted(item.name for item in self._local.iterdir())
             except FileNotFoundError:
                 return []
         found = self._remote.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))

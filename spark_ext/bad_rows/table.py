@@ -16,9 +16,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from spark_ext.bad_rows.row import COLLECTED
 from spark_ext.datafiles.uri import shown
-from spark_ext.delta.failures import TableRef
+from spark_ext.delta.failures import FAILURES, TableRef
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
 from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import logger
+
+log = logger("spark_ext.bad_rows")
 
 SCHEMA: Final = pa.schema(
     [
@@ -38,8 +41,8 @@ SCHEMA: Final = pa.schema(
 CLOSED: Final = 1 << 62
 """The number of an application id under which no epoch is added any more."""
 
-CHECKPOINT_EVERY: Final = 64
-"""Commits between two checkpoints of the table's log."""
+MAINTAIN_EVERY: Final = 64
+"""Commits after which small files are compacted, and files and log files removed that are no longer needed."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class BadRowsTable:
             return frozenset(new)
 
         added = self._log.settle(attempt, "adding bad rows")
-        self._checkpoint()
+        if added:
+            self._maintain()
         return added
 
     @staticmethod
@@ -127,12 +131,19 @@ class BadRowsTable:
             post_commithook_properties=NO_HOOKS,
         )
 
-    def _checkpoint(self) -> None:
+    def _maintain(self) -> None:
+        """Keep the table small, now and then. What fails is made up for later; others may change the table, too."""
         table = self._log.handle
-        if table is not None and table.version() and table.version() % CHECKPOINT_EVERY == 0:
+        if table is None or table.version() % MAINTAIN_EVERY:
+            return
+        try:
+            table.optimize.compact(post_commithook_properties=NO_HOOKS)
             table.create_checkpoint()
             table.cleanup_metadata()
-            self._log.reopen()
+            table.vacuum(dry_run=False)
+        except FAILURES as problem:
+            log.warning("the table of bad rows at %s could not be compacted: %s", shown(self.uri), problem)
+        self._log.reopen()
 
     def close(self, applications: Sequence[str]) -> None:
         """Let no epoch be added under these application ids any more.

@@ -2,8 +2,8 @@
 
 1. BEGUN: the number of the new lineage is taken, and never used again. From here on the job cannot be started.
 2. CLAIMED: targets and exchanges refuse what drivers of earlier starts may still commit.
-3. ROLLED BACK: each target, and the table of bad rows, holds what it held at the cut. Its records of epochs stay: only the new lineage makes the
-   numbers of epochs new.
+3. ROLLED BACK: each target, and the table of bad rows, holds what it held at the cut. A target's records of epochs
+   stay: only the new lineage makes the numbers of epochs new.
 4. EXCHANGES: each holds what was in flight; what came later is abandoned.
 5. STATES: Spark's checkpoints are those of the savepoint, which were prepared before the first step; what was there is
    moved aside, into `replaced`.

@@ -1,11 +1,10 @@
-"""The bad rows of a query's sources while it runs: when they are moved into their table, and when there are too many."""
+"""The bad rows of a query's sources while it runs: when they are moved into their table; whether they are too many."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 

@@ -16,8 +16,10 @@ steps = st.lists(
 
 @given(steps)
 def test_what_counts_is_what_the_savepoint_had(given_steps: list[tuple[str, int]]) -> None:
-    """Each epoch of a run makes a row, unless another source of the query has made it; a savepoint remembers the rows,
-    and a restore has to find exactly these."""
+    """Each epoch of a run makes a row, or another source of the query has made it.
+
+    A savepoint remembers the rows, and a restore has to find exactly these.
+    """
     ancestry, lineage, newest = Ancestry(), 1, -1
     present: set[tuple[int, int]] = set()
     written: set[tuple[int, int]] = set()

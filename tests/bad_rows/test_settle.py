@@ -1,4 +1,4 @@
-"""From the files of tasks to the table, without Spark: exactly once, whatever is repeated, interrupted or left behind."""
+"""From the files of tasks to the table, without Spark: once, whatever is repeated, interrupted or left behind."""
 
 from __future__ import annotations
 

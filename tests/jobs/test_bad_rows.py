@@ -19,8 +19,8 @@ from tests.support.waiting import until
 
 def dirty(lab: JobHarness, uid: str = "in", **options: Any) -> DataFrame:
     """A stream in which every tenth row is bad; collected, unless something else is said."""
-    given = {"on_bad_row": "quarantine", **options}
-    reader = lab.spark.readStream.format("dirty").option("uid", uid).option("log", lab.log)
+    given = {"on_bad_row": "quarantine", "log": lab.log, **options}
+    reader = lab.spark.readStream.format("dirty").option("uid", uid)
     return reader.options(**{name: str(value) for name, value in given.items()}).load()
 
 
@@ -42,6 +42,7 @@ def all_good(*counts: int) -> list[tuple[str, int]]:
     return [(str(channel), n) for channel, count in enumerate(counts) for n in range(count) if n % 10]
 
 
+@pytest.mark.slow(20, "the first job of the process")
 def test_two_sources_of_a_query_leave_their_bad_rows_beside_the_good_ones(lab: JobHarness) -> None:
     (lab.folder / "files").mkdir()
     lines = [f"x{n}" if n % 7 == 0 else f"f,{n},2024-01-01" for n in range(70)]
@@ -66,7 +67,7 @@ def test_two_sources_of_a_query_leave_their_bad_rows_beside_the_good_ones(lab: J
 
 
 def test_a_job_that_has_failed_on_a_bad_row_continues_when_it_is_collected(lab: JobHarness) -> None:
-    with pytest.raises(JobFailedError, match="a row is bad: 0 is a multiple of 10"):
+    with pytest.raises(JobFailedError, match=r"a row is bad: \d+ is a multiple of 10"):
         lab.run(dirty(lab, counts="30", on_bad_row="fail"))
     elsewhere = lab.folder / "elsewhere"
     assert lab.run(dirty(lab, counts="30", bad_rows_path=elsewhere)).finished
@@ -102,14 +103,14 @@ def good(lab: JobHarness) -> list[tuple[str, int]]:
 @pytest.mark.slow(15, "runs a job to its end four times")
 def test_after_a_restore_the_rows_of_the_savepoint_count(lab: JobHarness) -> None:
     def job(gate: str) -> Job:
-        return delta(lab, dirty(lab, counts="100", max_rows_per_epoch=20, gate=lab.folder / gate, gate_at="60"))
+        return delta(lab, dirty(lab, counts="100", max_rows_per_epoch=20, gate=lab.folder / gate, gate_at="60", log=""))
 
     first = job("one").start()
     until(lambda: len(good(lab)) == 54 if (lab.folder / "out").exists() else False, "60 rows")
     place = str(lab.folder / "savepoint")
     first.savepoint(place)
     (lab.folder / "one").touch()
-    assert first.wait(300).finished
+    assert first.wait(300)
     assert good(lab) == all_good(100) and numbers_of(bad(lab)) == all_bad(100)
 
     again = job("two")
@@ -121,13 +122,17 @@ def test_after_a_restore_the_rows_of_the_savepoint_count(lab: JobHarness) -> Non
     assert {row["lineage"] for row in bad(lab)} == {1, 2}
 
 
-def test_a_reset_moves_what_the_old_lineage_has_left(lab: JobHarness) -> None:
-    """As its output: both are there twice, once in each lineage."""
-    assert lab.run(dirty(lab, counts="30")).finished
-    lab.job(dirty(lab, counts="30")).reset("q")
-    assert lab.run(dirty(lab, counts="30")).finished
-    assert numbers_of(bad(lab)) == sorted(all_bad(30) * 2)
-    assert sorted({row["lineage"] for row in bad(lab)}) == [1, 2]
+def test_after_a_reset_both_lineages_have_their_rows(lab: JobHarness) -> None:
+    """As in the output, where they are twice as well."""
+
+    def job() -> Job:
+        return delta(lab, dirty(lab, counts="30", log=""))
+
+    assert job().run(progress=False).finished
+    job().reset("q")
+    assert job().run(progress=False).finished
+    assert good(lab) == sorted(all_good(30) * 2) and numbers_of(bad(lab)) == sorted(all_bad(30) * 2)
+    assert {row["lineage"] for row in bad(lab)} == {1, 2}
 
 
 def test_a_job_without_bad_rows_has_no_folder_for_them(lab: JobHarness) -> None:

@@ -89,13 +89,16 @@ def rebuilding(lab: JobHarness) -> Job:
     return sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms").add("q", rebuilt(lab))
 
 
-JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"dirty": dirty, "mixed": mixed, "rebuilding": rebuilding, "recovered": recovered}
+JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {
+    "dirty": dirty,
+    "mixed": mixed,
+    "rebuilding": rebuilding,
+    "recovered": recovered,
+}
 
 
 @contextmanager
-def running(
-    job: Callable[[JobHarness], Job], folder: Path, env: Mapping[str, str] | None = None
-) -> Iterator[Tree]:
+def running(job: Callable[[JobHarness], Job], folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Tree]:
     """Run the job in a separate driver; all its processes are terminated afterwards.
 
     Args:

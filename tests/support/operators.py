@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ class DirtyOptions(NumbersOptions):
 
 
 class Dirty(Numbers):
-    """The rows of `numbers`, some of them bad. Its ranges are split, so a start with other readers cuts them otherwise."""
+    """The rows of `numbers`, some of them bad. A start with another number of readers cuts ranges otherwise."""
 
     options_type = DirtyOptions
     options: DirtyOptions
@@ -148,7 +149,7 @@ class Dirty(Numbers):
 
     def split(self, channel: Channel, start: Any, end: Any, parts: int) -> Sequence[tuple[Any, Any]]:
         cuts = [start + (end - start) * part // parts for part in range(parts + 1)]
-        return [(low, high) for low, high in zip(cuts, cuts[1:], strict=False) if low < high]
+        return [(low, high) for low, high in pairwise(cuts) if low < high]
 
     def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
         for n in range(start, end):

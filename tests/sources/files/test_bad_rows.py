@@ -21,7 +21,7 @@ from spark_ext.sources.files.source import Files
 
 
 def read(
-    folder: Path, ddl: str, ranges: list[tuple[int, int]] | None = None, **options: str
+    folder: Path, ddl: str, ranges: list[tuple[int, int]] | None = None, **options: Any
 ) -> tuple[list[dict[str, Any]], list[BadRow]]:
     """The good and the bad rows of the only file."""
     source = Files({"uid": "f", "path": str(folder), "on_bad_row": "quarantine", **options})
@@ -35,8 +35,23 @@ def read(
     return [row for batch in batches for row in batch.to_pylist()], bad
 
 
+def raw_of(row: BadRow) -> bytes:
+    assert isinstance(row.raw, bytes) and row.raw
+    return row.raw
+
+
 CSV = ["1,a", "x,b", "3", "4,d", '5,"e', "6,f", "7,g,h", "", "8,\xe9"]
-JSON = ['{"n":1}', '{"n":"x"}', '{"n":2}{"n":3}', "null", '{"n":', "4}", '{"n":5,"s":7}', '{"n":99999999999}', '{"n":6}']
+JSON = [
+    '{"n":1}',
+    '{"n":"x"}',
+    '{"n":2}{"n":3}',
+    "null",
+    '{"n":',
+    "4}",
+    '{"n":5,"s":7}',
+    '{"n":99999999999}',
+    '{"n":6}',
+]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -48,7 +63,7 @@ def test_csv(tmp_path: Path, end: str) -> None:
     assert [row.raw for row in bad] == [b"x,b", b"3", b'5,"e', b"7,g,h", b"8,\xe9"]
     for row in bad:
         at = row.position["byte"]
-        assert row.position["file"] == "a.csv" and content[at:].startswith(bytes(row.raw or b"-"))
+        assert row.position["file"] == "a.csv" and content[at:].startswith(raw_of(row))
         assert row.reason and "Row #" not in row.reason
 
 
@@ -58,7 +73,7 @@ def test_json(tmp_path: Path) -> None:
     good, bad = read(tmp_path, "n int, s string")
     assert [row["n"] for row in good] == [1, None, 6]
     assert [row.raw for row in bad] == [JSON[number].encode() for number in (1, 2, 4, 5, 6, 7)]
-    assert [content[row.position["byte"] :].startswith(bytes(row.raw or b"-")) for row in bad] == [True] * 6
+    assert [content[row.position["byte"] :].startswith(raw_of(row)) for row in bad] == [True] * 6
 
 
 def test_a_header_is_no_row(tmp_path: Path) -> None:
@@ -117,7 +132,7 @@ def test_parquet_values_that_the_declared_type_does_not_have(tmp_path: Path) -> 
     ],
     ids=["header", "damaged archive", "footer", "one step", "folder"],
 )
-def test_a_file_as_a_whole_is_refused(tmp_path: Path, name: str, content: bytes, options: dict[str, str]) -> None:
+def test_a_file_as_a_whole_is_refused(tmp_path: Path, name: str, content: bytes, options: dict[str, Any]) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError):
