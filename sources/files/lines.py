@@ -40,6 +40,8 @@ class LinesFormat(ABC):
     """
 
     begin = 0
+    skipping: Callable[[BadRow], object] | None = None
+    """While planning: takes the lines that do not fit; None: they are refused."""
 
     blank: ClassVar[bytes] = b"\r\n"
     """The characters of a block without rows."""
@@ -82,7 +84,9 @@ class LinesFormat(ABC):
             self.check(file)
         if self.whole(file):
             # Under a limit of rows it is read twice: rows that nobody has counted would not count.
-            rows = None if limit.rows is None else sum(batch.num_rows for batch in self._whole_rows(file))
+            rows = (
+                None if limit.rows is None else sum(batch.num_rows for batch in self._whole_rows(file, self.skipping))
+            )
             return Advance(file.size, True, rows=rows, bytes=file.size - start, whole=True)
         if limit.rows is None and limit.bytes is None:
             return Advance(file.size, True, bytes=file.size - start)
@@ -143,7 +147,7 @@ class LinesFormat(ABC):
             file: the file.
             start: the byte at which the first line begins.
             end: the byte after the last one.
-            bad: takes the lines that do not fit, unless the file is one step; None: they are refused.
+            bad: takes the lines that do not fit, unless rows may span lines; None: they are refused.
 
         Raises:
             DataError: the file has changed, or a line does not fit; names file, byte and line.
@@ -151,12 +155,37 @@ class LinesFormat(ABC):
         with file.unchanged():
             end = file.size if end is None else min(end, file.size)
             if start < end:
-                yield from self._whole_rows(file) if self.whole(file) else self._rows(file, start, end, bad)
+                yield from self._whole_rows(file, bad) if self.whole(file) else self._rows(file, start, end, bad)
 
-    def _whole_rows(self, file: InputFile) -> Iterator[pa.RecordBatch]:
+    def _whole_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
+        if bad is not None and not self._whole:
+            yield from self._unpacked_rows(file, bad)
+            return
         with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
             for batch in self.stream(file, raw):
                 yield from self._pieces(file, pa.Table.from_batches([batch]))
+
+    def _unpacked_rows(self, file: InputFile, bad: Callable[[BadRow], object]) -> Iterator[pa.RecordBatch]:
+        """The rows of a compressed file, in blocks of lines. Bytes are those of the text in it."""
+        head, at, rest, more = self.head(file), 0, b"", True
+        with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+            while more:
+                piece = raw.read(BLOCK)
+                more, rest = bool(piece), rest + piece
+                if at == 0:
+                    first = max(len(BOM) if rest.startswith(BOM) else 0, head)
+                    if more and len(rest) <= max(first, len(BOM)):
+                        continue
+                    at, rest = first, rest[first:]
+                cut = last_end(rest) if more else len(rest)
+                if cut:
+                    block = pa.py_buffer(rest[:cut])
+                    try:
+                        yield from self._parsed(file, block)
+                    except pa.ArrowException:
+                        self._check_constants(file)
+                        yield from self._sifted(file, block, at, bad)
+                    at, rest = at + cut, rest[cut:]
 
     def _rows(
         self, file: InputFile, start: int, end: int, bad: Callable[[BadRow], object] | None

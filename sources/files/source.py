@@ -18,6 +18,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.row import passed_over
 from spark_ext.datafiles.entry import Entry
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
@@ -334,12 +335,16 @@ class Files(ChannelSource):
     def _csv(self) -> CsvFormat:
         given = self.options
         dialect = Dialect(given.header, given.sep, given.quote, given.escape, given.null_value, given.timestamp_format)
-        return CsvFormat(self._wanted, dialect, multiline=given.multiline, operator=self._operator)
+        made = CsvFormat(self._wanted, dialect, multiline=given.multiline, operator=self._operator)
+        made.skipping = passed_over if given.on_bad_row == "quarantine" else None
+        return made
 
     @cached_property
     def _json(self) -> JsonFormat:
         given = self.options
-        return JsonFormat(self._wanted, given.timestamp_format, multiline=given.multiline, operator=self._operator)
+        made = JsonFormat(self._wanted, given.timestamp_format, multiline=given.multiline, operator=self._operator)
+        made.skipping = passed_over if given.on_bad_row == "quarantine" else None
+        return made
 
     def _format(self, name: str) -> ParquetFormat | CsvFormat | JsonFormat:
         kind = self._format_name(name)

@@ -31,6 +31,10 @@ class BadRow:
     """The row as it was found, of which `MOST_RAW` bytes are kept; None: it cannot be shown."""
 
 
+def passed_over(row: BadRow) -> None:
+    """Take a bad row and do nothing: while planning, where none is collected."""
+
+
 COLLECTED: Final = pa.schema(
     [
         pa.field("channel", pa.string()),

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from spark_ext.errors import DataError
 from spark_ext.schemas.ddl import columns
-from spark_ext.sources.contract import BadRow, Channel
+from spark_ext.sources.contract import BadRow, Channel, Limit
 from spark_ext.sources.files import lines
 from spark_ext.sources.files.source import Files
 
@@ -116,6 +116,29 @@ def test_parquet_values_that_the_declared_type_does_not_have(tmp_path: Path) -> 
     assert [row["n"] for row in good] == [0, 2, 3]
     assert [row.position for row in bad] == [{"file": "a.parquet", "row": 1}, {"file": "a.parquet", "row": 4}]
     assert "'at'" in bad[0].reason
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 8 * 1024 * 1024])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_compressed_file_is_read_by_its_lines(
+    tmp_path: Path, kind: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes are those of the text. A limit of rows counts them while planning, which passes over bad ones too."""
+    monkeypatch.setattr(lines, "BLOCK", block)
+    head, text = ("\ufeffn,s\r\n", "\r\n".join(CSV[:-1])) if kind == "csv" else ("\ufeff", "\n".join(JSON))
+    content = (head + text).encode()
+    (tmp_path / f"a.{kind}.bz2").write_bytes(bz2.compress(content))
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / f"a.{kind}").write_bytes(content)
+    header = {"header": "true"} if kind == "csv" else {}
+    good, bad = read(tmp_path, "n int, s string", recursive="false", **header)
+    plain = read(tmp_path / "plain", "n int, s string", **header)
+    assert good == plain[0] and [row.raw for row in bad] == [row.raw for row in plain[1]] and len(bad) >= 4
+    assert [row.position["byte"] for row in bad] == [row.position["byte"] for row in plain[1]]
+    source = Files({"uid": "f", "path": str(tmp_path), "on_bad_row": "quarantine", "recursive": "false", **header})
+    source.declared = columns("n int, s string")
+    [channel] = source.discover()
+    assert source.advance(channel, 0, Limit(rows=2)).rows == len(good)
 
 
 # -- what is no matter of a row ---------------------------------------------------------------------------------------

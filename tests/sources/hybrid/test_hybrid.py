@@ -357,3 +357,17 @@ def test_bad_rows_of_a_stage_are_those_of_the_source(tmp_path: Path) -> None:
     assert found == {"a/0.csv": [(2, b"x")], "b/0.csv": [(0, b"y")]}
     with pytest.raises(ConfigurationError, match="an option of the whole source"):
         Hybrid({**given, "b.on_bad_row": "quarantine"})
+
+
+def test_a_bad_row_says_nothing_of_the_cutover(tmp_path: Path) -> None:
+    rows = log()
+    lines = [f"{row['channel']},{row['seq']}" for row in rows if row["seq"] < HISTORY[row["channel"]]]
+    (tmp_path / "h").mkdir()
+    (tmp_path / "h" / "0.csv").write_text("\n".join([*lines, "0,x", "y,3"]))
+    given = {"uid": "h", "stages": "old,new", "on_bad_row": "quarantine", "old.format": "files"}
+    given |= {"old.path": str(tmp_path / "h"), "old.seam": "channel:seq"}
+    given |= {"new.format": "datagen", "new.rows_of": ",".join(map(str, ROWS)), "new.select": "channel, seq"}
+    trace = drive(Hybrid, given, schema=columns("channel int, seq bigint"), rng=random.Random(5))
+    found = sorted((row["channel"], row["seq"]) for row in trace.all_rows().to_pylist())
+    assert found == [(row["channel"], row["seq"]) for row in rows]
+    assert [row.raw for row in trace.bad_rows["old/0.csv"]] == [b"0,x", b"y,3"]
