@@ -106,9 +106,10 @@ class SourceOptions(Options):
 
     @model_validator(mode="after")
     def _bad_rows_together(self) -> SourceOptions:
-        given = self.model_fields_set & {"bad_rows_path", "max_bad_share", "max_bad_rows"}
-        if given and self.on_bad_row != "quarantine":
-            raise ValueError(f"{' and '.join(sorted(given))} need on_bad_row=quarantine")
+        if self.on_bad_row != "quarantine":
+            for name in ("bad_rows_path", "max_bad_share", "max_bad_rows"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} needs on_bad_row=quarantine")
         return self
 
 

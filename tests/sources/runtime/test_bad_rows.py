@@ -134,7 +134,7 @@ def test_outside_a_job_they_cannot_be_collected(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "options", [{"max_bad_rows": 1}, {"max_bad_share": 0.1}, {"bad_rows_path": "x", "on_bad_row": "fail"}]
+    "options", [{"max_bad_rows": 0}, {"max_bad_share": 0.1}, {"bad_rows_path": "x", "on_bad_row": "fail"}]
 )
 def test_limits_without_a_quarantine_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match="on_bad_row=quarantine"):
