@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,9 @@ from spark_ext.sources.positions import no_position, number_in
 
 BLOCK = 8 * 1024 * 1024
 """Bytes parsed at a time; a longer line makes a longer block."""
+
+SIFTED = 256 * 1024
+"""Bytes of the pieces in which bad lines are looked for."""
 
 LEAST_PART = 1024 * 1024
 """Minimum size of the parts of a split range, bytes."""
@@ -210,12 +214,14 @@ class LinesFormat(ABC):
     def _sifted(
         self, file: InputFile, block: pa.Buffer, at: int, bad: Callable[[BadRow], object]
     ) -> list[pa.RecordBatch]:
-        """The rows of the lines that fit; the others are found by halves."""
+        """The rows of the lines that fit; the others are found by pieces, and in these by what Arrow says of them."""
         ends = ends_of(block)
         ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
         starts = np.concatenate([[0], ends[:-1]])
         good: list[pa.RecordBatch] = []
-        left = [(0, len(ends))]
+        # In pieces first: by halves alone the good lines would be parsed as often as there are levels.
+        bounds = [*np.unique(np.searchsorted(starts, np.arange(0, block.size, SIFTED))).tolist(), len(ends)]
+        left = [(low, high) for low, high in pairwise(bounds) if low < high][::-1]
         while left:
             low, high = left.pop()
             begin, end = int(starts[low]), int(ends[high - 1])
@@ -223,8 +229,7 @@ class LinesFormat(ABC):
                 good += self._parsed(file, block.slice(begin, end - begin))
             except pa.ArrowException as problem:
                 if high - low > 1:
-                    middle = (low + high) // 2
-                    left += [(middle, high), (low, middle)]
+                    left += _parts(low, high, problem)
                     continue
                 line = bytes(block.slice(begin, end - begin)).rstrip(b"\r\n")
                 bad(BadRow({"file": file.name, "byte": at + begin}, _reason(problem), line))
@@ -285,6 +290,20 @@ class LinesFormat(ABC):
             "correct the line, or the schema or the format options, and start again with the option "
             "changed_files=accept if the file was changed",
         )
+
+
+def _parts(low: int, high: int, problem: Exception) -> list[tuple[int, int]]:
+    """Where to look for the bad lines of [low, high), last part first: around the row that Arrow names, or by halves.
+
+    Arrow does not count blank lines, so the one that it names may be before the bad one.
+    """
+    named = re.search(r"Row #(\d+): | in row (\d+)$", str(problem))
+    at = low + int(named[1] or named[2]) - 1 if named else -1
+    if not low <= at < high:
+        middle = (low + high) // 2
+        return [(middle, high), (low, middle)]
+    parts = [(at + 1, high), (at, at + 1), (low, at)]
+    return [(begin, end) for begin, end in parts if begin < end]
 
 
 def _reason(problem: Exception) -> str:

@@ -92,6 +92,32 @@ def test_all_may_be_bad(tmp_path: Path, kind: str) -> None:
 lines_of = st.lists(st.sampled_from(["1", "22", "x", '"', "", "333,4", '"5"']), min_size=1, max_size=40)
 
 
+objects = st.lists(
+    st.sampled_from(['{"n":1}', ' {"n":2} ', '{"n":3}{"n":4}', '{"n":', "5}", '{"m":{"n":6}', "}", "null", "", "x"]),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(objects, st.sets(st.integers(1, 29), max_size=4), st.integers(1, 60))
+def test_a_line_of_json_is_one_object_whatever_is_beside_it(
+    tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
+) -> None:
+    """Formerly a line with two objects made up for an object over two lines."""
+    folder = tmp_path_factory.mktemp("f")
+    (folder / "a.json").write_text("".join(f"{line}\n" for line in content))
+    starts = [sum(len(line) + 1 for line in content[:number]) for number in range(len(content) + 1)]
+    bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        patch.setattr(lines, "SIFTED", 1 + block // 3)
+        good, bad = read(folder, "n int", list(pairwise(bounds)))
+    numbers = {'{"n":1}': 1, ' {"n":2} ': 2, "null": None}
+    assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
+    wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
+    assert [row.position["byte"] for row in bad] == wrong
+
+
 @given(lines_of, st.sets(st.integers(1, 39), max_size=4), st.integers(1, 60))
 def test_good_and_bad_are_all_lines_however_they_are_cut(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
@@ -102,6 +128,7 @@ def test_good_and_bad_are_all_lines_however_they_are_cut(
     bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK", block)
+        patch.setattr(lines, "SIFTED", 1 + block // 3)
         good, bad = read(folder, "n int", list(pairwise(bounds)))
     numbers = {"1": 1, "22": 22, '"5"': 5}
     assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
