@@ -43,9 +43,9 @@ class BadRowsOfJob:
             SparkExtError: a table cannot be written.
             OSError: the state directory cannot be read.
         """
-        if self._folder.empty:
-            return []
         log = SparkLog(checkpoint)
+        if not log.exists() or self._folder.empty:
+            return []
         newest = log.newest_commit()
         logged = None if newest is None else log.offsets(newest)
         owners = []

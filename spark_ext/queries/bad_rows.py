@@ -12,9 +12,11 @@ from spark_ext.bad_rows.limits import BadRowLimits
 from spark_ext.bad_rows.settle import Moved, Settler
 from spark_ext.errors import DataError, SparkExtError
 from spark_ext.ledger.schema import BadRowsRow
+from spark_ext.queries.observer import LIST_EVERY
 from spark_ext.queries.outage import UNREADABLE, Outage
 from spark_ext.queries.restarts import as_error
 from spark_ext.sources.contract import SourceOptions
+from spark_ext.spark.spark_log import local_path
 
 if TYPE_CHECKING:
     from spark_ext.queries.context import JobContext
@@ -41,8 +43,10 @@ class BadRowsWatch:
         self._who = f"job '{context.job}', query '{spec.uid}'"
         self._limits = {source.uid: _limits(source) for source in spec.sources if _quarantines(source)}
         # An earlier start may have left some of a source that fails on them now.
-        self._uids = tuple(source.uid for source in spec.sources)
+        self._local = local_path(context.state) is not None
+        self._uids = tuple(source.uid for source in spec.sources) if self._limits or self._local else ()
         self._upto: int | None = None
+        self._again_at = float("-inf")
         self._outage = Outage("the table of bad rows, or what waits for it,", self._who, context)
         self._settler: Settler | None = None
         self._lock = threading.Lock()
@@ -61,14 +65,15 @@ class BadRowsWatch:
         """Whether all bad rows up to an epoch have been moved."""
         return not self._uids or (self._upto is not None and self._upto >= committed)
 
-    def due(self, committed: int, now: float) -> bool:
+    def due(self, committed: int, now: float, *, last: bool = False) -> bool:
         """Whether `move` is to be called. Where nothing waits that is found out here, at the cost of a lookup.
 
         Args:
             committed: the newest committed epoch.
-            now: s, on a clock that never goes back.
+            now: s, on a clock that never goes back. On an object store, where a lookup is a request, once a second.
+            last: whether the job is ending: then it is not waited for.
         """
-        if self.settled(committed) or not self._outage.due(now):
+        if self.settled(committed) or not self._outage.due(now) or (now < self._again_at and not last):
             return False
         if not self._limits and self._upto is not None:
             self._upto = committed
@@ -124,6 +129,8 @@ class BadRowsWatch:
             self._count(one)
         if problem is None:
             self._outage.over()
+            if not self._local:
+                self._again_at = now + LIST_EVERY
             self._upto = upto if self._upto is None else max(upto, self._upto)
             return None
         if isinstance(problem, UNREADABLE):

@@ -180,6 +180,8 @@ class QueryRun(FailingQuery):
             self._ask_for_figures()
         self._record_epochs()
         self._move_bad_rows(now)
+        if self._state.ended:
+            return
         if self.input_done and self._state is not State.FINISHING and not self._restarts.stopping:
             self._become(State.FINISHING)
         else:
@@ -223,7 +225,7 @@ class QueryRun(FailingQuery):
         """The query has ended: ask for figures whose events have not come yet."""
         if self._runs:
             self._ask_for_figures()
-        if self.bad_rows.due(self.committed + 1, self._clock()):
+        if self.bad_rows.due(self.committed + 1, self._clock(), last=True):
             # What was committed last may not be known yet; Spark's log is asked.
             upto = self.committed
             self._worker.do("moving bad rows", self.bad_rows.move, lambda outcome: self._bad_rows_moved(outcome, upto))
