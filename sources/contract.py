@@ -64,9 +64,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from spark_ext.bad_rows.row import BadRow as BadRow
+from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Json, Position, SourceOffset
 from spark_ext.options import Bytes, Milliseconds, Options
@@ -103,6 +104,16 @@ class SourceOptions(Options):
 
     max_bad_rows: int | None = Field(default=None, ge=0)
     """With `quarantine`: the number of bad rows of a run above which the job stops; None: it never does."""
+
+    @field_validator("bad_rows_path")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        """As the user's process sees it: others have another working directory."""
+        if path is None:
+            return None
+        location = Location.of(path, {})
+        check_for_delta(location, "the option 'bad_rows_path'")
+        return location.uri
 
     @model_validator(mode="after")
     def _bad_rows_together(self) -> SourceOptions:

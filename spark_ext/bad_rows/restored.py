@@ -81,9 +81,10 @@ class BadRowsOfJob:
             OSError: the state directory cannot be read or written.
         """
         folder = self._folder
-        if folder.empty:
+        there = folder.top()
+        if not there:
             return
-        ancestry = Ancestry.from_json(folder.read(NAME).decode()) if NAME in folder.top() else Ancestry()
+        ancestry = Ancestry.from_json(folder.read(NAME).decode()) if NAME in there else Ancestry()
         cut = None if cut is None else ancestry.placed(uid, cut, newest)
         counts = condition(ancestry.counting(uid, cut))
         folder.write(NAME, ancestry.continued(uid, lineage, cut).to_json().encode())

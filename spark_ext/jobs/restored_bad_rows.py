@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.bad_rows.lineages import Cut
 from spark_ext.bad_rows.restored import BadRowsOfJob
+from spark_ext.datafiles.location import Location
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.ledger.schema import BadRowsRow
 
@@ -42,7 +43,7 @@ def put_back_bad_rows(
     for spec in given:
         for source in spec.sources:
             named = {name.lower(): value for name, value in source.options.items()}.get("bad_rows_path")
-            tables.setdefault(source.uid, set()).update([named] if named else [])
+            tables.setdefault(source.uid, set()).update([Location.of(named, {}).uri] if named else [])
     for spec in given:
         names = dict.fromkeys((spec.uid, comparison.names.get(spec.uid, spec.uid)))
         owners = [owner for name in names for owner in bad_rows.settle(name, checkpoint_of(ledger.uri, name))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -11,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 
+from spark_ext.bad_rows import table as table_module
 from spark_ext.bad_rows.collector import Collector, Destination
 from spark_ext.bad_rows.names import default_table, key_of, pending_folder
 from spark_ext.bad_rows.row import BadRow
@@ -186,6 +188,33 @@ def test_a_query_with_another_id_begins_anew(world: World) -> None:
     world.read(0, 0, 10)
     world.settler().settle("s")
     assert [epoch for epoch, _ in world.rows()].count(0) == 8
+
+
+def test_two_jobs_may_share_a_table(tmp_path: Path) -> None:
+    worlds = [World(tmp_path / name) for name in "ab"]
+    shared = str(tmp_path / "shared")
+    for number, world in enumerate(worlds):
+        world.plan(10)
+        to = replace(world.destination(0), table=shared)
+        collector = Collector(to, Range("c", None, 0, 10), lambda: 0)
+        collector.add(BadRow(number, "odd"))
+        collector.finish()
+        world.spark.commit_planned()
+        Settler("j", f"id{number}", world.state, "q", 1, str(world.checkpoint)).settle("s")
+    found = pa.table(DeltaTable(shared).scan()).to_pylist()
+    assert sorted((row["job_id"], row["position"]) for row in found) == [("id0", "0"), ("id1", "1")]
+
+
+def test_the_table_stays_small(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "MAINTAIN_EVERY", 4)
+    settler = world.settler()
+    for epoch in range(9):
+        world.plan(3 * epoch + 3)
+        world.read(epoch, 3 * epoch, 3 * epoch + 3)
+        world.spark.commit_planned()
+        settler.settle("s")
+    assert world.rows() == [(epoch, 3 * epoch) for epoch in range(9)]
+    assert len(DeltaTable(default_table(world.state)).file_uris()) < 6
 
 
 steps = st.lists(

@@ -109,6 +109,13 @@ def test_they_belong_in_the_table_that_the_source_names(job: Path) -> None:
     assert task.bad_rows == expected
 
 
+def test_a_relative_path_is_that_of_the_users_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert odd(on_bad_row="quarantine", bad_rows_path="bad").options.bad_rows_path == str(tmp_path / "bad")
+    with pytest.raises(ConfigurationError, match="takes for something else"):
+        odd(on_bad_row="quarantine", bad_rows_path="a%20b")
+
+
 def test_by_default_the_first_one_fails_the_query(job: Path) -> None:
     source = odd()
     [task] = tasks(source)
