@@ -61,3 +61,12 @@ def test_a_restore_that_was_interrupted_leaves_a_lineage_that_nobody_continues()
 def test_the_condition() -> None:
     assert condition(()) == "false"
     assert condition((Cut(2, 7), Cut(1, 5))) == "(lineage = 2 and epoch <= 7) or (lineage = 1 and epoch <= 5)"
+
+
+def test_a_source_that_has_planned_nothing_since_a_restore_is_in_its_lineage_all_the_same() -> None:
+    """Lineage 1 had rows up to epoch 9; lineage 2 continues from 5, and only other sources of the query have read."""
+    ancestry = Ancestry().continued("a", 2, Cut(1, 5))
+    assert ancestry.placed("a", Cut(1, 8), newest=2) == Cut(2, 8)
+    assert ancestry.placed("a", Cut(1, 8), newest=1) == Cut(1, 8), "a savepoint from before the restore"
+    assert ancestry.placed("a", Cut(3, 8), newest=3) == Cut(3, 8), "after a reset"
+    assert ancestry.placed("b", Cut(1, 8), newest=2) == Cut(1, 8)
