@@ -34,7 +34,7 @@ class Lineages(World):
         to = replace(self.destination(number), lineage=self.lineage)
         self.destination = lambda *_, **__: to  # type: ignore[method-assign]
         self.read(number, number * 3, number * 3 + 3)
-        del self.destination  # type: ignore[method-assign]
+        del self.destination
         self.spark.commit_planned()
 
     def settle(self) -> None:

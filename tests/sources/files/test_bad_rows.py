@@ -157,7 +157,7 @@ def test_a_compressed_file_is_read_by_its_lines(
     (tmp_path / f"a.{kind}.bz2").write_bytes(bz2.compress(content))
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / f"a.{kind}").write_bytes(content)
-    header = {"header": "true"} if kind == "csv" else {}
+    header: dict[str, Any] = {"header": "true"} if kind == "csv" else {}
     good, bad = read(tmp_path, "n int, s string", recursive="false", **header)
     plain = read(tmp_path / "plain", "n int, s string", **header)
     assert good == plain[0] and [row.raw for row in bad] == [row.raw for row in plain[1]] and len(bad) >= 4
