@@ -34,6 +34,7 @@ NAMES = (
     "neighbours",
     "channels",
     "files_throughput",
+    "bad_rows",
     "recovery",
     "sustained",
     "postgres",

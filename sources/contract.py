@@ -60,13 +60,15 @@ The design follows bytewax's `inputs.py` (partitions, `next_batch`, `snapshot`) 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from spark_ext.errors import ConfigurationError
+from spark_ext.bad_rows.row import BadRow as BadRow
+from spark_ext.datafiles.location import Location, check_for_delta
+from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Json, Position, SourceOffset
 from spark_ext.options import Bytes, Milliseconds, Options
 from spark_ext.spark.connector import Connector
@@ -90,6 +92,36 @@ class SourceOptions(Options):
 
     discovery_interval: Milliseconds = 10_000
     """How often an unbounded source looks for new channels, ms. A bounded one looks once per run."""
+
+    on_bad_row: Literal["fail", "quarantine"] = "fail"
+    """What is done about a row that does not parse or fit: the query fails, or the row goes to a table of its own."""
+
+    bad_rows_path: str | None = None
+    """With `quarantine`: path or URI of the Delta table; None: `bad_rows/table` in the job's state directory."""
+
+    max_bad_share: float = Field(default=1.0, ge=0, le=1)
+    """With `quarantine`: the share of bad rows among all rows of a run above which the job stops; 1: it never does."""
+
+    max_bad_rows: int | None = Field(default=None, ge=0)
+    """With `quarantine`: the number of bad rows of a run above which the job stops; None: it never does."""
+
+    @field_validator("bad_rows_path")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        """As the user's process sees it: others have another working directory."""
+        if path is None:
+            return None
+        location = Location.of(path, {})
+        check_for_delta(location, "the option 'bad_rows_path'")
+        return location.uri
+
+    @model_validator(mode="after")
+    def _bad_rows_together(self) -> SourceOptions:
+        if self.on_bad_row != "quarantine":
+            for name in ("bad_rows_path", "max_bad_share", "max_bad_rows"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} needs on_bad_row=quarantine")
+        return self
 
 
 @dataclass(frozen=True)
@@ -179,6 +211,9 @@ class ChannelSource(Connector):
     declared: StructType | None = None
     """The rows' schema: what the user gave to `.schema(...)`, else `schema()`. Set before planning and reading."""
 
+    _collect: Callable[[BadRow], None] | None = None
+    """Set while a range is read whose bad rows are collected."""
+
     def __init__(self, options: Mapping[str, str]) -> None:
         self.given = dict(options)
         self.options = self.options_type.parse(self.name(), options)
@@ -218,6 +253,36 @@ class ChannelSource(Connector):
         `channel` has the id and the data that `discover` gave; its `begin` is None. Columns of another type are cast;
         a batch that cannot be cast fails the query with a `DataError`.
         """
+
+    # -- for you to call ----------------------------------------------------------------------------------------------
+
+    @property
+    def collects_bad_rows(self) -> bool:
+        """Whether `bad_row` returns, so that it is worth looking for the other bad rows of a batch."""
+        return self._collect is not None
+
+    def bad_row(self, row: BadRow, error: DataError | None = None) -> None:
+        """In `read`: a row does not parse or fit, and is left out of what is returned.
+
+        With `on_bad_row=quarantine` the row is collected, and `read` continues behind it. A range that is read again
+        must have the same bad rows. What is damaged as a whole, such as a file, is no row: raise an error.
+
+        Args:
+            row: the row.
+            error: what is raised with `on_bad_row=fail`; None: an error with the position and the reason.
+
+        Raises:
+            DataError: with `on_bad_row=fail`; or there are more bad rows than `max_bad_rows` allows.
+        """
+        if self._collect is not None:
+            self._collect(row)
+            return
+        raise error or DataError(
+            f"a row is bad: {row.reason}",
+            operator=f"source '{self.options.uid}', {row.position!r}",
+            kept="everything up to the previous epoch; no row of this one was committed",
+            do="correct the row or the declared schema, or load with on_bad_row=quarantine",
+        )
 
     # -- optional -----------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,13 @@ class FailPoint(str, Enum):
     SINK_BEFORE_COMMIT = "sink.before_commit"
     SINK_COMMITTED = "sink.committed"
 
+    # Bad rows of sources.
+    BAD_ROWS_BEFORE_FILE = "bad_rows.before_file"
+    BAD_ROWS_FILE = "bad_rows.file"
+    BAD_ROWS_BEFORE_COMMIT = "bad_rows.before_commit"
+    BAD_ROWS_COMMITTED = "bad_rows.committed"
+    BAD_ROWS_DELETED = "bad_rows.deleted"
+
     # The end of input and the final checkpoint.
     END_OF_INPUT_PLANNED = "end_of_input.planned"
     HYBRID_BEFORE_SWITCH = "hybrid.before_switch"
@@ -87,6 +94,8 @@ class FailPoint(str, Enum):
     LEDGER_INCIDENTS = "ledger.incidents.after"
     LEDGER_BEFORE_INCIDENT_CHANGES = "ledger.incident_changes.before"
     LEDGER_INCIDENT_CHANGES = "ledger.incident_changes.after"
+    LEDGER_BEFORE_BAD_ROWS = "ledger.bad_rows.before"
+    LEDGER_BAD_ROWS = "ledger.bad_rows.after"
 
     # control events
     CONTROL_BEFORE_STAMP = "control.before_stamp"

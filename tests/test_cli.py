@@ -148,6 +148,7 @@ def test_status_as_json(state: Path) -> None:
         "committed_at": "",
         "epochs": 3,
         "rows": 300,
+        "bad_rows": 0,
         "channels_finished": {"files": 2},
         "latencies": [],
     }

@@ -6,8 +6,10 @@ size.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -15,13 +17,16 @@ import pyarrow as pa
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
-from spark_ext.schemas.columns import conform
-from spark_ext.sources.contract import Advance, Limit
+from spark_ext.schemas.columns import conform, constant
+from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.line_ends import BOM, after_lines, count_lines, ends_of, last_end, line_end
 from spark_ext.sources.positions import no_position, number_in
 
 BLOCK = 8 * 1024 * 1024
 """Bytes parsed at a time; a longer line makes a longer block."""
+
+SIFTED = 256 * 1024
+"""Bytes of the pieces in which bad lines are looked for."""
 
 LEAST_PART = 1024 * 1024
 """Minimum size of the parts of a split range, bytes."""
@@ -39,6 +44,8 @@ class LinesFormat(ABC):
     """
 
     begin = 0
+    skipping: Callable[[BadRow], object] | None = None
+    """While planning: takes the lines that do not fit; None: they are refused."""
 
     blank: ClassVar[bytes] = b"\r\n"
     """The characters of a block without rows."""
@@ -81,7 +88,9 @@ class LinesFormat(ABC):
             self.check(file)
         if self.whole(file):
             # Under a limit of rows it is read twice: rows that nobody has counted would not count.
-            rows = None if limit.rows is None else sum(batch.num_rows for batch in self._whole_rows(file))
+            rows = (
+                None if limit.rows is None else sum(batch.num_rows for batch in self._whole_rows(file, self.skipping))
+            )
             return Advance(file.size, True, rows=rows, bytes=file.size - start, whole=True)
         if limit.rows is None and limit.bytes is None:
             return Advance(file.size, True, bytes=file.size - start)
@@ -133,8 +142,16 @@ class LinesFormat(ABC):
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(self, file: InputFile, start: int, end: int | None) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, file: InputFile, start: int, end: int | None, bad: Callable[[BadRow], object] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of the lines in [start, end); `end` None: all.
+
+        Args:
+            file: the file.
+            start: the byte at which the first line begins.
+            end: the byte after the last one.
+            bad: takes the lines that do not fit, unless rows may span lines; None: they are refused.
 
         Raises:
             DataError: the file has changed, or a line does not fit; names file, byte and line.
@@ -142,21 +159,82 @@ class LinesFormat(ABC):
         with file.unchanged():
             end = file.size if end is None else min(end, file.size)
             if start < end:
-                yield from self._whole_rows(file) if self.whole(file) else self._rows(file, start, end)
+                yield from self._whole_rows(file, bad) if self.whole(file) else self._rows(file, start, end, bad)
 
-    def _whole_rows(self, file: InputFile) -> Iterator[pa.RecordBatch]:
+    def _whole_rows(self, file: InputFile, bad: Callable[[BadRow], object] | None) -> Iterator[pa.RecordBatch]:
+        if bad is not None and not self._whole:
+            yield from self._unpacked_rows(file, bad)
+            return
         with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
             for batch in self.stream(file, raw):
                 yield from self._pieces(file, pa.Table.from_batches([batch]))
 
-    def _rows(self, file: InputFile, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _unpacked_rows(self, file: InputFile, bad: Callable[[BadRow], object]) -> Iterator[pa.RecordBatch]:
+        """The rows of a compressed file, in blocks of lines. Bytes are those of the text in it."""
+        head, at, rest, more = self.head(file), 0, b"", True
+        with file.faults(), pa.input_stream(file.open(), file.compression) as raw:
+            while more:
+                piece = raw.read(BLOCK)
+                more, rest = bool(piece), rest + piece
+                if at == 0:
+                    first = max(len(BOM) if rest.startswith(BOM) else 0, head)
+                    if more and len(rest) <= max(first, len(BOM)):
+                        continue
+                    at, rest = first, rest[first:]
+                cut = last_end(rest) if more else len(rest)
+                if cut:
+                    block = pa.py_buffer(rest[:cut])
+                    try:
+                        yield from self._parsed(file, block)
+                    except pa.ArrowException:
+                        self._check_constants(file)
+                        yield from self._sifted(file, block, at, bad)
+                    at, rest = at + cut, rest[cut:]
+
+    def _rows(
+        self, file: InputFile, start: int, end: int, bad: Callable[[BadRow], object] | None
+    ) -> Iterator[pa.RecordBatch]:
         with file.open() as raw:
             for at, block in self._blocks(file, raw, start, end):
                 try:
                     pieces = self._parsed(file, block)
                 except pa.ArrowException as problem:
-                    raise self._at_line(file, block, at, problem) from problem
+                    if bad is None:
+                        raise self._at_line(file, block, at, problem) from problem
+                    self._check_constants(file)
+                    pieces = self._sifted(file, block, at, bad)
                 yield from pieces
+
+    def _check_constants(self, file: InputFile) -> None:
+        """Refuse a value in the name of a folder that does not fit: no row is to blame for it."""
+        for name, text in file.constants.items():
+            with file.faults():
+                constant(text, self._wanted.field(name).type, 0)
+
+    def _sifted(
+        self, file: InputFile, block: pa.Buffer, at: int, bad: Callable[[BadRow], object]
+    ) -> list[pa.RecordBatch]:
+        """The rows of the lines that fit; the others are found by pieces, and in these by what Arrow says of them."""
+        ends = ends_of(block)
+        ends = ends if len(ends) and ends[-1] == block.size else np.append(ends, block.size)
+        starts = np.concatenate([[0], ends[:-1]])
+        good: list[pa.RecordBatch] = []
+        # In pieces first: by halves alone the good lines would be parsed as often as there are levels.
+        bounds = [*np.unique(np.searchsorted(starts, np.arange(0, block.size, SIFTED))).tolist(), len(ends)]
+        left = [(low, high) for low, high in pairwise(bounds) if low < high][::-1]
+        while left:
+            low, high = left.pop()
+            begin, end = int(starts[low]), int(ends[high - 1])
+            try:
+                good += self._parsed(file, block.slice(begin, end - begin))
+            except pa.ArrowException as problem:
+                if high - low > 1:
+                    left += _parts(low, high, problem)
+                    continue
+                line = bytes(block.slice(begin, end - begin)).rstrip(b"\r\n")
+                bad(BadRow({"file": file.name, "byte": at + begin}, _reason(problem), line))
+        schema = good[0].schema if good else None
+        return pa.Table.from_batches(good, schema=schema).combine_chunks().to_batches(BATCH_ROWS) if good else []
 
     def _blocks(self, file: InputFile, raw: pa.NativeFile, start: int, end: int) -> Iterator[tuple[int, pa.Buffer]]:
         at = start or self._first(file, raw)
@@ -212,6 +290,26 @@ class LinesFormat(ABC):
             "correct the line, or the schema or the format options, and start again with the option "
             "changed_files=accept if the file was changed",
         )
+
+
+def _parts(low: int, high: int, problem: Exception) -> list[tuple[int, int]]:
+    """Where to look for the bad lines of [low, high), last part first: around the row that Arrow names, or by halves.
+
+    Arrow does not count blank lines, so the one that it names may be before the bad one.
+    """
+    named = re.search(r"Row #(\d+): | in row (\d+)$", str(problem))
+    at = low + int(named[1] or named[2]) - 1 if named else -1
+    if not low <= at < high:
+        middle = (low + high) // 2
+        return [(middle, high), (low, middle)]
+    parts = [(at + 1, high), (at, at + 1), (low, at)]
+    return [(begin, end) for begin, end in parts if begin < end]
+
+
+def _reason(problem: Exception) -> str:
+    """Why a line is bad. Arrow shows a line that it cannot parse, which is kept as such, and names a row of its own."""
+    text = re.sub(r"^(CSV|JSON) parse error: ", r"\1: ", str(problem))
+    return re.sub(r"Row #\d+: | in row \d+$", "", text)
 
 
 def _who(file: InputFile) -> str:

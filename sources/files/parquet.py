@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, match, misfit
-from spark_ext.sources.contract import Advance, Limit
+from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.legacy_calendar import Calendar, UnknownZoneError
 from spark_ext.sources.files.parquet_columns import columns_in
 from spark_ext.sources.positions import number_in
+from spark_ext.sources.sift import sift, text_of
 
 BATCH_ROWS = 65_536
 """Maximum number of rows of a batch."""
@@ -196,7 +197,12 @@ class ParquetFormat:
         return list(zip(cuts, [*cuts[1:], end], strict=True))
 
     def read(
-        self, file: InputFile, start: int, end: int | None, keep: pa.Array | None = None
+        self,
+        file: InputFile,
+        start: int,
+        end: int | None,
+        keep: pa.Array | None = None,
+        bad: Callable[[BadRow], object] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows [start, end), one row group in memory at a time, in batches of bounded size.
 
@@ -205,15 +211,24 @@ class ParquetFormat:
             start: first row.
             end: the row after the last one; None: all.
             keep: by row number, whether the row exists; rows after its end do. None: all do.
+            bad: takes the rows with a value that the declared type does not have; None: they are refused. Not together
+                with `keep`.
 
         Raises:
             DataError: the file has changed, is damaged, or has other columns than declared; names it.
         """
         with file.unchanged():
             if file.size:
-                yield from self._rows(file, start, end, keep)
+                yield from self._rows(file, start, end, keep, bad)
 
-    def _rows(self, file: InputFile, start: int, end: int | None, keep: pa.Array | None) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self,
+        file: InputFile,
+        start: int,
+        end: int | None,
+        keep: pa.Array | None,
+        bad: Callable[[BadRow], object] | None,
+    ) -> Iterator[pa.RecordBatch]:
         with file.faults(), file.open() as raw, _parquet(file, raw) as parquet:
             found, int96 = columns_in(parquet)
             calendar = Calendar.of(parquet.metadata.metadata)
@@ -236,7 +251,10 @@ class ParquetFormat:
                             piece = batch.slice(low, high - low)
                             if keep is not None:
                                 piece = _kept(piece, keep, row + low)
-                            yield conform(piece, self._wanted, constants)
+                            if bad is None:
+                                yield conform(piece, self._wanted, constants)
+                            else:
+                                yield from self._sifted(file, piece, constants, row + low, bad)
                         row += batch.num_rows
                         if end is not None and row >= end:
                             break
@@ -246,6 +264,20 @@ class ParquetFormat:
                             "replace it with an undamaged copy, and start again with changed_files=accept",
                         )
                 first += group.num_rows
+
+    def _sifted(
+        self,
+        file: InputFile,
+        piece: pa.RecordBatch,
+        constants: Mapping[str, str | None],
+        first: int,
+        bad: Callable[[BadRow], object],
+    ) -> Iterator[pa.RecordBatch]:
+        def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
+            bad(BadRow({"file": file.name, "row": first + row}, str(problem), text_of(one)))
+
+        conform(piece.slice(0, 0), self._wanted, constants)  # what is wrong with all rows is no matter of one
+        return sift(piece, lambda rows: conform(rows, self._wanted, constants), pa.ArrowInvalid, collect)
 
     def _check(self, file: InputFile, footer: Footer) -> None:
         if footer is EMPTY or self._grown:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.row import passed_over
 from spark_ext.datafiles.entry import Entry
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
@@ -296,14 +297,15 @@ class Files(ChannelSource):
         """
         if self.options.group == "file":
             file = self._file(channel.id, *channel.data)
-            yield from self._format(file.name).read(file, start, end)
+            yield from self._rows(file, start, end)
             return
         (first, begin), (last, stop) = start, end
         for index, file in enumerate(self._group_files(channel)):
             if first <= index <= last and not (index == last and stop == 0):
-                yield from self._format(file.name).read(
-                    file, begin if index == first else 0, stop if index == last else None
-                )
+                yield from self._rows(file, begin if index == first else 0, stop if index == last else None)
+
+    def _rows(self, file: InputFile, start: int, end: int | None) -> Iterator[pa.RecordBatch]:
+        return self._format(file.name).read(file, start, end, bad=self.bad_row if self.collects_bad_rows else None)
 
     # -- files and formats ----------------------------------------------------------------------------------
 
@@ -333,12 +335,16 @@ class Files(ChannelSource):
     def _csv(self) -> CsvFormat:
         given = self.options
         dialect = Dialect(given.header, given.sep, given.quote, given.escape, given.null_value, given.timestamp_format)
-        return CsvFormat(self._wanted, dialect, multiline=given.multiline, operator=self._operator)
+        made = CsvFormat(self._wanted, dialect, multiline=given.multiline, operator=self._operator)
+        made.skipping = passed_over if given.on_bad_row == "quarantine" else None
+        return made
 
     @cached_property
     def _json(self) -> JsonFormat:
         given = self.options
-        return JsonFormat(self._wanted, given.timestamp_format, multiline=given.multiline, operator=self._operator)
+        made = JsonFormat(self._wanted, given.timestamp_format, multiline=given.multiline, operator=self._operator)
+        made.skipping = passed_over if given.on_bad_row == "quarantine" else None
+        return made
 
     def _format(self, name: str) -> ParquetFormat | CsvFormat | JsonFormat:
         kind = self._format_name(name)

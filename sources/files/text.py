@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from spark_ext.errors import refused
 from spark_ext.schemas.columns import instants, match
 from spark_ext.sources.files.line_ends import BOM, SCAN, ends_of, filled_lines, first_line
 from spark_ext.sources.files.lines import BLOCK, LinesFormat
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Dialect:
     null_value: str = ""
     timestamp_format: str | None = None
 
+
+_OPEN, _CLOSE = b"{}"
 
 _FIRST = b"{}\n"
 """An object to begin with."""
@@ -215,8 +220,11 @@ class JsonFormat(LinesFormat):
         A line `null` is a row of nulls.
         """
         table = self._objects(file, block)
-        lines = len(ends_of(block)) + (bytes(block[-1:]) not in (b"\n", b"\r"))
-        if table.num_rows not in (lines, filled_lines(block, self.blank)):
+        ends = ends_of(block)
+        lines = len(ends) + (bytes(block[-1:]) not in (b"\n", b"\r"))
+        rows_fit = table.num_rows in (lines, filled_lines(block, self.blank))
+        # Their number alone says nothing: a line with two objects makes up for an object over two lines.
+        if not rows_fit or not _lines_are_whole(block, ends, self.blank):
             raise pa.ArrowInvalid(
                 "a line is not one object: it has several, or an object continues after its end; set the option "
                 "'multiline'"
@@ -271,6 +279,23 @@ class JsonFormat(LinesFormat):
             unexpected_field_behavior="ignore",
             newlines_in_values=self._multiline,
         )
+
+
+def _lines_are_whole(block: pa.Buffer, ends: NDArray[np.int64], blank: bytes) -> bool:
+    """Whether no object continues after the end of a line: each line begins and ends with a brace, or is a null."""
+    data = np.frombuffer(block, np.uint8)
+    starts = np.concatenate([[0], ends])
+    starts = starts[starts < len(data)]
+    stops = np.append(starts[1:], len(data))
+    last = stops - 1
+    for end in b"\n\r":
+        last -= data[last] == end
+    odd = np.flatnonzero((data[starts] != _OPEN) | (data[last] != _CLOSE))
+    for begin, stop in zip(starts[odd].tolist(), stops[odd].tolist(), strict=True):
+        line = bytes(block[begin:stop]).strip(blank)
+        if line not in (b"", b"null") and not (line.startswith(b"{") and line.endswith(b"}")):
+            return False
+    return True
 
 
 def _check_utf8(block: pa.Buffer) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.row import passed_over
 from spark_ext.errors import ConfigurationError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.model.offsets import Json, Position, Range
@@ -122,6 +123,8 @@ class Hybrid(StagedSource):
         kept = stage or {"number": self._at, "name": here.name, "begin": None}
         seen = Cutover(**kept["seen"]) if "seen" in kept else Cutover()
         self._prepared(here)
+        if self.options.on_bad_row == "quarantine":
+            here.cutover_reader._collect = passed_over
         for piece in pieces:
             channel = Channel(_inner(piece.channel), None, piece.data)
             seen = extended(seen, here.cutover_reader.read(channel, piece.start, piece.end), here.cutover)
@@ -240,6 +243,7 @@ class Hybrid(StagedSource):
     def read(self, channel: Channel, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """As the stage's source, with the names that `select` gives."""
         source, inner = self._of(channel)
+        source._collect = self._collect
         renamed = self._by_name[_stage_name(channel.id)].select
         for batch in source.read(inner, start, end):
             yield rename(batch, renamed)

@@ -140,6 +140,12 @@ class Stage:
             raise _refused("the last stage has a 'seam', but no stage comes after it", self._who, "remove the option")
         self._given = {**given, "uid": f"{options.uid}.{name}"}
         self.source = self.fresh()
+        if self.source.options.on_bad_row != "fail":
+            raise _refused(
+                "a stage has on_bad_row, which is an option of the whole source",
+                self._who,
+                f"replace '{name}.on_bad_row' by 'on_bad_row', and likewise the options that belong to it",
+            )
 
     def fresh(self) -> ChannelSource:
         """The stage's source, new."""

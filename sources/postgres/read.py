@@ -7,7 +7,7 @@ cannot be read again and are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,11 @@ from pyarrow import types
 from spark_ext.clients.postgres.arrow import arrow_session, execute
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import DataError, ReplayError
+from spark_ext.sources.contract import BadRow
 from spark_ext.sources.postgres.relation import NO_LIST_COLUMN
 from spark_ext.sources.postgres.settings import settings_of
 from spark_ext.sources.postgres.snapshot import APPLICATION
+from spark_ext.sources.sift import sift, text_of
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
@@ -43,7 +45,13 @@ class Plan:
 
 
 def read(
-    server: Server, statement: str, wanted: pa.Schema, plan: Plan, who: str, lock_timeout: int
+    server: Server,
+    statement: str,
+    wanted: pa.Schema,
+    plan: Plan,
+    who: str,
+    lock_timeout: int,
+    bad: Callable[[BadRow], object] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, in the declared types.
 
@@ -54,6 +62,7 @@ def read(
         plan: what the rows must be.
         who: source and channel, for errors.
         lock_timeout: how long to wait for a lock, ms.
+        bad: takes the rows with a value that does not fit; None: they are refused.
 
     Raises:
         ReplayError: the rows are no longer those that were planned.
@@ -68,10 +77,14 @@ def read(
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
             cursor.execute(statement)
             for batch in cursor.fetch_record_batch():
+                first = rows
                 rows += batch.num_rows
                 if batch.num_rows:
                     digest ^= int(np.bitwise_xor.reduce(np.asarray(batch.column(batch.num_columns - 1))))
-                    yield _conform(batch, wanted, who)
+                    if bad is None:
+                        yield _conform(batch, wanted, who)
+                    else:
+                        yield from _sifted(batch, wanted, who, first, bad)
     if (rows, digest) != (plan.rows, plan.hash):
         raise ReplayError(
             f"rows were updated or deleted after the epoch was planned: {plan.rows} were planned, {rows} were found"
@@ -94,6 +107,21 @@ def _begin(connection: Connection, snapshot: str) -> bool:
         connection.rollback()
     execute(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     return False
+
+
+def _sifted(
+    batch: pa.RecordBatch, wanted: pa.Schema, who: str, first: int, bad: Callable[[BadRow], object]
+) -> Iterator[pa.RecordBatch]:
+    """The rows that fit. A bad one is named by its place in the range, in the key's order, and by its hash."""
+    names = [*wanted.names, *batch.schema.names[len(wanted) :]]
+
+    def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
+        position = {"row": first + row, "hash": one.column(one.num_columns - 1)[0].as_py()}
+        values = one.rename_columns(names).select(wanted.names)
+        reason = problem.what if isinstance(problem, DataError) else str(problem)
+        bad(BadRow(position, reason, text_of(values)))
+
+    return sift(batch, lambda rows: _conform(rows, wanted, who), DataError, collect)
 
 
 def _conform(batch: pa.RecordBatch, wanted: pa.Schema, who: str) -> pa.RecordBatch:

@@ -365,4 +365,5 @@ class Postgres(ChannelSource):
         statement = self._slice(channel, start, end).statement(declared)
         plan = Plan(end["rows"], end["hash"], end["snapshot"])
         who = f"{self._who}, channel '{channel.id}'"
-        yield from read(self._server, statement, arrow_schema(declared), plan, who, self.options.lock_timeout)
+        bad = self.bad_row if self.collects_bad_rows else None
+        yield from read(self._server, statement, arrow_schema(declared), plan, who, self.options.lock_timeout, bad)

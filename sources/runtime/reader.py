@@ -19,15 +19,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.collector import Collector, Destination
+from spark_ext.bad_rows.names import default_table, key_of
 from spark_ext.control import current, levels
-from spark_ext.errors import DataError, StateError
+from spark_ext.errors import ConfigurationError, StateError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.masking import guarded
 from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
+from spark_ext.sources.runtime.conform import conform, sifted
 from spark_ext.sources.runtime.idle import Idle
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
-from spark_ext.sources.runtime.sample import sampled, shares_of
+from spark_ext.sources.runtime.sample import keeps_bad_row, sampled, shares_of
 from spark_ext.spark import registry
 from spark_ext.spark.attendance import attend
 from spark_ext.spark.worker_process import begin_task, tune
@@ -47,6 +50,8 @@ class ReadTask(InputPartition):
     ranges: tuple[Range, ...]
     shares: Mapping[str, float] = field(default_factory=dict)
     """Which share of the rows is read, by channel; others are read whole."""
+    bad_rows: Destination | None = None
+    """Where its bad rows are left; None: one of them fails the query."""
 
 
 def report_of(uid: str, planner: Planner, at: SourceOffset) -> dict[str, Any]:
@@ -99,6 +104,14 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     kept="nothing was planned; the checkpoint and the output are unchanged",
                     do="start the query with job.run(); if it was started so, the temporary folder "
                     f"{registry.folder()} was deleted: start the job again",
+                )
+            if registration is None and self._source.options.on_bad_row == "quarantine":
+                raise ConfigurationError(
+                    "on_bad_row=quarantine needs a job: Spark never says that the last epoch of a query is committed, "
+                    "so that its bad rows could not be moved into their table",
+                    operator=f"source '{self._uid}'",
+                    kept="nothing was read",
+                    do="run the query in a job, with spark_ext.Job, or load with on_bad_row=fail",
                 )
             if registration is not None and registration.samples:
                 attend("planner", registration.state, registration.query, self._uid)
@@ -160,7 +173,24 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.enter(finish)
             pieces = ranges(begin, finish)
             shares = shares_of(planner.configuration(finish), self._uid, pieces)
-            return assign(self._source, pieces, planner.readers, shares)
+            return assign(self._source, pieces, planner.readers, shares, self._destination(finish))
+
+    def _destination(self, end: SourceOffset) -> Destination | None:
+        """Where the tasks of the epoch that ends there leave bad rows."""
+        options = self._source.options
+        registration = registry.lookup(self._uid) if options.on_bad_row == "quarantine" else None
+        if registration is None:
+            return None
+        return Destination(
+            registration.state,
+            registration.checkpoint,
+            self._uid,
+            options.bad_rows_path or default_table(registration.state),
+            end.lineage,
+            key_of(end),
+            registration.incarnation,
+            options.max_bad_rows,
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a task's ranges on an executor, each batch in exactly the declared schema."""
@@ -174,27 +204,29 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for piece in partition.ranges:
             channel = Channel(piece.channel, None, piece.data)
             with guarded():
+                collector = self._collecting(partition, piece)
                 rows = self._source.read(channel, piece.start, piece.end)
+                number = 0
                 for batch in sampled(rows, piece, partition.shares):
-                    yield self._conform(batch, schema, piece)
+                    if batch.schema.equals(schema):
+                        yield batch
+                    elif collector is None:
+                        yield conform(batch, schema, piece, self._uid)
+                    else:
+                        yield sifted(batch, schema, piece, self._uid, number, self._source.bad_row)
+                    number += batch.num_rows
+                if collector is not None:
+                    collector.finish()
+        self._source._collect = None
         tune()
 
-    def _conform(self, batch: pa.RecordBatch, schema: pa.Schema, piece: Range) -> pa.RecordBatch:
-        # Spark checks only the first batch of a task; a later one that differs crashes the JVM's reader.
-        import pyarrow as pa
-
-        if batch.schema.equals(schema):
-            return batch
-        try:
-            columns = [batch.column(field.name).cast(field.type) for field in schema]
-            return pa.RecordBatch.from_arrays(columns, schema=schema)
-        except (KeyError, pa.ArrowException) as problem:
-            raise DataError(
-                f"rows do not have the declared schema: {problem}",
-                operator=f"source '{self._uid}', channel '{piece.channel}', from {piece.start!r}",
-                kept="everything up to the previous epoch; no row of this one was committed",
-                do=f"declare the schema that the data has, or repair the data; declared: {schema_text(schema)}",
-            ) from problem
+    def _collecting(self, task: ReadTask, piece: Range) -> Collector | None:
+        """What collects the bad rows of a range; None: one of them fails the query."""
+        if task.bad_rows is None:
+            return None
+        collector = Collector(task.bad_rows, piece, _number_of_epoch, keeps_bad_row(piece, task.shares))
+        self._source._collect = collector.add
+        return collector
 
     @guarded()
     def commit(self, end: dict[str, Any]) -> None:
@@ -210,7 +242,11 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def assign(
-    source: ChannelSource, pieces: Sequence[Range], readers: int, shares: Mapping[str, float] | None = None
+    source: ChannelSource,
+    pieces: Sequence[Range],
+    readers: int,
+    shares: Mapping[str, float] | None = None,
+    bad_rows: Destination | None = None,
 ) -> list[InputPartition]:
     """Spread the ranges of an epoch over at most `readers` tasks, largest first; order within a channel is kept.
 
@@ -219,6 +255,7 @@ def assign(
         pieces: the ranges.
         readers: maximum number of tasks.
         shares: by channel, of which rows a share is read: such ranges are not split.
+        bad_rows: where they are left.
     """
     shares = shares or {}
     if not pieces:
@@ -240,7 +277,7 @@ def assign(
         bins[index].append(piece)
         heapq.heappush(loads, (load + _weight(piece), index))
     return [
-        ReadTask(tuple(chosen), {one.channel: shares[one.channel] for one in chosen if one.channel in shares})
+        ReadTask(tuple(chosen), {one.channel: shares[one.channel] for one in chosen if one.channel in shares}, bad_rows)
         for chosen in bins
     ]
 
@@ -250,9 +287,9 @@ def _weight(piece: Range) -> int:
     return max(1, piece.end - piece.start) if numbers else 1
 
 
-def schema_text(schema: pa.Schema) -> str:
-    """An Arrow schema on one line."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _number_of_epoch() -> int | None:
+    place = current.of_task()
+    return None if place is None else place.number
 
 
 def _view(registration: registry.Registration | None) -> LedgerView:

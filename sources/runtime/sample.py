@@ -7,11 +7,12 @@ of which a share is read is therefore not split.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from spark_ext.model.control import channel, source
+from spark_ext.model.offsets import Json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,8 +56,7 @@ def sampled(batches: Iterable[pa.RecordBatch], piece: Range, shares: Mapping[str
 
     from spark_ext.sources.splitmix import uniform
 
-    text = json.dumps([piece.channel, piece.start], sort_keys=True)
-    seed = np.array([int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")], np.uint64)
+    seed = np.array([_seed([piece.channel, piece.start])], np.uint64)
     first = 0
     for batch in batches:
         numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
@@ -64,3 +64,30 @@ def sampled(batches: Iterable[pa.RecordBatch], piece: Range, shares: Mapping[str
         chosen = batch.filter(pa.array(uniform(seed, numbers) < share))
         if chosen.num_rows:
             yield chosen
+
+
+def keeps_bad_row(piece: Range, shares: Mapping[str, float]) -> Callable[[int], bool] | None:
+    """Which bad rows of a range are chosen, by their number among these; None: all are.
+
+    Args:
+        piece: the range.
+        shares: as for `sampled`.
+    """
+    share = shares.get(piece.channel)
+    if share is None:
+        return None
+
+    def keeps(number: int) -> bool:
+        import numpy as np
+
+        from spark_ext.sources.splitmix import uniform
+
+        seed = np.array([_seed(["bad", piece.channel, piece.start])], np.uint64)
+        return bool(uniform(seed, np.array([number], np.uint64))[0] < share)
+
+    return keeps
+
+
+def _seed(of: Json) -> int:
+    text = json.dumps(of, sort_keys=True)
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -2,8 +2,8 @@
 
 1. BEGUN: the number of the new lineage is taken, and never used again. From here on the job cannot be started.
 2. CLAIMED: targets and exchanges refuse what drivers of earlier starts may still commit.
-3. ROLLED BACK: each target holds what it held at the cut. Its records of epochs stay: only the new lineage makes the
-   numbers of epochs new.
+3. ROLLED BACK: each target, and the table of bad rows, holds what it held at the cut. A target's records of epochs
+   stay: only the new lineage makes the numbers of epochs new.
 4. EXCHANGES: each holds what was in flight; what came later is abandoned.
 5. STATES: Spark's checkpoints are those of the savepoint, which were prepared before the first step; what was there is
    moved aside, into `replaced`.
@@ -29,6 +29,7 @@ from spark_ext.jobs.composition import Composition
 from spark_ext.jobs.memory import checkpoint_of
 from spark_ext.jobs.restore_checks import Comparison, saved_name
 from spark_ext.jobs.restore_targets import Target, Targets, interrupted_restores
+from spark_ext.jobs.restored_bad_rows import put_back_bad_rows
 from spark_ext.jobs.restored_exchanges import check_readers, claim_exchanges, exchanges_in
 from spark_ext.jobs.restored_rows import restored_rows
 from spark_ext.jobs.restored_states import RestoredStates, clear_away
@@ -280,6 +281,7 @@ class Restore:
             sink.check_roll_back(claim, target.position)
             what = f"the roll back of sink '{claim.sink}'"
             attempts(sink.options, what, reraise=True)(sink.roll_back, claim, target.position)
+        put_back_bad_rows(comparison, self._ledger, incarnation.job_id, self._specs, lineage)
         self._taken(Step.ROLLED_BACK, writer, lineage, saved)
         reach(FailPoint.RESTORE_ROLLED_BACK)
         clear_away(self._state, lineage, again=bool(interrupted - {lineage}))

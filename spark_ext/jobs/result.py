@@ -36,6 +36,7 @@ class QueryResult(QuerySnapshot):
             "last_epoch": self.last_epoch,
             "parts_ms": None if self.parts_ms is None else dict(self.parts_ms),
             "rows": self.rows,
+            "bad_rows": self.bad_rows,
             "state_rows": self.state_rows,
             "lag_rows": self.lag_rows,
             "sources": [

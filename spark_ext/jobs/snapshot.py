@@ -96,6 +96,7 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
         last_epoch_ms=run.figures.last_epoch_ms or None,
         parts_ms=run.figures.parts_ms,
         rows=run.figures.input_rows,
+        bad_rows=run.bad_rows.total,
         state_rows=run.figures.state_rows,
         lag_rows=0 if state is State.FINISHED else total_lag(reports),
         phase="paused" if paused and not state.ended else "" if run.figures.epochs else run.phase,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from spark_ext.ledger.columns import arrow_schema
 from spark_ext.ledger.schema import (
+    BadRowsRow,
     CheckpointRow,
     ControlEventRow,
     ControlRequestRow,
@@ -93,6 +94,10 @@ class LedgerFrames:
     def incident_changes(self) -> DataFrame:
         """When incidents were opened and resolved, and how often they happened."""
         return self._frame(IncidentChangeRow)
+
+    def bad_rows(self) -> DataFrame:
+        """How many bad rows of sources were moved into their table, by epoch."""
+        return self._frame(BadRowsRow)
 
     def _frame(self, row_type: type[Row]) -> DataFrame:
         table = self._ledger.table(row_type)

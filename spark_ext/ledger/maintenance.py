@@ -29,6 +29,7 @@ from spark_ext.delta.where import Where, sql
 from spark_ext.errors import StateError, StorageError
 from spark_ext.ledger.ledger import FINAL
 from spark_ext.ledger.schema import (
+    BadRowsRow,
     CheckpointRow,
     ControlEventRow,
     ControlRequestRow,
@@ -68,7 +69,8 @@ class MaintenanceSettings:
     keep_control_events: timedelta = timedelta(days=30)
     """Age at which a settled control event expires."""
     keep_states: timedelta = timedelta(days=90)
-    """Age at which execution states, events of exchanges, incidents and records of HTTP requests expire."""
+    """Age at which execution states, events of exchanges, incidents, records of HTTP requests and counts of bad rows
+    expire."""
     keep_checkpoints: timedelta = timedelta(days=7)
     """Age at which a periodic checkpoint expires."""
     keep_latencies: timedelta = timedelta(days=1)
@@ -398,4 +400,5 @@ _EXPIRY: dict[type[Row], Callable[[Ledger, LedgerTable[Any], datetime, Maintenan
     IncidentRow: _old_incidents,
     IncidentChangeRow: _old_incidents,
     CheckpointRow: _old_checkpoints,
+    BadRowsRow: _old_incidents,
 }

@@ -442,6 +442,33 @@ class IncidentChangeRow(Row):
     """How often it had happened by then."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BadRowsRow(Row):
+    """Bad rows of a source that were moved into their table: those of one committed epoch.
+
+    For display: the table of bad rows says what there is. A driver that is killed between the two leaves no row here.
+    """
+
+    table: ClassVar[str] = "bad_rows"
+
+    query: str
+    """The query's uid."""
+    source: str
+    """The source's uid."""
+    epoch: int
+    """In which they were read."""
+    rows: int
+    """How many."""
+    path: str
+    """Path or URI of the table."""
+    lineage: int
+    """Of the query."""
+    incarnation: int
+    """The incarnation that wrote the row."""
+    at: datetime
+    """When they were moved."""
+
+
 ROWS: tuple[type[Row], ...] = (
     JobRow,
     DefinitionRow,
@@ -456,5 +483,6 @@ ROWS: tuple[type[Row], ...] = (
     ExchangeRow,
     IncidentRow,
     IncidentChangeRow,
+    BadRowsRow,
 )
 """All tables of the ledger."""

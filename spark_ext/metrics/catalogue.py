@@ -156,6 +156,10 @@ QUERY_STATE: Final = _gauge(
 )
 EPOCHS: Final = _counter("spark_ext_epochs_total", "Epochs that were committed")
 INPUT_ROWS: Final = _counter("spark_ext_input_rows_total", "Rows read by committed epochs", unit="rows")
+BAD_ROWS: Final = _counter(
+    "spark_ext_bad_rows_total", "Rows that do not parse or fit, and were moved into the table of bad rows",
+    ("job", "query", "source"), "rows",
+)  # fmt: skip
 EPOCH_STAGES: Final = _counter(
     "spark_ext_epoch_stage_seconds_total",
     "Time that epochs have spent in planning, in execution with the sink's commit, and in Spark's own log",
@@ -250,7 +254,7 @@ DROPPED: Final = _counter(
 
 CATALOGUE: Final = (
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
-    EPOCHS, INPUT_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
+    EPOCHS, INPUT_ROWS, BAD_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
     LATENCY, LATEST_LATENCY, WATERMARK_DELAY, LAG_ROWS, SOURCE_LAG, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,

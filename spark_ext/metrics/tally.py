@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
+from spark_ext.ledger.schema import BadRowsRow, CheckpointRow, EpochRow, ExecutionStateRow, FinishedRow, IncidentRow
 from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import Change
 from spark_ext.model.latency import Marker
@@ -91,6 +91,8 @@ class Tally:
             return list(self._state(row))
         if isinstance(row, IncidentRow):
             return list(self._incident(row))
+        if isinstance(row, BadRowsRow):
+            return list(self._bad_rows(row))
         if isinstance(row, Marker):
             return [Change(m.LATENCY, (self._job, row.query, row.source), row.ms / 1000)]
         return []
@@ -128,6 +130,10 @@ class Tally:
     def _finished(self, row: FinishedRow) -> Iterator[Change]:
         if row.kind == "channel" and self._new(row.sequence, FinishedRow, row.query, row.source, row.lineage):
             yield Change(m.CHANNELS_FINISHED, (self._job, row.query, row.source))
+
+    def _bad_rows(self, row: BadRowsRow) -> Iterator[Change]:
+        if self._new(row.epoch, BadRowsRow, row.query, row.source, row.lineage, row.path):
+            yield Change(m.BAD_ROWS, (self._job, row.query, row.source), row.rows)
 
     def _state(self, row: ExecutionStateRow) -> Iterator[Change]:
         entered = row.state, row.since

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -80,6 +80,10 @@ class EpochHistory:
     """Whether the parts of epochs are wanted; samples come from somebody else."""
     figures: Figures = field(default_factory=Figures)
     _reported: int = -1
+    _began: int = -1
+    _reports: int = 0
+    _rows: Counter[str] = field(default_factory=Counter)
+    """Rows that sources have returned in this run, by uid."""
     _executions: dict[int, int] = field(default_factory=dict)
     """How long the execution of recent epochs took, ms."""
     _by_epoch: dict[int, tuple[int | None, int | None, Mapping[str, int] | None]] = field(default_factory=dict)
@@ -93,13 +97,25 @@ class EpochHistory:
 
     def begin_after(self, epoch: int) -> None:
         """Epochs up to this one belong to earlier runs."""
-        self._reported = epoch
+        self._reported = self._began = epoch
+
+    def rows_of(self, source: str, epoch: int) -> int | None:
+        """Rows that a source has returned in this run, in all epochs that are known of; None: figures are missing.
+
+        Args:
+            source: its uid.
+            epoch: the newest one whose rows have to be among them.
+        """
+        complete = self._reports == self._reported - self._began
+        return self._rows[source] if complete and epoch <= self._reported else None
 
     def report(self, hint: Hint) -> None:
         """Take figures; the first report of an epoch counts. Called from Spark's listener thread too."""
         if hint.epoch is None or hint.epoch <= self._reported:
             return
         self._reported = hint.epoch
+        self._reports += 1
+        self._rows.update(hint.source_rows)
         self._by_epoch[hint.epoch] = (hint.input_rows, hint.duration_ms, hint.spent_ms or None)
         self.figures.input_rows += hint.input_rows or 0
         self.figures.state_rows = hint.state_rows or 0

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_ext.bad_rows.restored import BadRowsOfJob
 from spark_ext.errors import StateError
 from spark_ext.ledger import LedgerWriter, start_incarnation
 from spark_ext.spark.rescaled import discard
@@ -46,6 +47,10 @@ def reset_queries(
     incarnation = start_incarnation(ledger, job)
     writer = LedgerWriter(ledger, incarnation)
     try:
+        # What was committed in the old lineage has been read, and its output stays.
+        bad_rows = BadRowsOfJob(job, incarnation.job_id, state, ledger.storage_options)
+        for place in checkpoints:
+            bad_rows.settle(Path(place).parent.name, place)
         # In this order: after a crash in between, the next start is refused, with the advice to reset again.
         for place in checkpoints:
             _move_aside(place, datetime.now(timezone.utc))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from spark_ext.errors import FencedError, SparkExtError
 from spark_ext.model.lifecycle import State
 from spark_ext.model.restarts import ANY_RUN, AvailableNowRun, Cause
+from spark_ext.queries.bad_rows import BadRowsWatch
 from spark_ext.queries.boundary import Phase
 from spark_ext.queries.failing import FailingQuery
 from spark_ext.queries.outage import UNREADABLE
@@ -65,6 +66,8 @@ class QueryRun(FailingQuery):
         self._runs = 0
         self._needs_epoch = False
         self._final_recorded = False
+        self.bad_rows = BadRowsWatch(spec, context, lineage, self.checkpoint)
+        """Moves bad rows of its sources, once their epochs are committed."""
 
     @property
     def busy(self) -> str:
@@ -176,11 +179,29 @@ class QueryRun(FailingQuery):
         if self._observer.history.overdue() and not self._worker.busy:
             self._ask_for_figures()
         self._record_epochs()
+        self._move_bad_rows(now)
+        if self._state.ended:
+            return
         if self.input_done and self._state is not State.FINISHING and not self._restarts.stopping:
             self._become(State.FINISHING)
         else:
             self._look_at_the_end(now)
         self._look_at_the_boundary(now)
+
+    def _move_bad_rows(self, now: float) -> None:
+        if self.bad_rows.due(self.committed, now) and not self._worker.busy:
+            upto = self.committed
+            self._worker.do("moving bad rows", self.bad_rows.move, lambda outcome: self._bad_rows_moved(outcome, upto))
+        exceeded = self.bad_rows.exceeded(self._observer.history)
+        if exceeded is not None and not self._restarts.stopping:
+            self.fail(exceeded)
+
+    def _bad_rows_moved(self, outcome: Outcome[None], upto: int) -> None:
+        if isinstance(outcome.error, FencedError):
+            raise outcome.error
+        lasting = self.bad_rows.moved(outcome.error, upto, self._clock())
+        if lasting is not None and not self._state.ended:
+            self.fail(lasting)
 
     def _look_at_the_end(self, now: float) -> None:
         if self._live and self._query.ended:
@@ -204,6 +225,10 @@ class QueryRun(FailingQuery):
         """The query has ended: ask for figures whose events have not come yet."""
         if self._runs:
             self._ask_for_figures()
+        if self.bad_rows.due(self.committed + 1, self._clock(), last=True):
+            # What was committed last may not be known yet; Spark's log is asked.
+            upto = self.committed
+            self._worker.do("moving bad rows", self.bad_rows.move, lambda outcome: self._bad_rows_moved(outcome, upto))
 
     def observe_late(self) -> None:
         """Take in what came with the end."""
@@ -269,6 +294,7 @@ class QueryRun(FailingQuery):
             and not self._starting
             and not self._worker.busy
             and not self._restarts.waiting(now)
+            and self.bad_rows.settled(self.committed)
         )
 
     def take_step(self, what: str, action: Callable[[], T], then: Callable[[T], None]) -> None:

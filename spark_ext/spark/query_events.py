@@ -34,6 +34,8 @@ class Hint:
     """What its sources have said of themselves, by uid."""
     in_function: bool = False
     """Whether the epoch was given to a function of the user's, by `foreachBatch`."""
+    source_rows: Mapping[str, int] = field(default_factory=dict)
+    """The rows that its channel sources have returned in the epoch, by uid."""
 
 
 STAGES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -73,4 +75,16 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         {stage: sum(progress["durationMs"].get(name, 0) for name in names) for stage, names in STAGES.items()},
         source_reports(progress),
         str(progress.get("sink", {}).get("description", "")).startswith("ForeachBatchSink"),
+        dict(_rows(source) for source in progress["sources"] if source not in ends),
     )
+
+
+def _rows(source: Mapping[str, Any]) -> tuple[str, int]:
+    end = source["endOffset"]
+    if isinstance(end, str):
+        try:
+            end = json.loads(end)
+        except ValueError:
+            end = None
+    uid = end.get("uid") if isinstance(end, dict) else None
+    return (uid if isinstance(uid, str) else ""), source["numInputRows"]

@@ -27,7 +27,7 @@ from spark_ext.model.control import Event
 from spark_ext.model.offsets import Json, Position, Range, Running, SourceOffset, ranges
 from spark_ext.schemas.ddl import columns
 from spark_ext.sources.aligned import AlignedSource, Together
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit
+from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Committed, Limit
 from spark_ext.sources.runtime.planner import Planner
 from spark_ext.sources.runtime.reader import ChannelReader, ReadTask
 
@@ -42,6 +42,8 @@ class Trace:
 
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     """By channel, ordered by epoch and, within an epoch, by range."""
+    bad_rows: dict[str, list[BadRow]] = field(default_factory=dict)
+    """With `on_bad_row=quarantine`: the bad rows by channel, in the order of `batches`."""
     finished: list[str] = field(default_factory=list)
     """Channels in the order in which they finished."""
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
@@ -225,6 +227,9 @@ class SourceRun:
             rows = sum(batch.num_rows for batch in batches)
             before = self.trace.rows(name)
             _same(before.slice(before.num_rows - rows), again.rows(name), f"replay of channel '{name}'")
+        for name, found in again.bad_rows.items():
+            if self.trace.bad_rows.get(name, [])[-len(found) :] != found:
+                raise ContractViolation(f"replay of channel '{name}' gave different bad rows")
 
 
 def drive(
@@ -374,11 +379,18 @@ def _read_epoch(
         if parts > 1:
             cuts = planning.source.split(channel, piece.start, piece.end, parts)
             _check_cuts(piece, cuts, parts)
-        batches = [batch for cut in cuts for batch in _read(planning, channel, *cut)]
+        bad: list[BadRow] = []
+        batches = [batch for cut in cuts for batch in _read(planning, channel, *cut, bad)]
         if rng.random() < repeat:
-            again = _read(planning, channel, piece.start, piece.end)
+            bad_again: list[BadRow] = []
+            again = _read(planning, channel, piece.start, piece.end, bad_again)
             what = f"second read of channel '{piece.channel}' [{piece.start}, {piece.end})"
             _same(_table(batches, trace), _table(again, trace), what)
+            # In parts a row may have another number.
+            if len(bad) != len(bad_again) or (len(cuts) == 1 and bad != bad_again):
+                raise ContractViolation(f"{what} gave different bad rows: {len(bad)}, then {len(bad_again)}")
+        if bad:
+            trace.bad_rows.setdefault(piece.channel, []).extend(bad)
         rows = sum(batch.num_rows for batch in batches)
         step = planning.steps.get(piece.channel)
         if step is not None and step.end == piece.end and step.rows is not None and step.rows < rows:
@@ -397,8 +409,12 @@ def _check_cuts(piece: Range, cuts: Sequence[tuple[Position, Position]], parts: 
         )
 
 
-def _read(planning: _Planning, channel: Channel, start: Position, end: Position) -> list[pa.RecordBatch]:
+def _read(
+    planning: _Planning, channel: Channel, start: Position, end: Position, bad: list[BadRow]
+) -> list[pa.RecordBatch]:
     reader = cloudpickle.loads(planning.shipped)
+    if planning.source.options.on_bad_row == "quarantine":
+        reader._source._collect = bad.append
     reader._source = _Zoned(reader._source, planning.arrow)
     return list(reader.read(ReadTask((Range(channel.id, channel.data, start, end),))))
 

@@ -94,6 +94,9 @@ class QuerySnapshot:
     rows: int = 0
     """Rows read, in the same runs as `epochs`, as Spark counts them: the marker of each end of input and the rows of a
     repeated epoch are included."""
+    bad_rows: int = 0
+    """Rows that did not parse or fit and were moved into the table of bad rows, in the same runs as `epochs`. Read from
+    a ledger: those that a restore has taken back are among them."""
     state_rows: int | None
     """Rows in the state stores; None: unknown. The ledger does not record it."""
     lag_rows: int | None = None

@@ -19,6 +19,7 @@ from spark_ext.ledger import Ledger
 from spark_ext.ledger.heartbeat import is_silent, last_beat
 from spark_ext.ledger.incarnation import is_alive
 from spark_ext.ledger.schema import (
+    BadRowsRow,
     CheckpointRow,
     EpochRow,
     ExecutionStateRow,
@@ -92,6 +93,7 @@ def _query_json(query: QuerySnapshot) -> dict[str, Any]:
         "committed_at": _iso(query.committed_at),
         "epochs": query.epochs,
         "rows": query.rows,
+        "bad_rows": query.bad_rows,
         "channels_finished": query.channels_finished,
         "latencies": [one.to_json() for one in query.latencies],
     }
@@ -157,8 +159,9 @@ def status_of(ledger: Ledger, *, incidents: int = 5) -> JobStatus:
     job_state = _newest_by(states, "operator").get(JOB)
     state_now = _state(job_state["state"]) if job_state else State.CREATED
     measured = latencies_of(ledger, number)
+    bad = bad_rows_of(ledger, resets)
     queries = tuple(
-        replace(query, latencies=measured.get(query.uid, ()))
+        replace(query, latencies=measured.get(query.uid, ()), bad_rows=bad.get(query.uid, 0))
         for query in _queries(states, epochs, checkpoints, flags, resets)
     )
     beats = beats_of(ledger, jobs)
@@ -215,6 +218,15 @@ def latencies_of(ledger: Ledger, incarnation: int) -> dict[str, tuple[LatencySna
             p99_ms=row["p99_ms_last"],
         )
         found[row["query"]] = (*found.get(row["query"], ()), one)
+    return found
+
+
+def bad_rows_of(ledger: Ledger, resets: Mapping[str, dict[str, Any]]) -> Counter[str]:
+    """How many bad rows were moved into their table, by query, without those of a lineage that a reset has ended."""
+    found: Counter[str] = Counter()
+    for row in rows_of(ledger, BadRowsRow, "query", "rows", "lineage"):
+        if row["lineage"] >= _lineage(resets, row["query"]):
+            found[row["query"]] += row["rows"]
     return found
 
 

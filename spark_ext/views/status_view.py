@@ -36,7 +36,8 @@ def show_status(status: JobStatus, console: Console) -> None:
     )
     measured = any(query.latencies for query in status.queries)
     latency = ("latency",) if measured else ()
-    table = Table("query", "state", "epoch", "epochs", "rows", "channels finished", *latency, "reason")
+    bad = ("bad rows",) if any(query.bad_rows for query in status.queries) else ()
+    table = Table("query", "state", "epoch", "epochs", "rows", *bad, "channels finished", *latency, "reason")
     for query in status.queries:
         table.add_row(
             query.uid,
@@ -44,6 +45,7 @@ def show_status(status: JobStatus, console: Console) -> None:
             "" if query.last_epoch is None else str(query.last_epoch),
             f"{query.epochs:,}",
             f"{query.rows:,}",
+            *(f"{query.bad_rows:,}" for _ in bad),
             "\n".join(f"{source}: {number:,}" for source, number in query.channels_finished.items()),
             *(Text(latency_text(query)) for _ in latency),
             Text(query.reason),

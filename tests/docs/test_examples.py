@@ -34,6 +34,7 @@ ALONE = (
     "control_source",
     "metrics",
     "observer",
+    "bad-rows",
 )
 """Pages all of whose blocks run one after the other, from an empty folder."""
 AGAIN = "-- again --"
@@ -68,7 +69,7 @@ def ran(flights: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> dict
     return pages.run_each(folder / "all", examples, given={"readme": folder / "data", "cli": folder / "late"})
 
 
-@pytest.mark.slow(120, "runs the examples of seventeen pages")
+@pytest.mark.slow(120, "runs the examples of eighteen pages")
 @pytest.mark.parametrize("name", [*ALONE, "hybrid"])
 def test_the_examples_that_need_no_server_run_as_printed(ran: dict[str, Ran], name: str) -> None:
     assert ran[name].well()

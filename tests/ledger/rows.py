@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_ext.ledger.schema import (
+    BadRowsRow,
     CheckpointRow,
     ControlEventRow,
     ControlRequestRow,
@@ -196,6 +197,12 @@ def incident(number: int, at: datetime | None = None) -> IncidentRow:
 def incident_change(number: int, at: datetime | None = None) -> IncidentChangeRow:
     return IncidentChangeRow(
         incident_id=f"i{number}", at=at or START, old="", new="OPEN", cause="", incarnation=1, count=1
+    )
+
+
+def bad_rows(number: int, at: datetime | None = None) -> BadRowsRow:
+    return BadRowsRow(
+        query="q", source="s", epoch=number, rows=3, path="/table", lineage=1, incarnation=1, at=at or START
     )
 
 

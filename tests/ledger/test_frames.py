@@ -14,6 +14,7 @@ from spark_ext.ledger.schema import ROWS
 from spark_ext.ledger.tables import CHECKPOINT_EVERY
 from tests.ledger.rows import (
     START,
+    bad_rows,
     checkpoint,
     definition,
     epoch,
@@ -67,6 +68,7 @@ def test_spark_reads_every_table_with_the_right_types(spark: SparkSession, tmp_p
             exchange(1),
             incident(1),
             incident_change(1),
+            bad_rows(1),
         ]
     )
     forget(ledger.uri, incarnation.number)

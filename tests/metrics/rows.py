@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
+from spark_ext.ledger.schema import BadRowsRow, ExecutionStateRow, IncidentRow
 from tests.views.test_timeline import at
 
 
@@ -35,4 +35,10 @@ def incident(
         what="it broke",
         evidence=evidence,
         action="restart 1 in 100 ms",
+    )
+
+
+def bad_rows(number: int, rows: int) -> BadRowsRow:
+    return BadRowsRow(
+        query="q", source="q-in", epoch=number, rows=rows, path="/table", lineage=1, incarnation=1, at=at(number)
     )

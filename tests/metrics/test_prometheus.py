@@ -24,7 +24,7 @@ from spark_ext.metrics.downtime import Past
 from spark_ext.metrics.prometheus import Exposition
 from tests.ledger.rows import checkpoint, epoch, flag
 from tests.metrics.jobs import live, measured, value
-from tests.metrics.rows import incident, state
+from tests.metrics.rows import bad_rows, incident, state
 from tests.servers.ports import free_ports
 from tests.views.test_timeline import at
 
@@ -36,6 +36,9 @@ ROWS = (
     incident("a", 80, type="NETWORK", origin="user"),
     epoch(2, at=at(95)),
     checkpoint(1),
+    bad_rows(1, 7),
+    bad_rows(1, 7),
+    bad_rows(2, 5),
 )
 OPEN = "application/openmetrics-text; version=1.0.0"
 
@@ -69,6 +72,7 @@ def test_its_own_parser_reads_what_was_counted(accept: str) -> None:
     found = parsed(text.decode(), accept)
     assert found[series("spark_ext_epochs_total", job="j", query="q")] == 3
     assert found[series("spark_ext_input_rows_total", job="j", query="q")] == 30
+    assert found[series("spark_ext_bad_rows_total", job="j", query="q", source="q-in")] == 12, "a row may come twice"
     assert found[series("spark_ext_epoch_duration_seconds_count", job="j", query="q")] == 3
     assert found[series("spark_ext_epoch_duration_seconds_bucket", job="j", query="q", le="0.01")] == 3
     stages = "spark_ext_epoch_stage_seconds_total"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions
 
 import spark_ext as sx
+from tests.support import operators
 from tests.support.jobs import JobHarness
 from tests.support.processes import Tree
 from tests.support.saved import first_rows, held
@@ -50,6 +51,15 @@ def recovered(lab: JobHarness, readers: int = 4) -> Job:
     return made
 
 
+def dirty(lab: JobHarness) -> Job:
+    """A query over 6,000 rows of which every tenth is bad, in epochs of 1,000; each start has other readers."""
+    starts = len(lab.events("start"))
+    operators.record(lab.log, "start")
+    reader = lab.spark.readStream.format("dirty").option("uid", "in").option("counts", "3000,3000")
+    reader = reader.options(on_bad_row="quarantine", max_rows_per_epoch=1000, readers=2 + starts % 3)
+    return lab.job(reader.load())
+
+
 def rebuilt(
     lab: JobHarness, source: str = "live", out: str = "out", *, most: float = math.inf
 ) -> Callable[[Mapping[str, Any]], DataStreamWriter]:
@@ -79,14 +89,25 @@ def rebuilding(lab: JobHarness) -> Job:
     return sx.Job(lab.spark, "lab", state=lab.folder / "state", interval="20 ms").add("q", rebuilt(lab))
 
 
-JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {"mixed": mixed, "rebuilding": rebuilding, "recovered": recovered}
+JOBS: Final[dict[str, Callable[[JobHarness], Job]]] = {
+    "dirty": dirty,
+    "mixed": mixed,
+    "rebuilding": rebuilding,
+    "recovered": recovered,
+}
 
 
 @contextmanager
-def running(job: Callable[[JobHarness], Job], folder: Path) -> Iterator[Tree]:
-    """Run the job in a separate driver; all its processes are terminated afterwards."""
+def running(job: Callable[[JobHarness], Job], folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Tree]:
+    """Run the job in a separate driver; all its processes are terminated afterwards.
+
+    Args:
+        job: one of `JOBS`.
+        folder: of its harness.
+        env: further environment variables.
+    """
     command: list[str | Path] = [sys.executable, "-m", "tests.support.killable", job.__name__, folder]
-    with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2])}) as driver:
+    with Tree(command, folder / "driver.log", {"PYTHONPATH": str(Path(__file__).parents[2]), **(env or {})}) as driver:
         yield driver
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_ext.errors import FencedError, StorageError
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
-from spark_ext.sources.contract import Advance, Channel, ChannelSource, Committed, Limit, SourceOptions
+from spark_ext.sources.contract import Advance, BadRow, Channel, ChannelSource, Committed, Limit, SourceOptions
 
 
 def record(log: str, event: str, **fields: Any) -> None:
@@ -127,6 +128,35 @@ class Numbers(ChannelSource):
 
     def close(self) -> None:
         record(self.options.log, "close", uid=self.options.uid)
+
+
+class DirtyOptions(NumbersOptions):
+    """Rows of which some are bad."""
+
+    bad_every: int = 10
+    """Of so many rows of a channel the first is bad."""
+
+
+class Dirty(Numbers):
+    """The rows of `numbers`, some of them bad. A start with another number of readers cuts ranges otherwise."""
+
+    options_type = DirtyOptions
+    options: DirtyOptions
+
+    @classmethod
+    def name(cls) -> str:
+        return "dirty"
+
+    def split(self, channel: Channel, start: Any, end: Any, parts: int) -> Sequence[tuple[Any, Any]]:
+        cuts = [start + (end - start) * part // parts for part in range(parts + 1)]
+        return [(low, high) for low, high in pairwise(cuts) if low < high]
+
+    def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
+        for n in range(start, end):
+            if n % self.options.bad_every == 0:
+                self.bad_row(BadRow({"n": n}, f"{n} is a multiple of {self.options.bad_every}", f"row {n}"))
+        for batch in super().read(channel, start, end):
+            yield batch.filter(pa.array([n % self.options.bad_every != 0 for n in batch.column("n").to_pylist()]))
 
 
 class FolderOptions(SinkOptions):

@@ -343,3 +343,31 @@ def test_secrets_of_a_stage_are_not_shown() -> None:
     )
     assert options.public()["x.password"] == options.public()["x.dsn"] == "***"
     assert options.public()["x.path"] == "here"
+
+
+def test_bad_rows_of_a_stage_are_those_of_the_source(tmp_path: Path) -> None:
+    for name, text in (("a", "1\nx\n"), ("b", "y\n2\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.csv").write_text(text)
+    given = {"uid": "h", "stages": "a,b", "on_bad_row": "quarantine"}
+    given |= {f"{name}.format": "files" for name in "ab"} | {f"{name}.path": str(tmp_path / name) for name in "ab"}
+    trace = drive(Hybrid, given, schema=columns("n int"), rng=random.Random(1))
+    assert trace.all_rows()["n"].to_pylist() == [1, 2]
+    found = {name: [(row.position["byte"], row.raw) for row in rows] for name, rows in trace.bad_rows.items()}
+    assert found == {"a/0.csv": [(2, b"x")], "b/0.csv": [(0, b"y")]}
+    with pytest.raises(ConfigurationError, match="an option of the whole source"):
+        Hybrid({**given, "b.on_bad_row": "quarantine"})
+
+
+def test_a_bad_row_says_nothing_of_the_cutover(tmp_path: Path) -> None:
+    rows = log()
+    lines = [f"{row['channel']},{row['seq']}" for row in rows if row["seq"] < HISTORY[row["channel"]]]
+    (tmp_path / "h").mkdir()
+    (tmp_path / "h" / "0.csv").write_text("\n".join([*lines, "0,x", "y,3"]))
+    given = {"uid": "h", "stages": "old,new", "on_bad_row": "quarantine", "old.format": "files"}
+    given |= {"old.path": str(tmp_path / "h"), "old.seam": "channel:seq"}
+    given |= {"new.format": "datagen", "new.rows_of": ",".join(map(str, ROWS)), "new.select": "channel, seq"}
+    trace = drive(Hybrid, given, schema=columns("channel int, seq bigint"), rng=random.Random(5))
+    found = sorted((row["channel"], row["seq"]) for row in trace.all_rows().to_pylist())
+    assert found == [(row["channel"], row["seq"]) for row in rows]
+    assert [row.raw for row in trace.bad_rows["old/0.csv"]] == [b"0,x", b"y,3"]

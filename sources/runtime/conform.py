@@ -1,0 +1,100 @@
+"""Batches of a source in exactly the declared schema; rows that cannot be cast are found one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_ext.errors import DataError
+from spark_ext.sources.contract import BadRow
+from spark_ext.sources.sift import sift, text_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_ext.model.offsets import Range
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, piece: Range, uid: str) -> pa.RecordBatch:
+    """A batch in the declared schema.
+
+    Spark checks only the first batch of a task; a later one that differs crashes the JVM's reader.
+
+    Args:
+        batch: as the source has returned it.
+        schema: the declared one.
+        piece: the range, for messages.
+        uid: of the source, for messages.
+
+    Raises:
+        DataError: a column is missing, or a value does not fit.
+    """
+    import pyarrow as pa
+
+    try:
+        return _cast(batch, schema)
+    except (KeyError, pa.ArrowException) as problem:
+        raise _refusal(problem, schema, piece, uid) from problem
+
+
+def sifted(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    piece: Range,
+    uid: str,
+    first: int,
+    bad: Callable[[BadRow], object],
+) -> pa.RecordBatch:
+    """Like `conform`, without the rows that do not fit.
+
+    Args:
+        batch: as the source has returned it.
+        schema: the declared one.
+        piece: the range: a bad row's position is where it begins, and the row's number among those returned.
+        uid: of the source, for messages.
+        first: number of the batch's first row.
+        bad: takes a bad row.
+
+    Raises:
+        DataError: a column is missing, or no value of its type could fit.
+    """
+    import pyarrow as pa
+
+    def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
+        position = {"from": piece.start, "row": first + row}
+        bad(BadRow(position, f"it does not have the declared schema: {problem}", text_of(one)))
+
+    try:
+        return _cast(batch, schema)
+    except (KeyError, pa.ArrowNotImplementedError) as problem:
+        raise _refusal(problem, schema, piece, uid) from problem
+    except pa.ArrowException:
+        good = list(sift(batch, lambda rows: _cast(rows, schema), pa.ArrowException, collect))
+    return pa.Table.from_batches(good, schema=schema).combine_chunks().to_batches()[0] if good else _none(schema)
+
+
+def _none(schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = [batch.column(field.name).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _refusal(problem: Exception, schema: pa.Schema, piece: Range, uid: str) -> DataError:
+    return DataError(
+        f"rows do not have the declared schema: {problem}",
+        operator=f"source '{uid}', channel '{piece.channel}', from {piece.start!r}",
+        kept="everything up to the previous epoch; no row of this one was committed",
+        do=f"declare the schema that the data has, or repair the data; declared: {schema_text(schema)}",
+    )
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """An Arrow schema on one line."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,56 @@
+"""Finds the rows of a batch that cannot be converted, by pieces and halves: few bad rows cost few conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIECE: Final = 1_024
+"""Rows that are converted at a time."""
+
+
+def sift(
+    batch: pa.RecordBatch,
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch],
+    fails: type[Exception] | tuple[type[Exception], ...],
+    bad: Callable[[int, pa.RecordBatch, Exception], object],
+) -> Iterator[pa.RecordBatch]:
+    """The rows that can be converted, in order.
+
+    Args:
+        batch: at least one row.
+        convert: converts any number of rows.
+        fails: what it raises if one of them cannot be.
+        bad: takes the number of such a row within the batch, the row as a batch of its own, and what was raised.
+    """
+    # In pieces first: by halves alone the good rows would be converted as often as there are levels.
+    left = [(low, min(low + PIECE, batch.num_rows)) for low in range(0, batch.num_rows, PIECE)][::-1]
+    while left:
+        low, high = left.pop()
+        try:
+            yield convert(batch.slice(low, high - low))
+        except fails as problem:
+            if high - low == 1:
+                bad(low, batch.slice(low, 1), problem)
+            else:
+                middle = (low + high) // 2
+                left += [(middle, high), (low, middle)]
+
+
+def text_of(row: pa.RecordBatch) -> str:
+    """A row as JSON, with texts for values that JSON does not have."""
+    import json
+
+    values = {name: _value(column[0]) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    return json.dumps(values, default=str)
+
+
+def _value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        # A date or time that Python does not have, as days or microseconds since 1970.
+        return f"{scalar.type} {scalar.value}"

@@ -1,0 +1,170 @@
+"""What a task does with the bad rows of a range: it collects them, and writes them as one file when the range ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
+
+from spark_ext.bad_rows.folder import Folder
+from spark_ext.bad_rows.names import EpochName, PendingFile, key_of, pending_folder, range_name
+from spark_ext.bad_rows.row import COLLECTED, BadRow, table_of
+from spark_ext.errors import DataError, StateError, StorageError
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.model.offsets import Range
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
+
+ROWS: Final = 1_000
+"""Rows that are kept as objects until they are compressed."""
+
+METADATA: Final = b"spark_ext.table"
+"""Under this key a file says in which table its rows belong."""
+
+NOTHING: Final = "everything up to the previous epoch; no row of this one was committed"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the tasks of an epoch of a source leave its bad rows. Travels with each task."""
+
+    state: str
+    """Path or URI of the job's state directory."""
+    checkpoint: str
+    """Path or URI of Spark's checkpoint directory of the query."""
+    uid: str
+    """Of the source."""
+    table: str
+    """Path or URI of the table in which they belong."""
+    lineage: int
+    key: str
+    """See `names.key_of`."""
+    incarnation: int
+    most: int | None = None
+    """A range with more bad rows stops the job; None: there is no limit."""
+
+    @property
+    def who(self) -> str:
+        """The source, for messages."""
+        return f"source '{self.uid}'"
+
+
+class Collector:
+    """The bad rows of one range.
+
+    Args:
+        destination: of the epoch.
+        piece: the range.
+        number: of the epoch; called when there is a file to be named.
+        keeps: whether the bad row of a number within the range, from 1, is kept; None: all are.
+    """
+
+    def __init__(
+        self,
+        destination: Destination,
+        piece: Range,
+        number: Callable[[], int | None],
+        keeps: Callable[[int], bool] | None = None,
+    ) -> None:
+        self._destination, self._piece, self._number, self._keeps = destination, piece, number, keeps
+        self._rows: list[BadRow] = []
+        self._found = 0
+        self._out = BytesIO()
+        self._writer: ParquetWriter | None = None
+        self.count = 0
+        """Bad rows that are kept."""
+
+    def add(self, row: BadRow) -> None:
+        """Take a row.
+
+        Raises:
+            DataError: the range has more than the source allows.
+        """
+        self._found += 1
+        if self._keeps is not None and not self._keeps(self._found):
+            return
+        self.count += 1
+        most = self._destination.most
+        if most is not None and self.count > most:
+            raise DataError(
+                f"more than {most} rows of one range are bad, which is what max_bad_rows allows; the last one: "
+                f"{row.reason}",
+                operator=f"{self._destination.who}, channel '{self._piece.channel}', {json.dumps(row.position)}",
+                kept=NOTHING,
+                do="correct the input or the declared schema, or raise the option max_bad_rows, and start again",
+            )
+        self._rows.append(row)
+        if len(self._rows) >= ROWS:
+            self._compress()
+
+    def _compress(self) -> None:
+        if self._writer is None:
+            from pyarrow.parquet import ParquetWriter  # half of what it takes to import all of this
+
+            about = {METADATA: self._destination.table.encode()}
+            self._writer = ParquetWriter(self._out, COLLECTED.with_metadata(about), compression="zstd")
+        self._writer.write_table(table_of(self._piece.channel, self._rows))
+        self._rows.clear()
+
+    def finish(self) -> None:
+        """The range was read to its end: write what was collected. Without bad rows nothing is done.
+
+        Raises:
+            StorageError: it cannot be written; nothing is.
+            StateError: it is not known which epoch this is.
+        """
+        if not self.count:
+            return
+        if self._rows:
+            self._compress()
+        assert self._writer is not None
+        self._writer.close()
+        to, piece = self._destination, self._piece
+        epoch = EpochName(self._epoch(), to.lineage, to.key)
+        name = range_name(piece.channel, piece.start, piece.end)
+        reach(FailPoint.BAD_ROWS_BEFORE_FILE)
+        try:
+            file = PendingFile(epoch, to.incarnation, name, self.count)
+            Folder(pending_folder(to.state, to.uid)).write(file.name, self._out.getvalue())
+        except OSError as problem:
+            raise StorageError(
+                f"bad rows cannot be written: {problem}",
+                operator=f"{to.who}, channel '{piece.channel}'",
+                kept=NOTHING,
+                do=f"make {to.state} writable on all machines of the cluster; the epoch is tried again",
+            ) from problem
+        reach(FailPoint.BAD_ROWS_FILE)
+
+    def _epoch(self) -> int:
+        number = self._number()
+        if number is not None:
+            return number
+        # A thread of the user's own, in `foreachBatch`, has no properties of the epoch. It is among the newest.
+        found = epoch_of(SparkLog(self._destination.checkpoint), self._destination)
+        if found is None:
+            raise StateError(
+                "the epoch in which bad rows were read is not in Spark's log of the query",
+                operator=self._destination.who,
+                kept=NOTHING,
+                do=f"make {self._destination.checkpoint} readable under this path on all machines of the cluster",
+            )
+        return found
+
+
+def epoch_of(log: SparkLog, to: Destination) -> int | None:
+    """The epoch that ends where a destination says, by Spark's log, the newest first; None: there is none."""
+    for number in sorted(log.numbers("offsets"), reverse=True):
+        logged = log.offsets(number)
+        end = None if logged is None else source_offsets(logged).get(to.uid)
+        if end is not None and key_of(end) == to.key:
+            if number and (before := log.offsets(number - 1)) is not None:
+                former = source_offsets(before).get(to.uid)
+                if former is not None and key_of(former) == to.key:
+                    continue  # the source has read nothing in this epoch: it ends where an earlier one did
+            return number
+    return None

@@ -1,0 +1,114 @@
+"""The names of files of bad rows, before they are in the table; and which of them count. Pure.
+
+`<state>/bad_rows/pending/<uid>/<epoch>-<lineage>-<key>/<incarnation>/<range>-<rows>.parquet`
+
+The key is a hash of the source's offset at the end of the epoch, so files of an epoch that was planned again otherwise
+are told from those that count. A start of the job with another number of readers cuts ranges differently: hence the
+incarnation. Each of its attempts at a range writes the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from spark_ext.model.offsets import Json, SourceOffset
+
+FOLDER: Final = "bad_rows"
+"""The folder in the state directory."""
+
+PENDING: Final = "pending"
+"""The folder with what is not in the table yet, by source."""
+
+TABLE: Final = "table"
+"""The folder with the table, unless the source names another place."""
+
+_EPOCH: Final = re.compile(r"(\d+)-(\d+)-([0-9a-f]{16})")
+_FILE: Final = re.compile(r"([0-9a-f]{32})-(\d+)\.parquet")
+
+
+@dataclass(frozen=True, order=True)
+class EpochName:
+    """An epoch of a source."""
+
+    number: int
+    lineage: int
+    key: str
+    """See `key_of`."""
+
+    def __str__(self) -> str:
+        return f"{self.number}-{self.lineage}-{self.key}"
+
+
+@dataclass(frozen=True, order=True)
+class PendingFile:
+    """A file of bad rows of one range."""
+
+    epoch: EpochName
+    incarnation: int
+    range: str
+    """See `range_name`."""
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """Relative to the folder of what is pending."""
+        return f"{self.epoch}/{self.incarnation}/{self.range}-{self.rows}.parquet"
+
+    @classmethod
+    def parse(cls, name: str) -> PendingFile | None:
+        """Read a name; None if it is not one of these, such as that of a draft."""
+        parts = name.split("/")
+        if len(parts) != 3 or not parts[1].isdigit():
+            return None
+        epoch, file = _EPOCH.fullmatch(parts[0]), _FILE.fullmatch(parts[2])
+        if epoch is None or file is None:
+            return None
+        named = EpochName(int(epoch[1]), int(epoch[2]), epoch[3])
+        return cls(named, int(parts[1]), file[1], int(file[2]))
+
+
+def pending_folder(state: str, uid: str) -> str:
+    """Path or URI of the folder in which a source's bad rows wait for the commit of their epoch."""
+    return f"{state.rstrip('/')}/{FOLDER}/{PENDING}/{uid}"
+
+
+def default_table(state: str) -> str:
+    """Path or URI of the table of a job whose sources name no other."""
+    return f"{state.rstrip('/')}/{FOLDER}/{TABLE}"
+
+
+def key_of(end: SourceOffset) -> str:
+    """What tells the end of an epoch from any other one of its source: equal for each replay, in every release."""
+    told = {name: value for name, value in end.to_json().items() if name != "version"}
+    return blake2b(_canonical(told), digest_size=8).hexdigest()
+
+
+def range_name(channel: str, start: Json, end: Json) -> str:
+    """The name of a range of a channel: equal for each attempt at it."""
+    return blake2b(_canonical([channel, start, end]), digest_size=16).hexdigest()
+
+
+def chosen(files: Iterable[PendingFile]) -> dict[EpochName, tuple[PendingFile, ...]]:
+    """The files that count, by epoch: of each epoch those of one start.
+
+    Every start that has read an epoch to its end has found the same rows, and one that was interrupted has found fewer.
+    So that with the most rows counts; of equal ones the newest.
+    """
+    starts: dict[EpochName, dict[int, list[PendingFile]]] = {}
+    for file in files:
+        starts.setdefault(file.epoch, {}).setdefault(file.incarnation, []).append(file)
+    return {epoch: tuple(sorted(_fullest(found))) for epoch, found in sorted(starts.items())}
+
+
+def _fullest(starts: Mapping[int, list[PendingFile]]) -> list[PendingFile]:
+    best = max(starts, key=lambda number: (sum(file.rows for file in starts[number]), number))
+    return starts[best]
+
+
+def _canonical(value: Json) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

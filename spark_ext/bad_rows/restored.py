@@ -1,0 +1,94 @@
+"""The bad rows of a source before its query's checkpoint is replaced: by a restore, or by a reset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_ext.bad_rows.folder import Folder
+from spark_ext.bad_rows.lineages import NAME, Ancestry, Cut, condition
+from spark_ext.bad_rows.names import FOLDER, default_table
+from spark_ext.bad_rows.settle import Settler
+from spark_ext.bad_rows.table import BadRowsTable, Owner
+from spark_ext.model.query_offsets import source_offsets
+from spark_ext.spark.spark_log import SparkLog
+
+
+@dataclass(frozen=True)
+class BadRowsOfJob:
+    """The bad rows in the state directory of a job that does not run."""
+
+    job: str
+    job_id: str
+    state: str
+    """Path or URI of the state directory."""
+    storage_options: Mapping[str, str]
+    """Of the object store, as delta-rs names them."""
+
+    @property
+    def _folder(self) -> Folder:
+        return Folder(f"{self.state.rstrip('/')}/{FOLDER}")
+
+    def settle(self, query: str, checkpoint: str) -> list[Owner]:
+        """Move what the committed epochs of a checkpoint have left: its log is about to be put aside.
+
+        Args:
+            query: its uid.
+            checkpoint: path or URI of the checkpoint directory, which need not exist.
+
+        Returns:
+            Under which names the query's sources add rows.
+
+        Raises:
+            SparkExtError: a table cannot be written.
+            OSError: the state directory cannot be read.
+        """
+        log = SparkLog(checkpoint)
+        if not log.exists() or self._folder.empty:
+            return []
+        newest = log.newest_commit()
+        logged = None if newest is None else log.offsets(newest)
+        owners = []
+        for uid, offset in ({} if logged is None else source_offsets(logged)).items():
+            lineage = offset.lineage
+            settler = Settler(self.job, self.job_id, self.state, query, lineage, checkpoint, self.storage_options)
+            settler.settle(uid)
+            owners.append(Owner(self.job, self.job_id, query, uid, lineage, log.query_id() or ""))
+        return owners
+
+    def put_back(
+        self,
+        uid: str,
+        lineage: int,
+        cut: Cut | None,
+        owners: Iterable[Owner],
+        tables: Iterable[str] = (),
+        *,
+        newest: int,
+    ) -> None:
+        """Let the rows of a source count that belong to a savepoint, and no others.
+
+        Args:
+            uid: of the source.
+            lineage: that the restore begins.
+            cut: the savepoint's epoch, and the lineage in the source's offset; None: it has nothing of the source.
+            owners: that may still be adding rows, in a driver that was given up; they add none from here on.
+            tables: paths or URIs of tables besides that in the state directory.
+            newest: the job's newest lineage when the savepoint was taken.
+
+        Raises:
+            SparkExtError: a table cannot be written.
+            OSError: the state directory cannot be read or written.
+        """
+        folder = self._folder
+        there = folder.top()
+        if not there:
+            return
+        ancestry = Ancestry.from_json(folder.read(NAME).decode()) if NAME in there else Ancestry()
+        cut = None if cut is None else ancestry.placed(uid, cut, newest)
+        counts = condition(ancestry.counting(uid, cut))
+        folder.write(NAME, ancestry.continued(uid, lineage, cut).to_json().encode())
+        for uri in sorted({default_table(self.state), *tables}):
+            table = BadRowsTable(uri, self.storage_options)
+            table.close([owner.application for owner in owners if owner.uid == uid])
+            table.replace(self.job_id, uid, counts, lineage)

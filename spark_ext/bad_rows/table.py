@@ -1,0 +1,217 @@
+"""The Delta table of bad rows: one commit moves in the rows of committed epochs of a source, exactly once.
+
+A commit carries the number of its newest epoch under an application id of its source. Whoever repeats it finds the
+number and adds nothing; a driver that was given up and wakes up finds that of its successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from spark_ext.bad_rows.row import COLLECTED
+from spark_ext.datafiles.uri import shown
+from spark_ext.delta.failures import FAILURES, TableRef
+from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, properties, write_files
+from spark_ext.failpoints import FailPoint, reach
+from spark_ext.masking import logger
+
+log = logger("spark_ext.bad_rows")
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("job", pa.string()),
+        pa.field("query", pa.string()),
+        pa.field("uid", pa.string()),
+        *COLLECTED,
+        pa.field("epoch", pa.int64()),
+        pa.field("lineage", pa.int64()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("job_id", pa.string()),
+        pa.field("replaced_in", pa.int64()),
+    ]
+)
+"""The columns. `replaced_in` is null for rows that count; else it is the lineage of the restore that took them back."""
+
+CLOSED: Final = 1 << 62
+"""The number of an application id under which no epoch is added any more."""
+
+MAINTAIN_EVERY: Final = 64
+"""Commits after which small files are compacted, and files and log files removed that are no longer needed."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose rows are added."""
+
+    job: str
+    job_id: str
+    query: str
+    uid: str
+    """Of the source."""
+    lineage: int
+    query_id: str
+    """Spark's id of the query: the numbers of epochs are its own."""
+
+    @property
+    def application(self) -> str:
+        """The application id of its commits."""
+        return f"bad_rows:{self.job_id}:{self.uid}:{self.lineage}:{self.query_id}"
+
+
+Epochs = Mapping[int, Callable[[], Iterator[pa.Table]]]
+"""By the number of an epoch, what reads its rows, with the columns `COLLECTED`."""
+
+
+class BadRowsTable:
+    """The table, which is created with the first row. For one thread at a time.
+
+    Args:
+        uri: path or URI.
+        storage_options: of the object store, as delta-rs names them.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.uri = uri
+        self._options = dict(storage_options or {}) or None
+        errors = TableRef(
+            f"table of bad rows at {shown(uri)}", "all rows in it; those that are not in it yet wait in the job's state"
+        )
+        self._log = FencedLog(uri, errors, self._options, required=False)
+
+    def add(self, owner: Owner, epochs: Epochs, at: datetime) -> frozenset[int]:
+        """Add the rows of committed epochs in one commit, unless that was done.
+
+        Args:
+            owner: whose rows they are.
+            epochs: in which no epoch is missing that has bad rows, up to the newest of them.
+            at: UTC.
+
+        Returns:
+            The epochs whose rows were added by this call.
+
+        Raises:
+            StateError, StorageError: they were not added or, if the storage failed late, are not known to be.
+        """
+
+        def attempt(table: DeltaTable | None) -> frozenset[int] | None:
+            done = self._log.held(owner.application)
+            new = sorted(number for number in epochs if done is None or number > done)
+            if not new:
+                return frozenset()
+            if table is None:
+                self._log.create(SCHEMA, name="bad_rows")
+                return None
+            rows = pa.RecordBatchReader.from_batches(SCHEMA, _rows(owner, epochs, new, at))
+            reach(FailPoint.BAD_ROWS_BEFORE_COMMIT)
+            self._append(table, rows, properties([Transaction(owner.application, new[-1])]))
+            reach(FailPoint.BAD_ROWS_COMMITTED)
+            return frozenset(new)
+
+        added = self._log.settle(attempt, "adding bad rows")
+        if added:
+            self._maintain()
+        return added
+
+    @staticmethod
+    def _append(table: DeltaTable, rows: pa.RecordBatchReader, commit: CommitProperties) -> None:
+        there = [field.name for field in table.schema().fields]
+        write_deltalake(
+            table,
+            rows,
+            mode="append",
+            # A table of another version of this package has more columns, or fewer.
+            schema_mode=None if there == SCHEMA.names else "merge",
+            commit_properties=commit,
+            post_commithook_properties=NO_HOOKS,
+        )
+
+    def _maintain(self) -> None:
+        """Keep the table small, now and then. What fails is made up for later; others may change the table, too."""
+        table = self._log.handle
+        if table is None or table.version() % MAINTAIN_EVERY:
+            return
+        try:
+            table.optimize.compact(post_commithook_properties=NO_HOOKS)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            table.vacuum(dry_run=False)
+        except FAILURES as problem:
+            log.warning("the table of bad rows at %s could not be compacted: %s", shown(self.uri), problem)
+        self._log.reopen()
+
+    def close(self, applications: Sequence[str]) -> None:
+        """Let no epoch be added under these application ids any more.
+
+        Raises:
+            StateError, StorageError: the table cannot be written.
+        """
+
+        def attempt(table: DeltaTable | None) -> bool | None:
+            if table is None:
+                return True
+            open_ones = [name for name in applications if self._log.held(name) != CLOSED]
+            if open_ones:
+                write_files(table, (), properties([Transaction(name, CLOSED) for name in open_ones]))
+                table.update_incremental()
+            return True
+
+        self._log.settle(attempt, "closing a lineage of bad rows")
+
+    def replace(self, job_id: str, uid: str, counts: str, lineage: int) -> None:
+        """After a restore: mark the rows of a source that do not count any more, and those that count again.
+
+        Args:
+            job_id: of the job.
+            uid: of the source.
+            counts: condition, in SQL, for the rows that count.
+            lineage: of the restore.
+
+        Raises:
+            StateError, StorageError: the table cannot be written.
+        """
+        whose = f"job_id = '{job_id}' and uid = '{uid}'"
+
+        def attempt(table: DeltaTable | None) -> bool | None:
+            if table is not None:
+                for value, wrong in (
+                    (str(lineage), f"replaced_in is null and not ({counts})"),
+                    ("null", f"replaced_in is not null and ({counts})"),
+                ):
+                    table.update(
+                        updates={"replaced_in": f"cast({value} as bigint)"},
+                        predicate=f"{whose} and {wrong}",
+                        commit_properties=properties(),
+                        post_commithook_properties=NO_HOOKS,
+                    )
+                self._log.reopen()
+            return True
+
+        self._log.settle(attempt, "marking the bad rows that a restore takes back")
+
+
+def _rows(owner: Owner, epochs: Epochs, numbers: Sequence[int], at: datetime) -> Iterator[pa.RecordBatch]:
+    for number in numbers:
+        for found in epochs[number]():
+            constants = {
+                "job": owner.job,
+                "query": owner.query,
+                "uid": owner.uid,
+                "epoch": number,
+                "lineage": owner.lineage,
+                "at": at,
+                "job_id": owner.job_id,
+                "replaced_in": None,
+            }
+            columns = [
+                found.column(field.name)
+                if field.name in found.column_names
+                else pa.repeat(pa.scalar(constants[field.name], field.type), found.num_rows)
+                for field in SCHEMA
+            ]
+            yield from pa.Table.from_arrays(columns, schema=SCHEMA).to_batches()

@@ -1,0 +1,191 @@
+"""The bad rows of a query's sources while it runs: when they are moved into their table; whether they are too many."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_ext.bad_rows.limits import BadRowLimits
+from spark_ext.bad_rows.settle import Moved, Settler
+from spark_ext.errors import DataError, SparkExtError
+from spark_ext.ledger.schema import BadRowsRow
+from spark_ext.queries.observer import LIST_EVERY
+from spark_ext.queries.outage import UNREADABLE, Outage
+from spark_ext.queries.restarts import as_error
+from spark_ext.sources.contract import SourceOptions
+from spark_ext.spark.spark_log import local_path
+
+if TYPE_CHECKING:
+    from spark_ext.queries.context import JobContext
+    from spark_ext.queries.history import EpochHistory
+    from spark_ext.queries.spec import OperatorSpec, QuerySpec
+
+_FIELDS: Final = ("uid", "on_bad_row", "bad_rows_path", "max_bad_share", "max_bad_rows")
+
+
+class BadRowsWatch:
+    """Knows up to which epoch bad rows were moved, and how many there were in this run.
+
+    `move` is for the query's worker, all else for the thread that decides.
+
+    Args:
+        spec: the query.
+        context: the job's.
+        lineage: the query's.
+        checkpoint: path or URI of Spark's checkpoint directory of the query.
+    """
+
+    def __init__(self, spec: QuerySpec, context: JobContext, lineage: int, checkpoint: str) -> None:
+        self._query, self._context, self._lineage, self._checkpoint = spec.uid, context, lineage, checkpoint
+        self._who = f"job '{context.job}', query '{spec.uid}'"
+        self._limits = {source.uid: _limits(source) for source in spec.sources if _quarantines(source)}
+        # An earlier start may have left some of a source that fails on them now.
+        self._local = local_path(context.state) is not None
+        self._uids = tuple(source.uid for source in spec.sources) if self._limits or self._local else ()
+        self._upto: int | None = None
+        self._again_at = float("-inf")
+        self._outage = Outage("the table of bad rows, or what waits for it,", self._who, context)
+        self._settler: Settler | None = None
+        self._lock = threading.Lock()
+        self._arrived: list[Moved] = []
+        self._tables: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+        """Bad rows that were moved in this run, by source."""
+        self._newest = -1
+
+    @property
+    def total(self) -> int:
+        """Bad rows of all sources that were moved in this run."""
+        return sum(self.counts.values())
+
+    def settled(self, committed: int) -> bool:
+        """Whether all bad rows up to an epoch have been moved."""
+        return not self._uids or (self._upto is not None and self._upto >= committed)
+
+    def due(self, committed: int, now: float, *, last: bool = False) -> bool:
+        """Whether `move` is to be called. Where nothing waits that is found out here, at the cost of a lookup.
+
+        Args:
+            committed: the newest committed epoch.
+            now: s, on a clock that never goes back. On an object store, where a lookup is a request, once a second.
+            last: whether the job is ending: then it is not waited for.
+        """
+        if self.settled(committed) or not self._outage.due(now) or (now < self._again_at and not last):
+            return False
+        if not self._limits and self._upto is not None:
+            self._upto = committed
+            return False
+        try:
+            waiting = any(self._settle().waiting(uid) for uid in self._uids)
+        except (*UNREADABLE, ValueError):
+            return True
+        if not waiting:
+            self._upto = committed
+        return waiting
+
+    def _settle(self) -> Settler:
+        if self._settler is None:
+            context = self._context
+            self._settler = Settler(
+                context.job,
+                context.job_id,
+                context.state,
+                self._query,
+                self._lineage,
+                self._checkpoint,
+                context.settings.storage_options,
+            )
+        return self._settler
+
+    def move(self) -> None:
+        """Move what committed epochs have left.
+
+        Raises:
+            SparkExtError, OSError: some of it could not be moved.
+        """
+        settler = self._settle()
+        for uid in self._uids:
+            found = settler.settle(uid)
+            with self._lock:
+                self._arrived += found
+
+    def moved(self, problem: Exception | None, upto: int, now: float) -> SparkExtError | None:
+        """`move` has returned: count what it has moved.
+
+        Args:
+            problem: what it has raised; None: nothing.
+            upto: the newest epoch that was committed before it.
+            now: s, on a clock that never goes back.
+
+        Returns:
+            Why the query has to be given up; None: it has not, and `move` is called again if it has failed.
+        """
+        with self._lock:
+            arrived, self._arrived = self._arrived, []
+        for one in arrived:
+            self._count(one)
+        if problem is None:
+            self._outage.over()
+            if not self._local:
+                self._again_at = now + LIST_EVERY
+            self._upto = upto if self._upto is None else max(upto, self._upto)
+            return None
+        if isinstance(problem, UNREADABLE):
+            return self._outage.failed(problem, now)
+        return as_error(problem, self._who)
+
+    def _count(self, moved: Moved) -> None:
+        if not self.counts[moved.uid]:
+            what = f"source '{moved.uid}' has bad rows: {moved.rows} in epoch {moved.epoch}"
+            action = f"moved into the table {moved.table}"
+            self._context.write_behind.incident(f"{self._who}, source '{moved.uid}'", "bad_rows", what, action)
+        self.counts[moved.uid] += moved.rows
+        self._tables[moved.uid] = moved.table
+        self._newest = max(self._newest, moved.epoch)
+        self._context.write_behind.put(
+            BadRowsRow(
+                query=self._query,
+                source=moved.uid,
+                epoch=moved.epoch,
+                rows=moved.rows,
+                path=moved.table,
+                lineage=self._lineage,
+                incarnation=self._context.incarnation.number,
+                at=datetime.now(timezone.utc),
+            )
+        )
+
+    def exceeded(self, history: EpochHistory) -> DataError | None:
+        """Why the job has to stop: a source has more bad rows than it allows.
+
+        Args:
+            history: of the query's epochs in this run.
+        """
+        for uid, bad in self.counts.items():
+            limits = self._limits.get(uid)
+            what = None if limits is None else limits.exceeded(bad, history.rows_of(uid, self._newest))
+            if what is not None:
+                return DataError(
+                    f"{what}; they are in the table {self._tables[uid]}",
+                    operator=f"{self._who}, source '{uid}'",
+                    kept="all committed epochs, and the bad rows in their table",
+                    do="look at the column 'reason' of that table; correct the input or the declared schema, or raise "
+                    "the limit, and start the job again: it continues behind these rows",
+                )
+        return None
+
+
+def _given(source: OperatorSpec) -> Mapping[str, Any]:
+    return {name.lower(): value for name, value in source.options.items() if name.lower() in _FIELDS}
+
+
+def _quarantines(source: OperatorSpec) -> bool:
+    return bool(_given(source).get("on_bad_row") == "quarantine")
+
+
+def _limits(source: OperatorSpec) -> BadRowLimits:
+    options = SourceOptions.model_validate({"uid": source.uid, **_given(source)})
+    return BadRowLimits(options.max_bad_share, options.max_bad_rows)

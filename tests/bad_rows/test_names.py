@@ -1,0 +1,74 @@
+"""Names of pending files, and which of them count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from spark_ext.bad_rows.names import EpochName, PendingFile, chosen, key_of, range_name
+from spark_ext.model.offsets import Running, SourceOffset
+
+EPOCH = EpochName(3, 1, key_of(SourceOffset("s", 1)))
+END = SourceOffset("s", 1, {"a": Running(10, {"size": 3}), "b": Running([1, 2])})
+
+
+def cut(bounds: list[int]) -> list[tuple[int, int]]:
+    """A range from 0 to 100, cut into parts."""
+    return list(pairwise([0, *sorted(bounds), 100]))
+
+
+def files(bad: frozenset[int], bounds: list[int], start: int, left_out: frozenset[int]) -> list[PendingFile]:
+    """What a start has written that did not come to all parts of a range."""
+    found = []
+    for number, (low, high) in enumerate(cut(bounds)):
+        rows = len([n for n in bad if low <= n < high])
+        if rows and number not in left_out:
+            found.append(PendingFile(EPOCH, start, range_name("c", low, high), rows))
+    return found
+
+
+starts = st.lists(
+    st.tuples(st.sets(st.integers(1, 99), max_size=5).map(sorted), st.frozensets(st.integers(0, 5))), max_size=4
+)
+
+
+@given(
+    st.frozensets(st.integers(0, 99), min_size=1), starts, st.integers(0, 4), st.lists(st.integers(1, 99), unique=True)
+)
+def test_a_start_that_has_read_everything_counts_wherever_it_comes(
+    bad: frozenset[int], others: list[tuple[list[int], frozenset[int]]], place: int, bounds: list[int]
+) -> None:
+    """Each start cuts ranges in its own way; one of them has committed the epoch, so it has read all of it."""
+    attempts = [*others[:place], (bounds, frozenset[int]()), *others[place:]]
+    found = [file for start, (cuts, without) in enumerate(attempts) for file in files(bad, list(cuts), start, without)]
+    [(epoch, counted)] = chosen(found).items()
+    assert epoch == EPOCH and sum(file.rows for file in counted) == len(bad)
+    assert len({file.incarnation for file in counted}) == 1
+
+
+@given(st.integers(0, 10**12), st.integers(0, 99), st.integers(0, 99), st.integers(1, 10**9))
+def test_a_name_is_read_back(number: int, lineage: int, incarnation: int, rows: int) -> None:
+    file = PendingFile(EpochName(number, lineage, key_of(END)), incarnation, range_name("c", 1, [2]), rows)
+    assert PendingFile.parse(file.name) == file
+
+
+def test_other_files_are_none() -> None:
+    name = PendingFile(EPOCH, 1, range_name("c", 1, 2), 1).name
+    for other in ("", "x", ".draft-1", f"{name}.crc", f"x/{name}", name.replace("/1/", "/x/"), name.rpartition("/")[0]):
+        assert PendingFile.parse(other) is None
+
+
+def test_the_key_is_that_of_the_end_of_the_epoch() -> None:
+    same = SourceOffset.from_json(END.to_json())
+    assert key_of(same) == key_of(END)
+    changed = [replace(END, lineage=2), replace(END, control=1), replace(END, running={"a": Running(11, {"size": 3})})]
+    assert len({key_of(one) for one in (END, *changed)}) == 4
+
+
+def test_a_range_is_named_by_its_channel_and_both_ends() -> None:
+    ranges = [("c", 0, 1), ("c", 0, 2), ("c", 1, 2), ("d", 0, 1), ("c", {"a": 1, "b": 2}, 3)]
+    assert len({range_name(*one) for one in ranges}) == len(ranges)
+    assert range_name("c", {"a": 1, "b": 2}, 3) == range_name("c", {"b": 2, "a": 1}, 3)

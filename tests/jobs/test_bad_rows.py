@@ -1,0 +1,144 @@
+"""Jobs with bad rows: each row of the input is in the target or in the table of bad rows, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+
+import spark_ext as sx
+from spark_ext.errors import JobFailedError
+from spark_ext.jobs.job import Job
+from spark_ext.spark.spark_log import SparkLog
+from tests.support.jobs import JobHarness
+from tests.support.waiting import until
+
+
+def dirty(lab: JobHarness, uid: str = "in", **options: Any) -> DataFrame:
+    """A stream in which every tenth row is bad; collected, unless something else is said."""
+    given = {"on_bad_row": "quarantine", "log": lab.log, **options}
+    reader = lab.spark.readStream.format("dirty").option("uid", uid)
+    return reader.options(**{name: str(value) for name, value in given.items()}).load()
+
+
+def bad(lab: JobHarness, place: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of the table that count."""
+    table = pa.table(DeltaTable(str(place or lab.folder / "state" / "bad_rows" / "table")).scan())
+    return [row for row in table.to_pylist() if row["replaced_in"] is None]
+
+
+def numbers_of(rows: list[dict[str, Any]], uid: str = "in") -> list[tuple[str, int]]:
+    return sorted((row["channel"], int(row["raw"].removeprefix("row "))) for row in rows if row["uid"] == uid)
+
+
+def all_bad(*counts: int) -> list[tuple[str, int]]:
+    return [(str(channel), n) for channel, count in enumerate(counts) for n in range(0, count, 10)]
+
+
+def all_good(*counts: int) -> list[tuple[str, int]]:
+    return [(str(channel), n) for channel, count in enumerate(counts) for n in range(count) if n % 10]
+
+
+@pytest.mark.slow(20, "the first job of the process")
+def test_two_sources_of_a_query_leave_their_bad_rows_beside_the_good_ones(lab: JobHarness) -> None:
+    (lab.folder / "files").mkdir()
+    lines = [f"x{n}" if n % 7 == 0 else f"f,{n},2024-01-01" for n in range(70)]
+    (lab.folder / "files" / "f.csv").write_text("\n".join(lines))
+    files = lab.spark.readStream.format("files").schema("channel string, n bigint, ts timestamp")
+    files = files.options(uid="files", path=str(lab.folder / "files"), on_bad_row="quarantine", max_rows_per_epoch=20)
+    result = lab.run(dirty(lab, counts="50,60", max_rows_per_epoch=30).union(files.load()))
+    assert result.finished
+    assert lab.numbers() == sorted(all_good(50, 60) + [("f", n) for n in range(70) if n % 7])
+    found = bad(lab)
+    assert numbers_of(found) == all_bad(50, 60)
+    assert sorted(int(row["raw"][1:]) for row in found if row["uid"] == "files") == list(range(0, 70, 7))
+    assert {(row["job"], row["query"], row["lineage"]) for row in found} == {("lab", "q", 1)}
+    ledger = lab.job(dirty(lab, counts="50,60")).ledger
+    told = {(row["source"], row["epoch"]): row["rows"] for row in ledger.bad_rows().collect()}
+    counts: dict[tuple[str, int], int] = {}
+    for row in found:
+        counts[row["uid"], row["epoch"]] = counts.get((row["uid"], row["epoch"]), 0) + 1
+    assert told == counts
+    incidents = [row for row in ledger.incidents().collect() if row["type"] == "bad_rows"]
+    assert len(incidents) == 2 and {row["severity"] for row in incidents} == {"INFO"}
+
+
+def test_a_job_that_has_failed_on_a_bad_row_continues_when_it_is_collected(lab: JobHarness) -> None:
+    with pytest.raises(JobFailedError, match=r"a row is bad: \d+ is a multiple of 10"):
+        lab.run(dirty(lab, counts="30", on_bad_row="fail"))
+    elsewhere = lab.folder / "elsewhere"
+    assert lab.run(dirty(lab, counts="30", bad_rows_path=elsewhere)).finished
+    assert lab.numbers() == all_good(30) and numbers_of(bad(lab, elsewhere)) == all_bad(30)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [({"max_bad_rows": 4}, "rows are bad, which is more than max_bad_rows=4"), ({"max_bad_share": 0.05}, "10.00%")],
+    ids=["number", "share"],
+)
+def test_a_limit_stops_the_job_behind_the_epoch(lab: JobHarness, limit: dict[str, Any], words: str) -> None:
+    job = lab.job(dirty(lab, counts="200000", max_rows_per_epoch=20, **limit))
+    with pytest.raises(JobFailedError) as failed:
+        job.run(progress=False)
+    cause = str(failed.value)
+    assert words in cause and str(lab.folder / "state" / "bad_rows" / "table") in cause
+    there = numbers_of(bad(lab))
+    good = lab.numbers()
+    assert good == all_good(len(good) * 10 // 9) and there == all_bad(len(good) * 10 // 9)
+
+
+def delta(lab: JobHarness, frame: DataFrame) -> Job:
+    writer = frame.writeStream.format("delta_2pc").option("uid", "out").option("path", str(lab.folder / "out"))
+    return sx.Job(lab.spark, "lab", state=lab.folder / "state").add("q", writer)
+
+
+def good(lab: JobHarness) -> list[tuple[str, int]]:
+    table = pa.table(DeltaTable(str(lab.folder / "out")).scan())
+    return sorted(zip(table["channel"].to_pylist(), table["n"].to_pylist(), strict=True))
+
+
+@pytest.mark.slow(15, "runs a job to its end four times")
+def test_after_a_restore_the_rows_of_the_savepoint_count(lab: JobHarness) -> None:
+    def job(gate: str) -> Job:
+        return delta(lab, dirty(lab, counts="100", max_rows_per_epoch=20, gate=lab.folder / gate, gate_at="60", log=""))
+
+    first = job("one").start()
+    log = SparkLog(str(lab.checkpoint()))
+    until(lambda: (log.newest_commit() or 0) >= 2, "the epochs before the gate")
+    place = str(lab.folder / "savepoint")
+    first.savepoint(place)
+    (lab.folder / "one").touch()
+    assert first.wait(300)
+    assert good(lab) == all_good(100) and numbers_of(bad(lab)) == all_bad(100)
+
+    again = job("two")
+    again.restore(place)
+    rows = len(good(lab)) * 10 // 9
+    assert 0 < rows <= 60 and good(lab) == all_good(rows) and numbers_of(bad(lab)) == all_bad(rows)
+    (lab.folder / "two").touch()
+    assert job("two").run(progress=False).finished
+    assert good(lab) == all_good(100) and numbers_of(bad(lab)) == all_bad(100)
+    assert {row["lineage"] for row in bad(lab)} == {1, 2}
+
+
+def test_after_a_reset_both_lineages_have_their_rows(lab: JobHarness) -> None:
+    """As in the output, where they are twice as well."""
+
+    def job() -> Job:
+        return delta(lab, dirty(lab, counts="30", log=""))
+
+    assert job().run(progress=False).finished
+    job().reset("q")
+    assert job().run(progress=False).finished
+    assert good(lab) == sorted(all_good(30) * 2) and numbers_of(bad(lab)) == sorted(all_bad(30) * 2)
+    assert {row["lineage"] for row in bad(lab)} == {1, 2}
+
+
+def test_a_job_without_bad_rows_has_no_folder_for_them(lab: JobHarness) -> None:
+    rows = lab.spark.readStream.format("numbers").options(uid="in", counts="30", on_bad_row="quarantine").load()
+    assert lab.run(rows).finished
+    assert not (lab.folder / "state" / "bad_rows").exists()

@@ -1,0 +1,198 @@
+"""`files` with `on_bad_row=quarantine`: lines that do not parse or fit, each with its file and byte."""
+
+from __future__ import annotations
+
+import bz2
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+
+from spark_ext.errors import DataError
+from spark_ext.schemas.ddl import columns
+from spark_ext.sources.contract import BadRow, Channel, Limit
+from spark_ext.sources.files import lines
+from spark_ext.sources.files.source import Files
+
+
+def read(
+    folder: Path, ddl: str, ranges: list[tuple[int, int]] | None = None, **options: Any
+) -> tuple[list[dict[str, Any]], list[BadRow]]:
+    """The good and the bad rows of the only file."""
+    source = Files({"uid": "f", "path": str(folder), "on_bad_row": "quarantine", **options})
+    source.declared = columns(ddl)
+    bad: list[BadRow] = []
+    source._collect = bad.append
+    [channel] = source.discover()
+    reads = Channel(channel.id, None, channel.data)
+    whole = [(0, channel.data[0])]
+    batches = [batch for start, end in ranges or whole for batch in source.read(reads, start, end)]
+    return [row for batch in batches for row in batch.to_pylist()], bad
+
+
+def raw_of(row: BadRow) -> bytes:
+    assert isinstance(row.raw, bytes) and row.raw
+    return row.raw
+
+
+CSV = ["1,a", "x,b", "3", "4,d", '5,"e', "6,f", "7,g,h", "", "8,\xe9"]
+JSON = [
+    '{"n":1}',
+    '{"n":"x"}',
+    '{"n":2}{"n":3}',
+    "null",
+    '{"n":',
+    "4}",
+    '{"n":5,"s":7}',
+    '{"n":99999999999}',
+    '{"n":6}',
+]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_csv(tmp_path: Path, end: str) -> None:
+    content = end.join(CSV).encode("latin-1")
+    (tmp_path / "a.csv").write_bytes(content)
+    good, bad = read(tmp_path, "n int, s string")
+    assert good == [{"n": 1, "s": "a"}, {"n": 4, "s": "d"}, {"n": 6, "s": "f"}]
+    assert [row.raw for row in bad] == [b"x,b", b"3", b'5,"e', b"7,g,h", b"8,\xe9"]
+    for row in bad:
+        at = row.position["byte"]
+        assert row.position["file"] == "a.csv" and content[at:].startswith(raw_of(row))
+        assert row.reason and "Row #" not in row.reason
+
+
+def test_json(tmp_path: Path) -> None:
+    content = "\n".join(JSON).encode()
+    (tmp_path / "a.json").write_bytes(content)
+    good, bad = read(tmp_path, "n int, s string")
+    assert [row["n"] for row in good] == [1, None, 6]
+    assert [row.raw for row in bad] == [JSON[number].encode() for number in (1, 2, 4, 5, 6, 7)]
+    assert [content[row.position["byte"] :].startswith(raw_of(row)) for row in bad] == [True] * 6
+
+
+def test_a_header_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,s\n1,a\nx,b\n")
+    good, bad = read(tmp_path, "n int, s string", header="true")
+    assert good == [{"n": 1, "s": "a"}] and [row.position["byte"] for row in bad] == [8]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_all_may_be_bad(tmp_path: Path, kind: str) -> None:
+    (tmp_path / f"a.{kind}").write_text("x\n" * 50)
+    good, bad = read(tmp_path, "n int")
+    assert good == [] and [row.position["byte"] for row in bad] == list(range(0, 100, 2))
+
+
+lines_of = st.lists(st.sampled_from(["1", "22", "x", '"', "", "333,4", '"5"']), min_size=1, max_size=40)
+
+
+objects = st.lists(
+    st.sampled_from(['{"n":1}', ' {"n":2} ', '{"n":3}{"n":4}', '{"n":', "5}", '{"m":{"n":6}', "}", "null", "", "x"]),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(objects, st.sets(st.integers(1, 29), max_size=4), st.integers(1, 60))
+def test_a_line_of_json_is_one_object_whatever_is_beside_it(
+    tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
+) -> None:
+    """Formerly a line with two objects made up for an object over two lines."""
+    folder = tmp_path_factory.mktemp("f")
+    (folder / "a.json").write_text("".join(f"{line}\n" for line in content))
+    starts = [sum(len(line) + 1 for line in content[:number]) for number in range(len(content) + 1)]
+    bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        patch.setattr(lines, "SIFTED", 1 + block // 3)
+        good, bad = read(folder, "n int", list(pairwise(bounds)))
+    numbers = {'{"n":1}': 1, ' {"n":2} ': 2, "null": None}
+    assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
+    wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
+    assert [row.position["byte"] for row in bad] == wrong
+
+
+@given(lines_of, st.sets(st.integers(1, 39), max_size=4), st.integers(1, 60))
+def test_good_and_bad_are_all_lines_however_they_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
+) -> None:
+    folder = tmp_path_factory.mktemp("f")
+    (folder / "a.csv").write_text("".join(f"{line}\n" for line in content))
+    starts = [sum(len(line) + 1 for line in content[:number]) for number in range(len(content) + 1)]
+    bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        patch.setattr(lines, "SIFTED", 1 + block // 3)
+        good, bad = read(folder, "n int", list(pairwise(bounds)))
+    numbers = {"1": 1, "22": 22, '"5"': 5}
+    assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
+    wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
+    assert [row.position["byte"] for row in bad] == wrong
+
+
+def test_parquet_values_that_the_declared_type_does_not_have(tmp_path: Path) -> None:
+    nanoseconds = pa.array([1_000, 1_001, None, 3_000, 4_500], pa.timestamp("ns", "UTC"))
+    pq.write_table(pa.table({"at": nanoseconds, "n": range(5)}), tmp_path / "a.parquet", row_group_size=3)
+    good, bad = read(tmp_path, "at timestamp, n bigint", [(0, 5)])
+    assert [row["n"] for row in good] == [0, 2, 3]
+    assert [row.position for row in bad] == [{"file": "a.parquet", "row": 1}, {"file": "a.parquet", "row": 4}]
+    assert "'at'" in bad[0].reason
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 8 * 1024 * 1024])
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_compressed_file_is_read_by_its_lines(
+    tmp_path: Path, kind: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes are those of the text. A limit of rows counts them while planning, which passes over bad ones too."""
+    monkeypatch.setattr(lines, "BLOCK", block)
+    head, text = ("\ufeffn,s\r\n", "\r\n".join(CSV[:-1])) if kind == "csv" else ("\ufeff", "\n".join(JSON))
+    content = (head + text).encode()
+    (tmp_path / f"a.{kind}.bz2").write_bytes(bz2.compress(content))
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / f"a.{kind}").write_bytes(content)
+    header: dict[str, Any] = {"header": "true"} if kind == "csv" else {}
+    good, bad = read(tmp_path, "n int, s string", recursive="false", **header)
+    plain = read(tmp_path / "plain", "n int, s string", **header)
+    assert good == plain[0] and [row.raw for row in bad] == [row.raw for row in plain[1]] and len(bad) >= 4
+    assert [row.position["byte"] for row in bad] == [row.position["byte"] for row in plain[1]]
+    source = Files({"uid": "f", "path": str(tmp_path), "on_bad_row": "quarantine", "recursive": "false", **header})
+    source.declared = columns("n int, s string")
+    [channel] = source.discover()
+    assert source.advance(channel, 0, Limit(rows=2)).rows == len(good)
+
+
+# -- what is no matter of a row ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("a.csv", b"a,b\n1,2\n", {"header": "true"}),
+        ("a.csv.bz2", bz2.compress(b"1\nx\n")[:-5], {}),
+        ("a.parquet", b"PAR1 and nothing more", {}),
+        ("a.json", b'{"n":1}\n{"n":"x"}\n', {"multiline": "true"}),
+        ("n=x/a.csv", b"1\n2\n", {}),
+    ],
+    ids=["header", "damaged archive", "footer", "one step", "folder"],
+)
+def test_a_file_as_a_whole_is_refused(tmp_path: Path, name: str, content: bytes, options: dict[str, Any]) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError):
+        read(tmp_path, "n int, s string" if "=" in name else "n int", **options)
+
+
+def test_by_default_the_error_is_what_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1\n2\nx\n")
+    source = Files({"uid": "f", "path": str(tmp_path)})
+    source.declared = columns("n int")
+    [channel] = source.discover()
+    with pytest.raises(DataError, match=r"file 'a.csv': line 3 \(byte 4\) does not fit the declared columns"):
+        list(source.read(channel, 0, channel.data[0]))
