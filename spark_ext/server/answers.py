@@ -123,6 +123,7 @@ class SeriesAnswer(Answer):
     least: list[int] = Field(description="The shortest duration, ms.")
     greatest: list[int] = Field(description="The longest duration, ms.")
     mean: list[int] = Field(description="The mean duration, ms.")
+    lag: list[int] = Field(description="The greatest lag, rows; empty if none is known, or of all queries.")
 
 
 class IncidentAnswer(Answer):

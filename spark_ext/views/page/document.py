@@ -9,7 +9,7 @@ thinned out here, so that a job of 500 queries and 100,000 epochs is less than a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -25,7 +25,8 @@ from spark_ext.views.page.epochs import UNKNOWN, Epochs, points_each, series_of,
 from spark_ext.views.page.facts import Facts
 from spark_ext.views.page.history import history, stamp, timeline_of, whole
 from spark_ext.views.page.incidents import lines
-from spark_ext.views.timeline import DOWN, JOB
+from spark_ext.views.page.lag import query_lag
+from spark_ext.views.timeline import DOWN, ENDED, JOB
 
 VERSION: Final = 1
 """Of the document."""
@@ -123,6 +124,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
                 "epochs": sum(query["epochs"] for query in queries),
                 "rows": sum(query["rows"] for query in queries),
                 "rate": round(sum(query["rate"] or 0 for query in queries), 1) if running else None,
+                "lag": _sum_of(query["lag"]["rows"] for query in queries if query["state"] not in ENDED),
                 "states": dict(Counter(query["state"] for query in queries)),
             },
             "queries": queries,
@@ -152,6 +154,9 @@ class _Figures:
     last_ms: int | None
     at: int
     rate: float | None
+    lag: int | None
+    planned: int | None
+    """When the newest epoch was planned, ms; None: unknown."""
 
 
 def _figures(epochs: Epochs, least: Callable[[str], int], now: int | None) -> dict[str, _Figures]:
@@ -162,7 +167,7 @@ def _figures(epochs: Epochs, least: Callable[[str], int], now: int | None) -> di
         if not own.any():
             continue
         at, rows, ms = epochs.at[part][own], np.maximum(epochs.rows[part][own], 0), epochs.ms[part][own]
-        numbers = epochs.epoch[part][own]
+        numbers, lag = epochs.epoch[part][own], epochs.lag[part][own]
         last = int(np.argmax(numbers))
         rate = None
         if now is not None:
@@ -174,6 +179,8 @@ def _figures(epochs: Epochs, least: Callable[[str], int], now: int | None) -> di
             None if ms[last] == UNKNOWN else int(ms[last]),
             int(at[last]),
             rate,
+            None if lag[last] == UNKNOWN else int(lag[last]),
+            None if ms[last] == UNKNOWN else int(at[last] - ms[last]),
         )
     return found
 
@@ -189,7 +196,7 @@ def _queries(
     entered.pop(JOB, None)
     finals = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and lineages.counts(row)}
     gone = graph.gone(facts.jobs).keys() - made_of.keys()
-    none = _Figures(0, 0, -1, None, 0, None)
+    none = _Figures(0, 0, -1, None, 0, None, None, None)
     found = []
     for uid in sorted((entered.keys() | figures.keys() | made_of.keys()) - gone):
         state = entered.get(uid)
@@ -198,6 +205,7 @@ def _queries(
             state = {"state": "CREATED", "since": None, "reason": "" if reset is None else "reset"}
         own = figures.get(uid, none)
         finished = uid in finals
+        lag = query_lag(_said(facts, uid), own.lag, own.planned, finished=finished)
         found.append(
             {
                 "uid": uid,
@@ -212,6 +220,9 @@ def _queries(
                 "parts": dict(facts.parts.get(uid, {})),
                 "committed_at": own.at or None,
                 "rate": None if finished else own.rate,
+                "lag": lag.to_json(),
+                "watermark": lag.watermark,
+                "newest_row": lag.newest_row,
                 "incident": state.get("incident") or "",
                 "latencies": [
                     {"source": one.source, "way": list(one.way), "ms": one.ms, "p99_ms": one.p99_ms}
@@ -220,6 +231,17 @@ def _queries(
             }
         )
     return found
+
+
+def _said(facts: Facts, uid: str) -> Row:
+    found = facts.said.get(uid)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _sum_of(values: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _newest(states: tuple[Row, ...]) -> dict[str, Row]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from spark_ext.delta.tail import Tail
 from spark_ext.ledger.columns import arrow_schema, columns, from_json_many
-from spark_ext.ledger.heartbeat import last_beat
+from spark_ext.ledger.heartbeat import Vitals, read_beat
 from spark_ext.ledger.schema import (
     CheckpointRow,
     DefinitionRow,
@@ -71,6 +71,8 @@ class Facts:
     """Whether the driver of the newest start runs; None: it is on another machine."""
     beats: Mapping[int, datetime] = field(default_factory=dict)
     """When drivers without a recorded end were last alive, by incarnation."""
+    said: Vitals = field(default_factory=dict)
+    """By query: what the driver of the newest start has said of it with its last heartbeat; see `queries.vitals`."""
 
 
 class FactsReader:
@@ -104,10 +106,10 @@ class FactsReader:
         alive = None if newest is None else driver_alive(newest)
         before = self._facts
         if before is not None and not changed and alive == before.alive:
-            self._facts = before = self._with_beat(before, newest)
-            return before
+            self._facts = self._with_beat(before, newest)
+            return self._facts
         jobs = self._rows[JobRow.table]
-        self._facts = Facts(
+        found = Facts(
             directory=self._ledger.uri,
             jobs=jobs,
             definitions=self._rows[DefinitionRow.table],
@@ -124,6 +126,7 @@ class FactsReader:
             alive=alive,
             beats=beats_of(self._ledger, jobs),
         )
+        self._facts = self._with_beat(found, newest)
         return self._facts
 
     def _with_beat(self, before: Facts, newest: Mapping[str, Any] | None) -> Facts:
@@ -133,10 +136,10 @@ class FactsReader:
         ):
             return before
         number = newest["incarnation"]
-        beat = last_beat(self._ledger.uri, number, newest["start_id"], self._ledger.storage_options)
-        if beat is None or beat == before.beats.get(number):
+        beat = read_beat(self._ledger.uri, number, newest["start_id"], self._ledger.storage_options)
+        if beat is None or (beat.at == before.beats.get(number) and beat.queries == before.said):
             return before
-        return replace(before, beats={**before.beats, number: beat})
+        return replace(before, beats={**before.beats, number: beat.at}, said=beat.queries)
 
     def _changed(self, name: str) -> bool:
         table = self._ledger.tables.get(name)
