@@ -74,6 +74,10 @@ class QueryStatus(Answer):
     committed_at: datetime | None
     epochs: int
     rows: int
+    lag_rows: int | None = Field(description="Rows that it has still to read; null: unknown.")
+    lag_at: datetime | None = Field(description="When that was so.")
+    watermark: datetime | None
+    newest_row: datetime | None = Field(description="The greatest event time of its rows.")
     channels_finished: dict[str, int]
     latencies: list[LatencyAnswer]
 

@@ -80,6 +80,15 @@ class PageView:
             )
             return self._version
 
+    def facts(self) -> Facts:
+        """What is there now: only what is new is read.
+
+        Raises:
+            StateError, StorageError: it cannot be read.
+        """
+        with self._lock:
+            return self._reader.look()
+
     def patch(self, before: Version, after: Version) -> str:
         """What has changed, as it is sent. Those who follow the page mostly need the same one."""
         with self._lock:

@@ -27,7 +27,7 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.views.page.epochs import COLUMNS, Epochs
-from spark_ext.views.status import beats_of, driver_alive, latencies_of
+from spark_ext.views.recorded import beats_of, driver_alive, latencies_of
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
@@ -124,7 +124,11 @@ class FactsReader:
             parts=dict(self._epochs.parts),
             latencies=self._latencies,
             alive=alive,
-            beats=beats_of(self._ledger, jobs),
+            beats=beats_of(
+                self._ledger,
+                jobs,
+                [row["evidence"] or {} for row in self._rows[IncidentRow.table] if row["type"] == "driver_lost"],
+            ),
         )
         self._facts = self._with_beat(found, newest)
         return self._facts

@@ -26,6 +26,12 @@ class QueryLag:
         return {"rows": self.rows, "at": self.at, "sources": [list(one) for one in self.sources]}
 
 
+def said_of(said: Mapping[str, Any], uid: str) -> Mapping[str, Any]:
+    """What a driver has said of one query; empty if it has said nothing."""
+    found = said.get(uid)
+    return found if isinstance(found, Mapping) else {}
+
+
 def query_lag(said: Mapping[str, Any], rows: int | None, planned: int | None, *, finished: bool) -> QueryLag:
     """What is known of a query.
 
