@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,13 @@ import pyarrow as pa
 import pytest
 
 import spark_ext as sx
+from spark_ext.ledger import Ledger
+from spark_ext.ledger.schema import EpochRow
 from spark_ext.model.offsets import Position
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
 from spark_ext.spark.registry import folder_of
+from spark_ext.views.page.document import page
+from spark_ext.views.page.facts import FactsReader
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -97,13 +102,20 @@ def lab(spark: SparkSession, tmp_path: Path) -> Lab:
 
 def test_the_lag_grows_in_a_long_epoch_and_while_a_query_is_paused(lab: Lab) -> None:
     lab.arrived(12)
-    job = lab.job(lag_interval="200 ms", metrics=True).start()
+    job = lab.job(lag_interval="200 ms", heartbeat="300 ms").start()
     try:
         until(lambda: job.snapshot().query("q").lag_rows == 7, "in its very first epoch")
         lab.arrived(1_000)
         until(lambda: job.snapshot().query("q").lag_rows == 995, "rows have arrived meanwhile")
         query = job.snapshot().query("q")
         assert query.epochs == 0 and query.lag_at is not None
+        reader = FactsReader(Ledger(job.state_directory))
+
+        def on_the_page() -> Any:
+            (shown,) = page(reader.look(), datetime.now(timezone.utc))["queries"]
+            return shown["lag"]["rows"] == 995 and [name for name, _, _ in shown["lag"]["sources"]] == ["in"]
+
+        until(on_the_page, "the heartbeat has it, and the ledger has no epoch")
         before = query.lag_at
         until(lambda: (job.snapshot().query("q").lag_at or before) > before, "it is asked again and again")
         paused = job.control.pause("query:q")
@@ -119,6 +131,8 @@ def test_the_lag_grows_in_a_long_epoch_and_while_a_query_is_paused(lab: Lab) -> 
     finally:
         job.stop()
     assert not list(folder_of(lab.spark).glob("in.*")), "nothing is left"
+    rows = [row.lag_rows for row in Ledger(job.state_directory).table(EpochRow).rows()]
+    assert rows and None not in rows, "each epoch has its lag in the history"
 
 
 def test_without_the_interval_nothing_is_asked_or_noted(lab: Lab) -> None:
