@@ -311,7 +311,9 @@ class ChannelSource(Connector):
         """Rows of a channel that exist and come after a position, as far as that is cheaply known; None: unknown.
 
         For display, and never for a decision. Asked for each channel whenever an epoch has been planned, so it must not
-        wait for anything for long. A channel that has not started is asked for at its `begin`.
+        wait for anything for long. A channel that has not started is asked for at its `begin`. While an epoch runs for
+        longer than the setting `lag_interval` it is asked again, on another thread of the planner, but never while a
+        method of the planner runs: what it says should be true at that moment, not as of the epoch's plan.
         """
         return None
 

@@ -11,9 +11,10 @@ ends when the producer has finished and everything has been read. See `docs/link
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from spark_ext.exchange.contract import Parts
     from spark_ext.exchange.descriptor import Descriptor
     from spark_ext.exchange.entries import LogState
+
+
+KNOWN_S: Final = 1.0
+"""Age at which what is known of the log is looked up again for the lag, s."""
 
 
 class ExchangeSourceOptions(SourceOptions):
@@ -61,7 +66,9 @@ class ExchangeSource(AlignedSource):
         self._known: frozenset[str] = frozenset()
         self._about: Descriptor | None = None
         self._looked: LogState | None = None
-        """The log's state when an epoch was planned last."""
+        """The log's state at the last look."""
+        self._looked_at = 0.0
+        """When that was, s, monotonic."""
 
     def __getstate__(self) -> dict[str, Any]:
         # A process that reads looks at the description itself: the exchange may be another one by then.
@@ -151,7 +158,7 @@ class ExchangeSource(AlignedSource):
         log = self._parts.master.log
         about = self._described()
         front = Front.of(positions, about.partitions, self._who)
-        state = self._looked = log.look()
+        state = self._look()
         if front.entry > state.last + 1:
             raise OffsetError(
                 f"the exchange ends with entry {state.last}, and this source has read up to entry {front.entry - 1}: "
@@ -178,11 +185,17 @@ class ExchangeSource(AlignedSource):
         ends = {str(number): step.front.position(number) for number in range(len(step.front.rows))}
         return Together(ends, step.sealed, step.barrier or 0, step.rows, step.bytes)
 
+    def _look(self) -> LogState:
+        self._looked, self._looked_at = self._parts.master.log.look(), time.monotonic()
+        return self._looked
+
     def lag_together(self, positions: Mapping[str, Position]) -> int | None:
-        """Rows that the producer had committed when an epoch was planned last, and that come after these positions."""
+        """Rows that the producer had committed at most a second ago, and that come after these positions."""
         state = self._looked
         if state is None:
             return None
+        if time.monotonic() - self._looked_at > KNOWN_S:
+            state = self._look()
         front = Front.of(positions, self._described().partitions, self._who)
         try:
             return state.total - rows_before(self._parts.master.log.entry, state, front)

@@ -277,7 +277,8 @@ def _job(file: Path, function: str, master: str | None) -> Job:
 
 def _rows(state: str, storage: list[str] | None, row_type: type[Row], columns: tuple[str, ...]) -> list[dict[str, Any]]:
     """A table's rows, each once: a writer that was killed while writing may have left one twice."""
-    from spark_ext.views.status import open_ledger, rows_of
+    from spark_ext.views.recorded import rows_of
+    from spark_ext.views.status import open_ledger
 
     rows = rows_of(open_ledger(state, storage_options(storage)), row_type, *columns)
     return list({tuple(row.values()): row for row in rows}.values())

@@ -91,6 +91,9 @@ class JobSettings(BaseModel):
     and a histogram as well."""
     latency_interval: Milliseconds = 1_000
     """At most one marker of a source in so much time; 0: one in each epoch that reads rows of it."""
+    lag_interval: Milliseconds = 5_000
+    """How old the lag of a source may become, while an epoch runs or none does, until the source is asked again; 0: it
+    is asked when an epoch is planned."""
     storage_options: Mapping[str, str] = Field(default_factory=dict, repr=False)
     """Refused by `Job`: they would reach the ledger alone. Never shown or stored."""
 

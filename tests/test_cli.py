@@ -149,6 +149,10 @@ def test_status_as_json(state: Path) -> None:
         "epochs": 3,
         "rows": 300,
         "bad_rows": 0,
+        "lag_rows": 0,
+        "lag_at": None,
+        "watermark": None,
+        "newest_row": None,
         "channels_finished": {"files": 2},
         "latencies": [],
     }

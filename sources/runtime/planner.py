@@ -80,6 +80,11 @@ class Planner:
         self._planned_from: SourceOffset | None = None
 
     @property
+    def registration(self) -> Registration | None:
+        """What the job has registered for the source; None outside a job."""
+        return self._registration
+
+    @property
     def readers(self) -> int:
         """How many tasks read an epoch."""
         return self._source.options.readers or int(os.environ.get(PARALLELISM, "2"))
@@ -100,7 +105,7 @@ class Planner:
         """Rows that exist, as far as the source knows, and are in no epoch up to an offset; None: it does not know.
 
         Args:
-            at: the end of an epoch that was planned last.
+            at: the end of the epoch that was planned last.
         """
         if at.ended:
             return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from spark_ext.model.offsets import Range, SourceOffset, ranges
 from spark_ext.sources.contract import Channel, ChannelSource, Committed
 from spark_ext.sources.runtime.conform import conform, sifted
 from spark_ext.sources.runtime.idle import Idle
+from spark_ext.sources.runtime.live_lag import LiveLag
 from spark_ext.sources.runtime.planner import LedgerView, NoLedger, Planner
 from spark_ext.sources.runtime.sample import keeps_bad_row, sampled, shares_of
 from spark_ext.spark import registry
@@ -66,7 +67,7 @@ def report_of(uid: str, planner: Planner, at: SourceOffset) -> dict[str, Any]:
     lag = None
     with suppress(Exception):  # A figure for display: what is wrong is found when the source plans its next epoch.
         lag = planner.lag(at)
-    return found if lag is None else {**found, "lag": lag}
+    return found if lag is None else {**found, "lag": lag, "at": round(time.time(), 3)}
 
 
 class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -82,6 +83,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the last epoch was asked to begin: an idle query asks again and again."""
         self._latest: dict[str, Any] | None = None
         """What is reported of the source; it changes with each epoch."""
+        self._live: LiveLag | None = None
+        """Asks for the lag between epochs, of a source that knows it."""
         tune()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -92,6 +95,29 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _uid(self) -> str:
         return self._source.options.uid
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """For as long as Spark asks something: nobody else uses the source meanwhile."""
+        return nullcontext() if self._live is None else self._live.turn
+
+    def _said(self, planner: Planner, end: SourceOffset) -> None:
+        """An epoch has been planned, or it is the first time that there is none."""
+        self._latest = report_of(self._uid, planner, end)
+        if self._live is not None:
+            self._live.planned(end)
+            return
+        registration, place = planner.registration, registry.folder()
+        if registration is None or not registration.lag_ms or place is None or "lag" not in self._latest:
+            return
+
+        def ask(at: SourceOffset) -> int | None:
+            with current.planning():
+                planner.enter(at)
+                return planner.lag(at)
+
+        self._live = LiveLag(self._uid, place, registration.lag_ms / 1000, ask)
+        self._live.planned(end)
+        self._live.start()
 
     def _planning(self, offset: SourceOffset | None = None) -> Planner:
         if self._planner is None:
@@ -134,7 +160,8 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @guarded()
     def prepareForTriggerAvailableNow(self) -> None:
         """Plan only what is available now."""
-        self._planning().prepare_available_now()
+        with self._turn():
+            self._planning().prepare_available_now()
 
     @guarded()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -143,7 +170,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._asked = start, SourceOffset.from_json(start, self._uid)
         offset = self._asked[1]
         self._idle.asked()
-        with current.planning():
+        with self._turn(), current.planning():
             planner = self._planning(offset)
             end = planner.next(offset)
             while end is offset and planner.rationed_s:
@@ -151,7 +178,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(min(planner.rationed_s, RATIONED_S))
                 end = planner.next(offset)
             if end is not offset or self._latest is None:
-                self._latest = report_of(self._uid, planner, end)
+                self._said(planner, end)
         if end is offset:
             return start
         self._idle.epoch()
@@ -169,7 +196,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of an epoch, which may have been planned by an earlier run."""
         begin, finish = SourceOffset.from_json(start, self._uid), SourceOffset.from_json(end, self._uid)
         planner = self._planning(finish)
-        with current.planning():
+        with self._turn(), current.planning():
             planner.enter(finish)
             pieces = ranges(begin, finish)
             shares = shares_of(planner.configuration(finish), self._uid, pieces)
@@ -233,7 +260,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark reports that an epoch is safe; it never does so for the last one of a run."""
         self._idle.epoch()
         offset = SourceOffset.from_json(end, self._uid)
-        with current.planning():
+        with self._turn(), current.planning():
             self._planning(offset).enter(offset)
             self._source.on_epoch_committed(Committed.of(offset, final=False))
 

@@ -115,7 +115,7 @@ def facts_of(ledger: Ledger) -> JobFacts:
         StateError, StorageError: a table cannot be read.
     """
     from spark_ext.ledger.schema import CheckpointRow, EpochRow, ExecutionStateRow, JobRow
-    from spark_ext.views.status import beats_of, driver_alive, rows_of
+    from spark_ext.views.recorded import beats_of, driver_alive, rows_of
 
     jobs = rows_of(ledger, JobRow)
     newest = max((row for row in jobs if row["event"] == "started"), key=lambda row: int(row["incarnation"]))

@@ -151,7 +151,7 @@ def _values(table: pa.Table) -> list[dict[str, Any]]:
 
 def _queries(ledger: Ledger) -> set[str]:
     from spark_ext.ledger.schema import ExecutionStateRow
-    from spark_ext.views.status import rows_of
+    from spark_ext.views.recorded import rows_of
 
     return {row["operator"] for row in rows_of(ledger, ExecutionStateRow, "operator") if row["operator"]}
 

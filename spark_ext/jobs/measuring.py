@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spark_ext.jobs.snapshot import job_snapshot
 from spark_ext.ledger import Ledger
 from spark_ext.metrics.gauges import Live, QueryFacts
-from spark_ext.spark.source_reports import known_lags
+from spark_ext.spark.source_reports import known_lags, lags_at
 
 if TYPE_CHECKING:
     from spark_ext.jobs.coordinator import Coordinator
@@ -44,9 +44,11 @@ def follow(
                     run_id=run.figures.run_id,
                     name=f"{context.job}/{run.spec.uid}",
                     watermark=run.figures.watermark,
-                    lags=known_lags(run.figures.sources),
+                    newest_row=run.figures.newest_row,
+                    lags=known_lags(lag.sources),
+                    lags_at=lags_at(lag.sources),
                 )
-                for run in coordinator.runs
+                for run, lag in [(run, run.figures.lag) for run in coordinator.runs]
             },
             application_id=application_id,
             rows_in_flight=coordinator.rows_in_flight,

@@ -39,6 +39,7 @@ class QueryResult(QuerySnapshot):
             "bad_rows": self.bad_rows,
             "state_rows": self.state_rows,
             "lag_rows": self.lag_rows,
+            "lag_at": None if self.lag_at is None else self.lag_at.isoformat(),
             "sources": [
                 {
                     "uid": source.uid,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spark_ext.jobs.result import QueryResult, SourceResult
 from spark_ext.model.lifecycle import State
 from spark_ext.model.query_offsets import source_offsets
-from spark_ext.spark.source_reports import total_lag
+from spark_ext.spark.query_events import event_time
 from spark_ext.views.snapshot import JobSnapshot, LatencySnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
     """
     # Read once: the coordinator's thread may replace them at any time.
     state, logged, shown = run.state, run.offsets, run.shown
-    reports = run.figures.sources
+    lag = run.figures.lag
     offsets = {} if logged is None else source_offsets(logged)
     return QueryResult(
         uid=run.spec.uid,
@@ -98,7 +98,10 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
         rows=run.figures.input_rows,
         bad_rows=run.bad_rows.total,
         state_rows=run.figures.state_rows,
-        lag_rows=0 if state is State.FINISHED else total_lag(reports),
+        lag_rows=0 if state is State.FINISHED else lag.rows,
+        lag_at=None if state is State.FINISHED else _moment(lag.at),
+        watermark=event_time(run.figures.watermark),
+        newest_row=event_time(run.figures.newest_row),
         phase="paused" if paused and not state.ended else "" if run.figures.epochs else run.phase,
         sources=tuple(
             SourceResult(
@@ -106,9 +109,14 @@ def query_result(run: QueryRun, *, paused: bool = False, latencies: tuple[Latenc
                 finished=offset.ended,
                 channels_finished=offset.sequence,
                 channels_running=len(offset.running),
-                lag_rows=0 if offset.ended else reports[uid].lag_rows if uid in reports else None,
+                lag_rows=0 if offset.ended else lag.sources[uid].lag_rows if uid in lag.sources else None,
+                lag_at=None if offset.ended or uid not in lag.sources else _moment(lag.sources[uid].at),
             )
             for uid, offset in offsets.items()
         ),
         latencies=latencies,
     )
+
+
+def _moment(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, timezone.utc)

@@ -44,6 +44,7 @@ from spark_ext.observing.sampler import Sampler
 from spark_ext.queries.context import JobContext
 from spark_ext.queries.describe_failure import diagnosed
 from spark_ext.queries.run import QueryRun
+from spark_ext.queries.vitals import vitals
 from spark_ext.spark import jvm, registry
 from spark_ext.spark.spark_log import local_path
 
@@ -204,6 +205,7 @@ def start_job(
             coordinator.latency = measured_latency(context, exchanges, arrived)
         incidents.follow(lambda: supervisor.runs)
         dumps.follow(lambda: supervisor.runs)
+        context.write_behind.vitals = lambda: vitals((run.uid, run.figures) for run in supervisor.runs)
         coordinator.dumps = dumps
         coordinator.at_end.append(dumps.finish)
         coordinator.controller = controlled(spark, ledger, control, context, coordinator, configuration, present)

@@ -3,6 +3,8 @@
 A driver that is killed records no end. Without the heartbeat a job that had nothing to do for an hour, and was killed
 then, would seem to have been down for that hour. The next start reads the file, records what it says as an incident,
 and removes it. It bounds a time; nothing is decided by it.
+
+With the time there are figures that the ledger has only behind an epoch: how far each query is behind. See `Vitals`.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_ext.datafiles.location import Location
 from spark_ext.delta.failures import child
@@ -26,6 +29,19 @@ SILENT_AFTER: Final = 60_000
 """A driver whose last beat is older is taken for lost by who cannot ask it, unless he says otherwise, ms."""
 
 
+Vitals = Mapping[str, Mapping[str, Any]]
+"""What a driver says of its queries with a beat, by uid, as JSON; see `queries.vitals`."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A heartbeat."""
+
+    at: datetime
+    """When the driver was alive, UTC."""
+    queries: Vitals = field(default_factory=dict)
+
+
 class Heartbeat:
     """The heartbeat of one incarnation. Failures of the storage are ignored: a beat that is lost costs precision.
 
@@ -38,13 +54,15 @@ class Heartbeat:
         self._location = Location.of(child(state, FOLDER), {})
         self._name = _name(incarnation.number, incarnation.start)
 
-    def beat(self, at: datetime | None = None) -> None:
+    def beat(self, at: datetime | None = None, queries: Vitals | None = None) -> None:
         """The driver is alive now.
 
         Args:
             at: UTC; None: the current time.
+            queries: what it says of its queries.
         """
-        text = json.dumps({"at": (at or datetime.now(timezone.utc)).isoformat()})
+        found = {"at": (at or datetime.now(timezone.utc)).isoformat()}
+        text = json.dumps({**found, "queries": queries} if queries else found)
         folder = self._location.local
         with suppress(OSError):
             if folder is None:
@@ -66,7 +84,15 @@ class Heartbeat:
 def last_beat(
     state: str, number: int, start: int | None, storage_options: Mapping[str, str] | None = None
 ) -> datetime | None:
-    """When an incarnation was last alive, UTC; None if its heartbeat is not there or cannot be read.
+    """When an incarnation was last alive, UTC; see `read_beat`."""
+    found = read_beat(state, number, start, storage_options)
+    return None if found is None else found.at
+
+
+def read_beat(
+    state: str, number: int, start: int | None, storage_options: Mapping[str, str] | None = None
+) -> Beat | None:
+    """The newest heartbeat of an incarnation; None if it is not there or cannot be read.
 
     Args:
         state: the job's state directory.
@@ -78,8 +104,12 @@ def last_beat(
         return None
     try:
         content = Location.of(child(state, FOLDER), storage_options or {}).read(_name(number, start))
-        return None if content is None else datetime.fromisoformat(json.loads(content)["at"])
-    except (OSError, ValueError, KeyError):
+        if content is None:
+            return None
+        found = json.loads(content)
+        queries = found.get("queries")
+        return Beat(datetime.fromisoformat(found["at"]), queries if isinstance(queries, dict) else {})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

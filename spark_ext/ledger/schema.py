@@ -205,6 +205,9 @@ class EpochRow(Row):
     parts_ms: Json = None
     """The same time by what was done, ms: `planning`, `reading`, `user_code`, `state`, `commit` and `other`, in
     proportion to what tasks measured. Null without the setting `epoch_parts`, and where Spark did not say."""
+    lag_rows: int | None = None
+    """Rows that its sources had still to read when it was planned, without its own; null where one of them does not
+    know, and in rows of older releases."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from spark_ext.incidents.registry import Registry
     from spark_ext.incidents.types import Incident, IncidentChange
     from spark_ext.ledger import Incarnation, Ledger, LedgerWriter
-    from spark_ext.ledger.heartbeat import Heartbeat
+    from spark_ext.ledger.heartbeat import Heartbeat, Vitals
 
 log = logger("spark_ext.job")
 
@@ -73,6 +74,8 @@ class WriteBehind:
         """The incidents of this job: which are open, and who is notified of them."""
         self._writer = writer
         self._job = job
+        self.vitals: Callable[[], Vitals] = dict
+        """What is said of the queries with each beat; called on the thread that writes."""
         self._heartbeat = heartbeat
         self._every = every
         self._tap = tap
@@ -159,7 +162,10 @@ class WriteBehind:
     def _beat(self) -> None:
         if self._heartbeat is not None and time.monotonic() >= self._beat_at:
             self._beat_at = time.monotonic() + self._every
-            self._heartbeat.beat()
+            queries: Vitals = {}
+            with suppress(Exception):  # figures for display
+                queries = self.vitals()
+            self._heartbeat.beat(queries=queries)
 
     def _await_due(self) -> bool:
         """Wait until rows or a beat are due; returns whether the thread is still wanted."""

@@ -195,9 +195,22 @@ LAG_ROWS: Final = _gauge(
 )  # fmt: skip
 SOURCE_LAG: Final = _gauge(
     "spark_ext_source_lag_rows",
-    "Rows that existed when the source planned its newest epoch and are in no epoch yet; missing if it does not know",
+    "Rows that exist and are in no epoch yet, as the source has said last; missing if it does not know",
     _SOURCE, "rows",
 )  # fmt: skip
+SOURCE_LAG_AGE: Final = _gauge(
+    "spark_ext_source_lag_age_seconds",
+    "How long ago the lag of the source was as `spark_ext_source_lag_rows` has it; missing where that is",
+    _SOURCE,
+    "seconds",
+    fold=Fold.MAX,
+)
+NEWEST_ROW_AGE: Final = _gauge(
+    "spark_ext_newest_row_age_seconds",
+    "How long ago the newest row was that the query has read, by its event time; missing without a watermark",
+    unit="seconds",
+    fold=Fold.MAX,
+)
 LATENCY: Final = _histogram(
     "spark_ext_latency_seconds",
     "Time from the moment at which a source took up rows to their commit by the query, of sampled epochs",
@@ -255,7 +268,8 @@ DROPPED: Final = _counter(
 CATALOGUE: Final = (
     INFO, INCARNATION, START_TIME, JOB_STATE, QUERY_INFO, QUERY_STATE,
     EPOCHS, INPUT_ROWS, BAD_ROWS, EPOCH_DURATION, EPOCH_STAGES, EPOCH_PARTS, LAST_EPOCH, LAST_COMMIT,
-    LATENCY, LATEST_LATENCY, WATERMARK_DELAY, LAG_ROWS, SOURCE_LAG, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
+    LATENCY, LATEST_LATENCY, WATERMARK_DELAY, NEWEST_ROW_AGE, LAG_ROWS, SOURCE_LAG,
+    SOURCE_LAG_AGE, STATE_ROWS, CHANNELS_FINISHED, CHANNELS_RUNNING,
     CHECKPOINTS, CHECKPOINT_DURATION,
     INCIDENTS, FAILURES, RESTARTS, RECOVERY_DURATION, DOWNTIME,
     LEDGER_WAITING, DROPPED,

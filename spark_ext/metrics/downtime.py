@@ -17,7 +17,8 @@ from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow
 from spark_ext.metrics.catalogue import NONE
 from spark_ext.metrics.tally import class_of
 from spark_ext.views.downtime import BEGIN, LATE, UNKNOWN, UP, Piece, blamed, downtime
-from spark_ext.views.status import rows_of, status_of
+from spark_ext.views.recorded import rows_of
+from spark_ext.views.status import status_of
 from spark_ext.views.timeline import JOB
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from spark_ext.metrics import catalogue as m
 from spark_ext.metrics.book import Sample
 from spark_ext.model.lifecycle import State
+from spark_ext.spark.query_events import event_time
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 
 
@@ -24,8 +25,12 @@ class QueryFacts:
     """Under which Spark shows it."""
     watermark: str = ""
     """As Spark reports it, ISO 8601; empty without one."""
+    newest_row: str = ""
+    """The greatest event time of its rows, likewise."""
     lags: Mapping[str, int] = field(default_factory=dict)
     """By source, as far as it is known: rows that it has still to read."""
+    lags_at: Mapping[str, float] = field(default_factory=dict)
+    """By source, when its lag was as in `lags`, s since 1970 UTC."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +81,13 @@ def _of_query(job: str, query: QuerySnapshot, facts: QueryFacts, application: st
     delay = delay_of(facts.watermark, now)
     if delay is not None:
         yield Sample(m.WATERMARK_DELAY, labels, delay)
+    newest = event_time(facts.newest_row)
+    if newest is not None:
+        yield Sample(m.NEWEST_ROW_AGE, labels, max(0.0, (now - newest).total_seconds()))
     for uid, lag in facts.lags.items():
         yield Sample(m.SOURCE_LAG, (*labels, uid), lag)
+        if uid in facts.lags_at and not query.state.ended:
+            yield Sample(m.SOURCE_LAG_AGE, (*labels, uid), max(0.0, now.timestamp() - facts.lags_at[uid]))
     for latency in query.latencies:
         yield Sample(m.LATEST_LATENCY, (*labels, latency.source), latency.ms / 1000)
     for source in query.sources:

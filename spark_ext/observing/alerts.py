@@ -11,7 +11,7 @@ from spark_ext.ledger.columns import from_json_many
 from spark_ext.ledger.schema import ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.views.alerts import Availability, availability
 from spark_ext.views.downtime import downtime
-from spark_ext.views.status import beats_of, rows_of
+from spark_ext.views.recorded import beats_of, rows_of
 from spark_ext.views.timeline import timeline
 
 if TYPE_CHECKING:

@@ -143,6 +143,7 @@ class ObservedEpochs:
                 duration_ms=epoch.duration_ms,
                 spent_ms=epoch.spent_ms,
                 parts_ms=epoch.parts_ms,
+                lag_rows=epoch.lag_rows,
                 offsets=None if epoch.offsets is None else list(epoch.offsets.sources),
                 **shared,
             )

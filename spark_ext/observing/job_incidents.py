@@ -116,5 +116,5 @@ class JobIncidents:
             query=query,
             epoch=run.committed if run.committed >= 0 else None,
             rows=run.figures.input_rows,
-            lag=run.figures.lag_rows,
+            lag=run.figures.lag.rows,
         )

@@ -38,6 +38,7 @@ from spark_ext.observing.snapshot import live
 from spark_ext.observing.upkeep import Upkeep
 from spark_ext.queries.context import WatchContext
 from spark_ext.queries.lost_spark import lost_spark
+from spark_ext.queries.vitals import vitals
 from spark_ext.spark import foreign, jvm
 from spark_ext.spark.query_events import hint_of
 
@@ -161,6 +162,7 @@ class Observation:
             self._lookers.append(Sampler(spark, self._context, self._watched))
         incidents.follow(self._watched)
         self._dumps.follow(self._watched)
+        write_behind.vitals = lambda: vitals((query.uid, query.figures) for query in self._watched())
         if self._metrics is not None:
             self._metrics.watch(lambda: live(self._context, self._started, self._shown, self._watched(), application))
             self._metrics.read_past(Ledger(ledger.uri), incarnation.number)

@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from spark_ext.metrics.gauges import Live, QueryFacts
-from spark_ext.spark.source_reports import known_lags
+from spark_ext.spark.query_events import event_time
+from spark_ext.spark.source_reports import known_lags, lags_at
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 
 if TYPE_CHECKING:
@@ -65,17 +66,21 @@ def _facts(query: ForeignQuery) -> QueryFacts:
     run = query.run
     if run is None:
         return QueryFacts()
+    lag = query.figures.lag
     return QueryFacts(
         query_id=run.query_id,
         run_id=run.run_id,
         name=run.name,
         watermark=query.figures.watermark,
-        lags=known_lags(query.figures.sources),
+        newest_row=query.figures.newest_row,
+        lags=known_lags(lag.sources),
+        lags_at=lags_at(lag.sources),
     )
 
 
 def _query(query: ForeignQuery) -> QuerySnapshot:
     shown, figures = query.shown, query.figures
+    lag = figures.lag
     return QuerySnapshot(
         uid=query.uid,
         state=shown.state,
@@ -87,5 +92,8 @@ def _query(query: ForeignQuery) -> QuerySnapshot:
         parts_ms=figures.parts_ms,
         rows=figures.input_rows,
         state_rows=figures.state_rows,
-        lag_rows=figures.lag_rows,
+        lag_rows=lag.rows,
+        lag_at=None if lag.at is None else datetime.fromtimestamp(lag.at, timezone.utc),
+        watermark=event_time(figures.watermark),
+        newest_row=event_time(figures.newest_row),
     )

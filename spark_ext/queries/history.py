@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from spark_ext.model.epoch_parts import Sample, divided
 from spark_ext.model.logged_offsets import LoggedOffsets
 from spark_ext.spark.query_events import Hint
-from spark_ext.spark.source_reports import SourceReport, total_lag
+from spark_ext.spark.source_reports import Lag, SourceReport, newest, total_at, total_lag
 
 RECENT = 256
 """Of so many epochs it is remembered how long their execution took."""
@@ -40,9 +40,12 @@ class Figures:
     """Spark's, of the run of the query that has reported last."""
     watermark: str = ""
     """As Spark has reported it, ISO 8601; "" without one."""
-    sources: Mapping[str, SourceReport] = field(default_factory=dict)
+    newest_row: str = ""
+    """The greatest event time that Spark has seen in rows of the query, ISO 8601; "" without a watermark."""
+    reported: Mapping[str, SourceReport] = field(default_factory=dict)
     """What its sources have said when they planned the newest epoch, by uid."""
-
+    noted: Callable[[], Mapping[str, SourceReport]] = dict
+    """What they have said since then, between epochs; for any thread."""
     in_function: bool = False
     """Whether its epochs are given to a function of the user's, by `foreachBatch`."""
     sample: Sample | None = None
@@ -50,10 +53,16 @@ class Figures:
     parts_ms: Mapping[str, int] | None = None
     """Where the time of the newest epoch went that is in the history, by `epoch_parts.PARTS`; None: unknown."""
 
+    others: bool = False
+    """Whether it has sources that say nothing between epochs: Spark's own."""
+
     @property
-    def lag_rows(self) -> int | None:
-        """Rows that the query has still to read, as its sources said then; None: one of them does not know."""
-        return total_lag(self.sources)
+    def lag(self) -> Lag:
+        """How far it is behind, as its sources have said last."""
+        sources = newest(self.reported, self.noted())
+        if self.others and not self.reported:
+            return Lag(sources=sources)
+        return Lag(total_lag(sources), total_at(sources), sources)
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,18 @@ class CommittedEpoch:
     """Where its time went; see `query_events.STAGES`."""
     parts_ms: Mapping[str, int] | None = None
     """The same by what was done, `epoch_parts.PARTS`; None: unknown, or not wanted."""
+    lag_rows: int | None = None
+    """Rows that its sources had still to read when it was planned; None: one of them does not know."""
+
+
+@dataclass(frozen=True)
+class _Reported:
+    """What Spark has reported of one epoch."""
+
+    input_rows: int | None = None
+    duration_ms: int | None = None
+    spent_ms: Mapping[str, int] | None = None
+    lag_rows: int | None = None
 
 
 @dataclass
@@ -86,7 +107,7 @@ class EpochHistory:
     """Rows that sources have returned in this run, by uid."""
     _executions: dict[int, int] = field(default_factory=dict)
     """How long the execution of recent epochs took, ms."""
-    _by_epoch: dict[int, tuple[int | None, int | None, Mapping[str, int] | None]] = field(default_factory=dict)
+    _by_epoch: dict[int, _Reported] = field(default_factory=dict)
     _waiting: deque[tuple[int, LoggedOffsets | None, float]] = field(default_factory=deque)
     _asked_at: float = float("-inf")
 
@@ -116,13 +137,15 @@ class EpochHistory:
         self._reported = hint.epoch
         self._reports += 1
         self._rows.update(hint.source_rows)
-        self._by_epoch[hint.epoch] = (hint.input_rows, hint.duration_ms, hint.spent_ms or None)
+        lag = total_lag(hint.sources)
+        self._by_epoch[hint.epoch] = _Reported(hint.input_rows, hint.duration_ms, hint.spent_ms or None, lag)
         self.figures.input_rows += hint.input_rows or 0
         self.figures.state_rows = hint.state_rows or 0
         self.figures.last_epoch_ms = hint.duration_ms or 0
         self.figures.recent.append((hint.epoch or 0, hint.duration_ms or 0))
         self.figures.run_id, self.figures.watermark = hint.run_id, hint.watermark
-        self.figures.sources, self.figures.in_function = hint.sources, hint.in_function
+        self.figures.newest_row = hint.newest_row or self.figures.newest_row
+        self.figures.reported, self.figures.in_function = hint.sources, hint.in_function
         if self.divides:
             self._executions[hint.epoch] = hint.spent_ms.get("execution", 0)
             while len(self._executions) > RECENT:
@@ -152,12 +175,13 @@ class EpochHistory:
             epoch, offsets, since = self._waiting[0]
             if not (everything or epoch <= self._reported or self.clock() - since > FIGURES_WITHIN):
                 return
-            rows, duration, spent = self._by_epoch.get(epoch, (None, None, None))
+            said = self._by_epoch.get(epoch, _Reported())
+            spent = said.spent_ms
             if spent and not everything and self._is_to_be_sampled(epoch, since):
                 return
             parts = self._parts(spent)
             self.figures.parts_ms = parts or self.figures.parts_ms
-            yield CommittedEpoch(epoch, offsets, rows, duration, spent, parts)
+            yield CommittedEpoch(epoch, offsets, said.input_rows, said.duration_ms, spent, parts, said.lag_rows)
             self._waiting.popleft()
             self._by_epoch.pop(epoch, None)
 

@@ -144,6 +144,7 @@ def registrations(
             passed=passed,
             rebuild=spec.rebuild,
             samples=context.settings.monitor_interval > 0,
+            lag_ms=context.settings.lag_interval if role == "source" else 0,
             writes=writes if role == "source" else (),
         )
         for uid, role in roles

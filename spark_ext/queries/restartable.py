@@ -22,6 +22,7 @@ from spark_ext.queries.records import registrations
 from spark_ext.queries.registered import Registered
 from spark_ext.queries.spark_query import Launch, RunnableQuery, SparkQuery
 from spark_ext.queries.worker import Commands, Outcome, Worker
+from spark_ext.spark.lag_notes import LagNotes
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -67,6 +68,10 @@ class RestartableQuery(ObservedQuery):
         self._clock = clock
         self._query = query or self._in_spark(spec)
         self._registered = Registered(self._entries(), context.registry)
+        if context.settings.lag_interval and spec.sources:
+            figures = self._observer.history.figures
+            figures.others = bool(spec.natives)
+            figures.noted = LagNotes(context.registry, [source.uid for source in spec.sources])
         self._worker = worker or Worker(f"spark-ext-query-{spec.uid}", context.wake.set)
         self._starting = False
         self._live = False

@@ -74,6 +74,10 @@ class QueryStatus(Answer):
     committed_at: datetime | None
     epochs: int
     rows: int
+    lag_rows: int | None = Field(description="Rows that it has still to read; null: unknown.")
+    lag_at: datetime | None = Field(description="When that was so.")
+    watermark: datetime | None
+    newest_row: datetime | None = Field(description="The greatest event time of its rows.")
     channels_finished: dict[str, int]
     latencies: list[LatencyAnswer]
 
@@ -123,6 +127,7 @@ class SeriesAnswer(Answer):
     least: list[int] = Field(description="The shortest duration, ms.")
     greatest: list[int] = Field(description="The longest duration, ms.")
     mean: list[int] = Field(description="The mean duration, ms.")
+    lag: list[int] = Field(description="The greatest lag, rows; empty if none is known, or of all queries.")
 
 
 class IncidentAnswer(Answer):

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 
 from spark_ext.server import answers, rows
 from spark_ext.server.problems import documented
-from spark_ext.views.status import status_of
+from spark_ext.views.status import status_from
 
 if TYPE_CHECKING:
     from spark_ext.control.known import KnownJob
@@ -49,7 +49,7 @@ def job_routes(jobs: ServedJobs) -> APIRouter:
     )
     def status(job: JobName) -> dict[str, Any]:
         served, _ = jobs.find(job)
-        return status_of(served.ledger).to_json()
+        return status_from(served.page.facts()).to_json()
 
     @router.get(
         "/{job}/epochs",

@@ -80,6 +80,15 @@ class PageView:
             )
             return self._version
 
+    def facts(self) -> Facts:
+        """What is there now: only what is new is read.
+
+        Raises:
+            StateError, StorageError: it cannot be read.
+        """
+        with self._lock:
+            return self._reader.look()
+
     def patch(self, before: Version, after: Version) -> str:
         """What has changed, as it is sent. Those who follow the page mostly need the same one."""
         with self._lock:
@@ -99,12 +108,12 @@ class PageView:
         """
         epochs = self.look().facts.epochs
         part = epochs.slices().get(query, slice(0, 0)) if query else slice(None)
-        at, rows, ms = epochs.at[part], epochs.rows[part], epochs.ms[part]
-        order = at.argsort(kind="stable")
-        at, rows, ms = at[order], rows[order], ms[order]
+        order = epochs.at[part].argsort(kind="stable")
+        at, rows, ms, lag = (column[part][order] for column in (epochs.at, epochs.rows, epochs.ms, epochs.lag))
         first = 0 if since is None else int(at.searchsorted(since, "left"))
         last = len(at) if until is None else int(at.searchsorted(until, "right"))
-        return series(at[first:last], rows[first:last], ms[first:last], POINTS)
+        chosen = slice(first, last)
+        return series(at[chosen], rows[chosen], ms[chosen], POINTS, lag[chosen] if query else None)
 
     def incident(self, incident_id: str) -> dict[str, Any] | None:
         """All that is known of an incident; None if there is none with this id."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from spark_ext.model.end_of_input import is_end_of_input_offset
@@ -32,6 +33,8 @@ class Hint:
     """Where the time of the epoch went, by `STAGES`."""
     sources: Mapping[str, SourceReport] = field(default_factory=dict)
     """What its sources have said of themselves, by uid."""
+    newest_row: str = ""
+    """The greatest event time among the epoch's rows, ISO 8601; "" without a watermark, or without rows."""
     in_function: bool = False
     """Whether the epoch was given to a function of the user's, by `foreachBatch`."""
     source_rows: Mapping[str, int] = field(default_factory=dict)
@@ -45,6 +48,22 @@ STAGES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The parts of an epoch, by what Spark calls them: its sources and Spark plan it, its tasks run and its sink commits,
 and Spark writes its own log."""
+
+
+def event_time(text: str) -> datetime | None:
+    """An event time as Spark reports it; None if there is none.
+
+    Args:
+        text: ISO 8601. Before the first row a watermark is 1970-01-01; the end of input moves it to the end of time,
+            which has more digits than a `datetime` can have.
+    """
+    if not text or text.startswith("1970-01-01T00:00:00"):
+        return None
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return at.replace(tzinfo=at.tzinfo or timezone.utc)
 
 
 def hint_of(report: str) -> Hint:
@@ -74,6 +93,7 @@ def _hint(progress: Mapping[str, Any]) -> Hint:
         progress.get("eventTime", {}).get("watermark", ""),
         {stage: sum(progress["durationMs"].get(name, 0) for name in names) for stage, names in STAGES.items()},
         source_reports(progress),
+        progress.get("eventTime", {}).get("max", ""),
         str(progress.get("sink", {}).get("description", "")).startswith("ForeachBatchSink"),
         dict(_rows(source) for source in progress["sources"] if source not in ends),
     )

@@ -72,6 +72,8 @@ class Registration:
     """Keys of the user's configuration on which the query's plan depends; see `model.holds.is_read`."""
     samples: bool = False
     """Whether processes that work for it can be asked for their stacks."""
+    lag_ms: int = 0
+    """How old the lag of a source may become until it is asked again, ms; 0: it is asked with each epoch alone."""
     writes: Sequence[Any] = ()
     """Exchanges that its query writes: kind, path, and uid and checkpoint of each source that the query waits for."""
 
@@ -117,6 +119,11 @@ def lookup(uid: str, place: Path | None = None) -> Registration | None:
         return None
     raw = json.loads(text)
     return Registration(**{**raw, **{name: tuple(raw.get(name, ())) for name in ("writes", "rebuild")}})
+
+
+def lag_note(uid: str) -> str:
+    """Name of the file beside a registration in which a source's planner notes its lag; see `lag_notes`."""
+    return f"{uid}.lag"
 
 
 def _require_mine(found: os.stat_result, place: Path) -> None:
@@ -210,5 +217,6 @@ def withdraw(uids: Iterable[str], place: Path, owner: tuple[str, int] | None = N
             there = lookup(uid, place)
             if there is not None and owner in (None, (there.job_id, there.incarnation)):
                 (place / f"{uid}.json").unlink()
+                (place / lag_note(uid)).unlink(missing_ok=True)
         with suppress(OSError):  # it holds other registrations, or does not exist
             place.rmdir()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from spark_ext.model.end_of_input import is_end_of_input_offset
@@ -17,13 +18,27 @@ OUTSTANDING: Final = ("numFilesOutstanding", "numOutstandingFiles")
 
 
 @dataclass(frozen=True)
+class Lag:
+    """How far a query is behind."""
+
+    rows: int | None = None
+    """Rows that it has still to read; None: one of its sources does not know."""
+    at: float | None = None
+    """When that was so, s since 1970 UTC: the time of the oldest figure in it; None: unknown."""
+    sources: Mapping[str, SourceReport] = field(default_factory=dict)
+    """What its sources have said last, by uid."""
+
+
+@dataclass(frozen=True)
 class SourceReport:
-    """What one source has said when it planned an epoch."""
+    """What one source has said of itself."""
 
     lag_rows: int | None
     """Rows that exist and are in no epoch up to this one; None: the source does not know, or does not say."""
     waiting: int | None
     """Channels or files that it has found and not started to read; None: likewise."""
+    at: float | None = None
+    """When it was so, s since 1970 UTC, by the driver's clock; None: unknown."""
 
 
 def source_reports(progress: Mapping[str, Any]) -> dict[str, SourceReport]:
@@ -34,12 +49,42 @@ def source_reports(progress: Mapping[str, Any]) -> dict[str, SourceReport]:
     Args:
         progress: Spark's report on an epoch.
     """
-    return dict(_numbered([_of(source) for source in progress["sources"] if not _marks_an_end(source)]))
+    begun = _moment(progress.get("timestamp"))
+    return dict(_numbered([_of(source, begun) for source in progress["sources"] if not _marks_an_end(source)]))
+
+
+def newest(reports: Mapping[str, SourceReport], noted: Mapping[str, SourceReport]) -> dict[str, SourceReport]:
+    """What was said with the newest epoch, with the lag of those that have said another one since.
+
+    Args:
+        reports: of the newest epoch, by uid.
+        noted: what sources have said between epochs.
+    """
+    found = dict(reports)
+    for uid, note in noted.items():
+        known = found.get(uid)
+        if known is None:
+            found[uid] = note
+        elif (note.at or 0.0) > (known.at or 0.0):
+            found[uid] = replace(known, lag_rows=note.lag_rows, at=note.at)
+    return found
 
 
 def known_lags(reports: Mapping[str, SourceReport]) -> dict[str, int]:
     """The lag of each source that knows it."""
     return {uid: report.lag_rows for uid, report in reports.items() if report.lag_rows is not None}
+
+
+def lags_at(reports: Mapping[str, SourceReport]) -> dict[str, float]:
+    """When each source that knows its lag has said so, s since 1970 UTC."""
+    return {uid: one.at for uid, one in reports.items() if one.lag_rows is not None and one.at is not None}
+
+
+def total_at(reports: Mapping[str, SourceReport]) -> float | None:
+    """When all of the lag was as `total_lag` says, s since 1970 UTC: the time of the oldest figure; None: unknown."""
+    times = [report.at for report in reports.values()]
+    known = [at for at in times if at is not None]
+    return min(known) if known and len(known) == len(times) else None
 
 
 def total_lag(reports: Mapping[str, SourceReport]) -> int | None:
@@ -53,17 +98,19 @@ def _marks_an_end(source: Mapping[str, Any]) -> bool:
     return is_end_of_input_offset(source.get("endOffset"))
 
 
-def _of(source: Mapping[str, Any]) -> tuple[str, SourceReport]:
+def _of(source: Mapping[str, Any], begun: float | None) -> tuple[str, SourceReport]:
     latest, end = _read(source.get("latestOffset")), _read(source.get("endOffset"))
     for one in (latest, end):
         if isinstance(one, dict) and isinstance(one.get("uid"), str):
             said = latest if isinstance(latest, dict) else {}
-            return one["uid"], SourceReport(_whole(said.get("lag")), _whole(said.get("waiting")))
+            at = said.get("at")
+            own = float(at) if isinstance(at, int | float) and not isinstance(at, bool) else begun
+            return one["uid"], SourceReport(_whole(said.get("lag")), _whole(said.get("waiting")), own)
     # The rest of a description may hold anything, such as paths.
     kind = str(source.get("description", "")).partition("[")[0].rpartition(".")[2] or "source"
     metrics = source.get("metrics") or {}
     waiting = next((found for name in OUTSTANDING if (found := _whole(metrics.get(name))) is not None), None)
-    return kind, SourceReport(_behind(latest, end) if kind == KAFKA else None, waiting)
+    return kind, SourceReport(_behind(latest, end) if kind == KAFKA else None, waiting, begun)
 
 
 def _numbered(found: list[tuple[str, SourceReport]]) -> Iterator[tuple[str, SourceReport]]:
@@ -97,6 +144,15 @@ def _read(offset: Any) -> Any:
         return json.loads(offset)
     except ValueError:
         return None
+
+
+def _moment(text: Any) -> float | None:
+    """A time as Spark reports it, ISO 8601 in UTC, as s since 1970; None if it is none."""
+    try:
+        at = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return at.replace(tzinfo=at.tzinfo or timezone.utc).timestamp()
 
 
 def _whole(value: Any) -> int | None:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from textwrap import shorten
 from typing import TextIO
 
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from spark_ext.model.lifecycle import State
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
-from spark_ext.views.style import clock, colour, count
+from spark_ext.views.style import clock, colour, count, lag_text
 
 LIVE_EVERY = 0.25
 """Interval between updates on a terminal, s."""
@@ -89,11 +90,11 @@ def line(snapshot: JobSnapshot) -> Text:
         out.append(f"  {count(snapshot.epochs, 'epoch')}  {count(snapshot.rows, 'row')}{pace}")
     if len(snapshot.queries) == 1:
         (query,) = snapshot.queries
-        out.append(_joined(_activity(query), _channels(query)))
+        out.append(_joined(_lag(query, snapshot.at), _activity(query), _channels(query)))
         return out
     for query in snapshot.queries:
         out.append("\n  ").append_text(_state(query.uid, query.state))
-        out.append(_joined(_figures(query), _activity(query), _channels(query)))
+        out.append(_joined(_figures(query), _lag(query, snapshot.at), _activity(query), _channels(query)))
     return out
 
 
@@ -111,6 +112,14 @@ def _figures(query: QuerySnapshot) -> str:
     number = "" if query.last_epoch is None else f"epoch {query.last_epoch}"
     pace = "" if query.last_epoch_ms is None else f"{query.last_epoch_ms:,} ms/epoch"
     return _joined(number, count(query.rows, "row"), pace).strip()
+
+
+def _lag(query: QuerySnapshot, now: datetime) -> str:
+    """How far it is behind, unless that is unknown or it has ended with nothing to read."""
+    if query.lag_rows is None or (query.state.ended and not query.lag_rows):
+        return ""
+    age = None if query.state.ended or query.lag_at is None else (now - query.lag_at).total_seconds()
+    return f"lag {lag_text(query.lag_rows, age)}"
 
 
 def _activity(query: QuerySnapshot) -> str:

@@ -26,8 +26,9 @@ class SourceSnapshot:
     channels_running: int | None
     """None: unknown. The ledger does not record it."""
     lag_rows: int | None = None
-    """Rows that existed when the newest epoch was planned, and are in no epoch yet; None: the source does not know. The
-    ledger does not record it."""
+    """Rows that exist and are in no epoch yet, as the source has said last; None: it does not know."""
+    lag_at: datetime | None = None
+    """When it has said so; None: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,14 @@ class QuerySnapshot:
     state_rows: int | None
     """Rows in the state stores; None: unknown. The ledger does not record it."""
     lag_rows: int | None = None
-    """Rows that it has still to read; None: one of its sources does not know. As `SourceSnapshot.lag_rows`."""
+    """Rows that it has still to read; None: one of its sources does not know. As `SourceSnapshot.lag_rows`. Read from a
+    ledger: as of the driver's newest heartbeat or the newest epoch."""
+    lag_at: datetime | None = None
+    """When that was so: the time of the oldest figure in it; None: unknown."""
+    watermark: datetime | None = None
+    """Of the newest epoch; None: there is none, or it is at the end of time."""
+    newest_row: datetime | None = None
+    """The greatest event time among its rows, as far as Spark knows; None: it has no watermark."""
     phase: str = ""
     """What Spark is busy with before the first epoch of this run: `starting workers`, `planning`; "" afterwards. Also
     `paused`, at the request of a control event."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from spark_ext.views.style import colour, latency_text
+from spark_ext.views.style import colour, lag_text, latency_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from spark_ext.views.snapshot import QuerySnapshot
     from spark_ext.views.status import JobStatus
 
 PIPE_WIDTH = 160
@@ -37,7 +38,8 @@ def show_status(status: JobStatus, console: Console) -> None:
     measured = any(query.latencies for query in status.queries)
     latency = ("latency",) if measured else ()
     bad = ("bad rows",) if any(query.bad_rows for query in status.queries) else ()
-    table = Table("query", "state", "epoch", "epochs", "rows", *bad, "channels finished", *latency, "reason")
+    behind = ("lag",) if any(query.lag_rows is not None for query in status.queries) else ()
+    table = Table("query", "state", "epoch", "epochs", "rows", *bad, *behind, "channels finished", *latency, "reason")
     for query in status.queries:
         table.add_row(
             query.uid,
@@ -46,6 +48,7 @@ def show_status(status: JobStatus, console: Console) -> None:
             f"{query.epochs:,}",
             f"{query.rows:,}",
             *(f"{query.bad_rows:,}" for _ in bad),
+            *(_lag(query, status) for _ in behind),
             "\n".join(f"{source}: {number:,}" for source, number in query.channels_finished.items()),
             *(Text(latency_text(query)) for _ in latency),
             Text(query.reason),
@@ -56,6 +59,11 @@ def show_status(status: JobStatus, console: Console) -> None:
             Text(f"{_text(incident['at'])}  {incident['operator']}: {incident['what']} ({incident['action']})")
         )
     console.print(status.timeline)
+
+
+def _lag(query: QuerySnapshot, status: JobStatus) -> str:
+    at = None if query.state.ended else query.lag_at
+    return lag_text(query.lag_rows, None if at is None else (status.at - at).total_seconds())
 
 
 def _state(status: JobStatus) -> str:

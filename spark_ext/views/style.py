@@ -55,6 +55,27 @@ def duration(seconds: float) -> str:
     return clock(seconds) if seconds >= 3600 else f"{clock(seconds)} min"
 
 
+STALE_S = 10.0
+"""A figure that is older is shown with its age, s."""
+
+
+def lag_text(rows: int | None, age: float | None) -> str:
+    """How far something is behind: `1,200`, or `1,200, 40 s ago` if that is not known to be true any more; "": unknown.
+
+    Args:
+        rows: still to be read; None: unknown.
+        age: since when that was so, s; None: unknown, or there is nothing to wait for.
+    """
+    if rows is None:
+        return ""
+    return f"{rows:,}" if age is None or age <= STALE_S else f"{rows:,}, {ago(age)} ago"
+
+
+def ago(seconds: float) -> str:
+    """A time of which the fractions of a second do not matter: `40 s`, `1:02 min`, `1:00:05`."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else duration(seconds)
+
+
 def latency_text(query: QuerySnapshot) -> str:
     """The newest latency of a query from each of its sources, by the slowest way: `orders 120 ms, rates 3.5 s`."""
     slowest: dict[str, int] = {}

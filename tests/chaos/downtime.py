@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from spark_ext.ledger import Ledger
 from spark_ext.ledger.schema import EpochRow, ExecutionStateRow, IncidentRow, JobRow
 from spark_ext.views.downtime import Downtime, Piece, downtime
-from spark_ext.views.status import beats_of, rows_of
+from spark_ext.views.recorded import beats_of, rows_of
 from spark_ext.views.timeline import timeline
 from tests.support.processes import Tree
 from tests.support.waiting import until

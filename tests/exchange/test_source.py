@@ -21,6 +21,7 @@ from spark_ext.model.commits import FenceMark
 from spark_ext.model.offsets import Running, SourceOffset, ranges
 from spark_ext.schemas.ddl import columns
 from spark_ext.sinks.exchange_2pc import ExchangeSink
+from spark_ext.sources import exchange
 from spark_ext.sources.contract import Channel, Limit
 from spark_ext.sources.exchange import ExchangeSource
 from spark_ext.sources.runtime.planner import NoLedger, Planner
@@ -446,14 +447,19 @@ def test_a_source_is_pickled_without_what_it_has_opened(producer: Producer) -> N
 # -- lag --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_lag_is_what_the_producer_has_written_and_was_not_read(producer: Producer) -> None:
+def test_the_lag_is_what_the_producer_has_written_and_was_not_read(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "KNOWN_S", 1e9)
     producer.write(rows(0, 10))
     log, running = Log(), planner(producer, max_rows_per_epoch=4)
     assert running.lag(log.offsets[-1]) is None, "nothing was looked at"
     log.plan(running)
     assert running.lag(log.offsets[-1]) == 6
     producer.write(rows(10, 15))
-    assert running.lag(log.offsets[-1]) == 6, "as of the last plan"
+    assert running.lag(log.offsets[-1]) == 6, "as of the last look"
+    monkeypatch.setattr(exchange, "KNOWN_S", -1.0)
+    assert running.lag(log.offsets[-1]) == 11, "after a second it is looked up, without a plan"
     log.plan(running)
     assert running.lag(log.offsets[-1]) == 7
     producer.seal()

@@ -43,7 +43,7 @@ def found_by(ledger: Ledger, seconds: float) -> list[IncidentRow]:
 
 
 def test_a_lost_driver_is_an_incident_with_its_last_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "driver_alive", lambda started: False)  # this process stands for it
+    monkeypatch.setattr("spark_ext.views.page.facts.driver_alive", lambda started: False)  # this process stands for it
     ledger = Ledger(str(tmp_path / "state"))
     first = started(ledger, 0)
     LedgerWriter(ledger, first).append(

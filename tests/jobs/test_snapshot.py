@@ -93,13 +93,33 @@ def test_the_lag_is_what_the_sources_have_said() -> None:
     offsets = [SourceOffset(uid, running={"c": Running(7)}).to_json() for uid in ("a", "b", "c")]
     logged = LoggedOffsets(4, {}, (*offsets, SourceOffset("d", ended=True).to_json()))
     said = {"a": SourceReport(3, 0), "b": SourceReport(None, 0), "d": SourceReport(9, 0)}
-    found = snapshot(run("q", committed=4, offsets=logged, figures=figures(sources=said))).query("q")
+    found = snapshot(run("q", committed=4, offsets=logged, figures=figures(reported=said))).query("q")
     assert {source.uid: source.lag_rows for source in found.sources} == {"a": 3, "b": None, "c": None, "d": 0}
     assert found.lag_rows is None
-    all_know = figures(sources={"a": SourceReport(3, 0), "Kafka": SourceReport(4, None)}, parts_ms={"planning": 5})
+    all_know = figures(reported={"a": SourceReport(3, 0), "Kafka": SourceReport(4, None)}, parts_ms={"planning": 5})
     found = snapshot(run("q", figures=all_know)).query("q")
     assert (found.lag_rows, found.parts_ms) == (7, {"planning": 5})
-    assert snapshot(run("q", State.FINISHED, figures=figures(sources=said))).query("q").lag_rows == 0
+    assert snapshot(run("q", State.FINISHED, figures=figures(reported=said))).query("q").lag_rows == 0
+
+
+def test_a_lag_has_the_time_of_its_oldest_figure() -> None:
+    said = {"a": SourceReport(3, 0, 100.0), "b": SourceReport(5, 0, 90.0)}
+    since = {"a": SourceReport(30, None, 120.0), "b": SourceReport(None, None)}
+    offsets = [SourceOffset(uid, running={"c": Running(7)}).to_json() for uid in ("a", "b")]
+    logged = LoggedOffsets(4, {}, tuple(offsets))
+    behind = figures(reported=said, noted=lambda: since, watermark="2026-01-01T12:01:30.000Z")
+    found = snapshot(run("q", committed=4, offsets=logged, figures=behind)).query("q")
+    assert found.lag_rows == 35 and found.lag_at is not None and found.lag_at.timestamp() == 90
+    times = {one.uid: one.lag_at.timestamp() for one in found.sources if one.lag_at}
+    assert times == {"a": 120, "b": 90}
+    assert found.watermark is not None and found.watermark.minute == 1 and found.newest_row is None
+
+
+def test_before_the_first_report_a_lag_is_known_if_all_sources_note_it() -> None:
+    both = {"a": SourceReport(3, None, 1.0), "b": SourceReport(4, None, 1.0)}
+    assert figures(noted=lambda: both).lag.rows == 7
+    assert figures(noted=lambda: {**both, "b": SourceReport(None, None)}).lag.rows is None
+    assert figures(noted=lambda: both, others=True).lag.rows is None
 
 
 def test_a_snapshot_has_what_a_result_has_and_more() -> None:
@@ -164,6 +184,7 @@ def test_json_of_a_result() -> None:
         "rows": 1000,
         "state_rows": 2,
         "lag_rows": 0,
+        "lag_at": None,
         "sources": [
             {"uid": "files", "finished": True, "channels_finished": 2, "channels_running": 1, "lag_rows": 0},
         ],

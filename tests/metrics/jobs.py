@@ -33,7 +33,13 @@ def live(job: str = "j", queries: tuple[str, ...] = ("q",), watermark: str = "",
     )
     facts = {
         uid: QueryFacts(
-            query_id=f"id-{uid}", run_id="r", name=f"{job}/{uid}", watermark=watermark, lags={f"{uid}-in": 12}
+            query_id=f"id-{uid}",
+            run_id="r",
+            name=f"{job}/{uid}",
+            watermark=watermark,
+            newest_row=watermark,
+            lags={f"{uid}-in": 12},
+            lags_at={f"{uid}-in": 0.0},
         )
         for uid in queries
     }

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_ext.metrics.catalogue import OTHER
-from spark_ext.metrics.gauges import delay_of
+from spark_ext.metrics.gauges import QueryFacts, delay_of
 from spark_ext.model.lifecycle import State
 from spark_ext.views.snapshot import LatencySnapshot
 from tests.metrics.jobs import live, measured, value
@@ -57,3 +57,18 @@ def test_the_latest_latency_is_that_of_the_slowest_way() -> None:
 def test_what_is_not_known_has_no_series() -> None:
     names = {one.metric.name for one in measured(shown=live()).samples()}
     assert not names & {"spark_ext_lag_rows", "spark_ext_watermark_delay_seconds", "spark_ext_downtime_seconds_total"}
+
+
+def test_a_lag_has_an_age_while_its_query_runs() -> None:
+    shown = live()
+    facts = QueryFacts(
+        lags={"in": 30, "other": 4}, lags_at={"in": at(60).timestamp()}, newest_row="2026-01-01T12:01:30Z"
+    )
+    metrics = measured(shown=replace(shown, facts={"q": facts}))
+    assert value(metrics, "spark_ext_source_lag_rows", "q", "in") == 30
+    assert value(metrics, "spark_ext_source_lag_age_seconds", "q", "in") == 40
+    assert value(metrics, "spark_ext_newest_row_age_seconds", "q") == 10
+    (query,) = shown.snapshot.queries
+    over = replace(shown.snapshot, queries=(replace(query, state=State.FAILED),))
+    names = {one.metric.name for one in measured(shown=replace(shown, snapshot=over, facts={"q": facts})).samples()}
+    assert "spark_ext_source_lag_rows" in names and "spark_ext_source_lag_age_seconds" not in names

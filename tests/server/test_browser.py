@@ -87,6 +87,23 @@ def test_the_queries_their_states_and_an_incident_with_its_stack(page: Any, serv
     assert page.locator(".exchange").count() == 3
 
 
+def test_how_far_queries_are_behind_with_the_age_of_the_figure(page: Any, server: ControlServer) -> None:
+    enter(page, server)
+    row = page.locator("tr", has=page.get_by_role("link", name="alerts", exact=True))
+    assert "1,203, " in row.inner_text() and " ago" in row.inner_text()
+    assert "42.4K" in page.locator(".figures").inner_text()
+    show(page, "query/alerts")
+    about = page.locator("dl.facts").inner_text()
+    assert "1,203 rows, " in about and "Lag of alerts-rates" in about and " behind" in about
+    show(page, "query/load-orders")
+    plot = page.get_by_role("region", name="Lag", exact=True)
+    assert "41,200 rows still to be read" in plot.locator(".said").inner_text()
+    assert plot.locator("polyline.line").count() == 1
+    show(page, "query/daily")
+    page.wait_for_selector("section[aria-label='Rows per second'] svg")
+    assert not page.locator("section[aria-label='Lag']").is_visible()
+
+
 def test_what_happens_is_shown_without_loading_again(page: Any, server: ControlServer, state: str) -> None:
     enter(page, server)
     page.evaluate("window.same = true")

@@ -11,7 +11,8 @@ import pytest
 
 from spark_ext.errors import ConfigurationError, EnvironmentProblem, FencedError, StateError
 from spark_ext.queries.registered import Registered
-from spark_ext.spark import registry
+from spark_ext.spark import lag_notes, registry
+from spark_ext.spark.source_reports import SourceReport
 from tests.sources.memory import registration
 
 
@@ -124,3 +125,13 @@ def test_what_was_withdrawn_is_not_published_again(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="has ended"):
         mine.publish()
     assert registry.lookup("s", place) is None
+
+
+def test_what_a_source_has_noted_goes_with_its_registration(tmp_path: Path) -> None:
+    place = tmp_path / "registry"
+    assert not lag_notes.write(tmp_path, "s", 1, 1.0), "it was never registered"
+    registry.publish([registration()], place)
+    assert lag_notes.write(place, "s", 5, 12.5)
+    assert lag_notes.read(place, "s") == SourceReport(5, None, 12.5)
+    registry.withdraw(["s"], place)
+    assert not place.exists() and lag_notes.read(place, "s") is None

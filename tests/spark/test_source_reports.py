@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spark_ext.spark.source_reports import SourceReport, known_lags, source_reports, total_lag
+from spark_ext.spark.source_reports import (
+    SourceReport,
+    known_lags,
+    lags_at,
+    newest,
+    source_reports,
+    total_at,
+    total_lag,
+)
 
 
 def ours(uid: str, **said: int) -> dict[str, Any]:
@@ -77,3 +87,36 @@ def test_sources_of_one_class_are_numbered_and_described_without_what_follows() 
 @pytest.mark.parametrize(("lags", "whole"), [([], None), ([3], 3), ([3, 0], 3), ([3, None], None)])
 def test_a_query_has_a_lag_if_all_its_sources_have_one(lags: list[int | None], whole: int | None) -> None:
     assert total_lag({str(at): SourceReport(lag, 0) for at, lag in enumerate(lags)}) == whole
+
+
+def test_each_lag_has_a_time_spark_s_own_that_of_the_epoch() -> None:
+    begun = "2026-01-01T00:00:02.500Z"
+    sources = [ours("a", lag=3) | {"latestOffset": {"uid": "a", "lag": 3, "at": 9.5}}, ours("b", lag=4)]
+    sources += [other("KafkaV2[Subscribe[t]]", '{"t":{"0":7}}', '{"t":{"0":9}}')]
+    found = source_reports({"timestamp": begun, "sources": sources})
+    assert lags_at(found) == {"a": 9.5, "b": 1767225602.5, "KafkaV2": 1767225602.5}
+    assert total_at(found) == 9.5
+    assert lags_at(source_reports({"timestamp": "soon", "sources": sources})) == {"a": 9.5}
+
+
+REPORTS = st.dictionaries(
+    st.sampled_from("abc"),
+    st.builds(
+        SourceReport,
+        st.none() | st.integers(0, 9),
+        st.none() | st.integers(0, 9),
+        st.none() | st.floats(1, 9, allow_nan=False),
+    ),
+)
+
+
+@given(REPORTS, REPORTS)
+def test_the_newer_figure_counts_and_no_source_is_lost(said: Any, noted: Any) -> None:
+    found = newest(said, noted)
+    assert found.keys() == said.keys() | noted.keys()
+    for uid, one in found.items():
+        known = [given[uid] for given in (said, noted) if uid in given]
+        assert (one.lag_rows, one.at) in [(each.lag_rows, each.at) for each in known]
+        assert (one.at or 0) == max(each.at or 0 for each in known)
+        assert uid not in said or one.waiting == said[uid].waiting
+    assert newest(found, noted) == found

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from math import sin
 from pathlib import Path
 from typing import Any
 
-from spark_ext.ledger import Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger import Incarnation, Ledger, LedgerWriter, start_incarnation
+from spark_ext.ledger.heartbeat import Heartbeat
 from spark_ext.ledger.schema import (
     CheckpointRow,
     DefinitionRow,
@@ -183,6 +185,7 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
                 input_rows=rows_,
                 committed_at=at,
                 duration_ms=ms,
+                lag_rows=int(20_000 * (1.2 + sin(epoch / 9))) if uid in ("load-orders", "price") else None,
                 offsets=[
                     {
                         "uid": f"{uid}-{SHOP[uid][0][0].rpartition('/')[2].lstrip('@')}",
@@ -235,8 +238,26 @@ def shop(folder: Path, *, hours: float = 3, seed: int = 1, what: str = "", alive
     ):
         for table in {type(row) for row in made}:
             ledger.table(table).append(made)
+    if alive:
+        said = {
+            "load-orders": {"lag": {"load-orders-orders": [41_200, _ms(now)]}, "complete": True},
+            "price": {"lag": {"price-orders": [1_200, _ms(now)], HOSTILE: [3, _ms(now)]}, "complete": False},
+            "alerts": {
+                "lag": {"alerts-priced": [1_200, _ms(now - timedelta(seconds=40))], "alerts-rates": [3, _ms(now)]},
+                "complete": True,
+                "watermark": _ms(now - timedelta(seconds=90)),
+                "newest_row": _ms(now - timedelta(seconds=70)),
+            },
+        }
+        # Later than now, as a test may look at it when the driver would have been silent for a while.
+        beat = Heartbeat(str(folder), Incarnation(own.job, own.job_id, 2, 1, 2))
+        beat.beat(now + timedelta(hours=1), said)
     del writer
     return str(folder)
+
+
+def _ms(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
 
 
 def _replace(ledger: Ledger, rows: Sequence[JobRow]) -> None:

@@ -6,6 +6,8 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,7 +17,7 @@ from spark_ext.queries.spark_query import phase_of
 from spark_ext.views.progress_line import line, show
 from spark_ext.views.snapshot import JobSnapshot, QuerySnapshot
 from spark_ext.views.style import clock, count, duration
-from tests.support.snapshots import job, query, source
+from tests.support.snapshots import T0, job, query, source
 
 
 def test_one_query() -> None:
@@ -57,6 +59,25 @@ def test_without_figures_the_line_says_what_the_query_is_doing(found: QuerySnaps
     assert line(job(found, state=found.state)).plain == f"flights {found.state.value}  0:10  {said}"
     beside = line(job(found, query("other"), state=found.state)).plain.splitlines()
     assert beside[:2] == [f"flights {found.state.value}  0:10", f"  q {found.state.value}  {said}"]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"lag_rows": 1_200, "lag_at": T0 + timedelta(seconds=9)}, "lag 1,200"),
+        ({"lag_rows": 1_200, "lag_at": T0 - timedelta(seconds=30)}, "lag 1,200, 40 s ago"),
+        ({"lag_rows": 0, "lag_at": T0 - timedelta(seconds=290)}, "lag 0, 5:00 min ago"),
+        ({"lag_rows": 7}, "lag 7"),
+        ({"lag_rows": 7, "lag_at": T0 - timedelta(hours=1), "state": State.CANCELED}, "lag 7"),
+        ({"lag_rows": 0, "state": State.FINISHED}, ""),
+    ],
+)
+def test_the_lag_has_its_age_once_it_may_be_wrong(found: dict[str, Any], said: str) -> None:
+    one = query("q", **{"epochs": 1, "last_epoch": 3, **found})
+    assert line(job(one, state=one.state)).plain.split("  ")[4:] == ([said] if said else [])
+    assert line(job(one, query("other"), state=one.state)).plain.splitlines()[1].split("  ")[4:] == (
+        [said] if said else []
+    )
 
 
 def test_a_long_reason_is_cut() -> None:

@@ -18,7 +18,7 @@ export function create(session, store) {
     const chosen = page.channels.filter((one) => !wanted || one.query.toLowerCase().includes(wanted) || one.source.toLowerCase().includes(wanted));
     const done = chosen.reduce((total, one) => total + one.done, 0);
     say(found, `${counted(chosen.length, "source")}, ${counted(done, "finished channel")}${chosen.length > MOST ? `; the first ${MOST} are shown` : ""}`);
-    renew(cards, chosen.slice(0, MOST), () => (chosen.length ? chosen.slice(0, MOST).map(card) : el("p", { class: "empty" }, "No channel is known: a job has them with sources of spark-ext.")));
+    renew(cards, chosen.slice(0, MOST), () => (chosen.length ? chosen.slice(0, MOST).map((one) => card(one)) : el("p", { class: "empty" }, "No channel is known: a job has them with sources of spark-ext.")));
   }
 
   const node = el(
@@ -42,7 +42,8 @@ function square(kind, x, y) {
   return `M${x} ${y}h9v9h-9zM${x + 2} ${y + 2}v5h5v-5z`;
 }
 
-export function card(one) {
+// A source. `lag`: how far it is behind, as a text; "" if that is unknown.
+export function card(one, lag = "") {
   const total = one.done + one.running;
   const said = one.finished
     ? `finished: ${number(one.done)} of ${counted(total, "channel")}`
@@ -54,7 +55,7 @@ export function card(one) {
     "section",
     { class: "card", "aria-label": name },
     el("h2", {}, one.source),
-    el("p", { class: "said" }, "of ", el("a", { href: `#/query/${encodeURIComponent(one.query)}` }, one.query)),
+    el("p", { class: "said" }, "of ", el("a", { href: `#/query/${encodeURIComponent(one.query)}` }, one.query), lag ? `, lag ${lag}` : null),
     el("div", { class: "meter" }, el("meter", { min: 0, max: Math.max(1, total), value: one.finished && !total ? 1 : one.done, "aria-label": `${name}: finished channels` }), el("span", {}, said)),
     one.channels.length ? map(one.channels, name) : null,
     one.channels.length ? el("details", {}, el("summary", {}, "Names"), el("ul", { class: "names", tabindex: 0 }, ...one.channels.map(([channel, state, epoch]) => el("li", {}, `${channel} – ${state === 0 ? "being read" : `${state === 2 ? "drained" : "finished"} by epoch ${epoch}`}`)))) : null,

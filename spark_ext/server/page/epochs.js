@@ -1,7 +1,7 @@
 // Epochs and checkpoints as plots: of one query, or of all.
 
 import { el, renew } from "./dom.js";
-import { Plot, checkpoints, durations, rates } from "./plots.js";
+import { Plot, checkpoints, durations, lags, rates } from "./plots.js";
 
 export const title = "Epochs";
 
@@ -11,6 +11,7 @@ export function create(session, store, [query = ""]) {
   const select = el("select", { "aria-label": "Query", onchange: () => (location.hash = select.value ? `#/epochs/${encodeURIComponent(select.value)}` : "#/epochs") });
   const duration = new Plot("Duration of epochs");
   const rate = new Plot("Rows per second");
+  const lag = new Plot("Lag");
   const points = new Plot("Checkpoints");
   let period = null;
   let asked = 0;
@@ -25,6 +26,8 @@ export function create(session, store, [query = ""]) {
   function draw(series) {
     duration.show(durations(series));
     rate.show(rates(series));
+    lag.node.hidden = !series.lag.length;
+    lag.show(lags(series, null));
   }
 
   function update(page) {
@@ -50,12 +53,12 @@ export function create(session, store, [query = ""]) {
     "div",
     { class: "view" },
     el("div", { class: "bar" }, el("h1", { tabindex: -1 }, "Epochs and checkpoints"), select, el("div", { class: "buttons" }, ...buttons)),
-    el("div", { class: "plots" }, duration.node, rate.node, points.node),
+    el("div", { class: "plots" }, duration.node, rate.node, lag.node, points.node),
   );
   return { node, update };
 }
 
-const NONE = { at: [], epochs: [], rows: [], least: [], greatest: [], mean: [] };
+const NONE = { at: [], epochs: [], rows: [], least: [], greatest: [], mean: [], lag: [] };
 
 function cut(series, since) {
   const first = series.at.findIndex((at) => at >= since);

@@ -29,6 +29,20 @@ export function duration(ms) {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+const STALE = 10000;
+
+// How long ago a time was, without fractions of a second: `40 s`, `1:02 min`.
+export function ago(ms) {
+  return ms < 59500 ? `${Math.round(ms / 1000)} s` : duration(ms);
+}
+
+// How far something is behind: `1,200`, or `1,200, 40 s ago` where that is not known to be true any more.
+export function lagText(rows, at, now, form = number) {
+  if (rows === null || rows === undefined) return "–";
+  const age = at === null || at === undefined ? 0 : now - at;
+  return age > STALE ? `${form(rows)}, ${ago(age)} ago` : form(rows);
+}
+
 export function two(value) {
   return String(value).padStart(2, "0");
 }

@@ -2,9 +2,9 @@
 
 import { controls } from "./control.js";
 import { el, renew, say } from "./dom.js";
-import { brief, compact, counted, duration, moment, number, percent } from "./format.js";
+import { brief, compact, counted, duration, lagText, moment, number, percent } from "./format.js";
 import { sparkline } from "./plots.js";
-import { badge, urgency } from "./states.js";
+import { ENDED, badge, urgency } from "./states.js";
 import { Table } from "./table.js";
 
 export const title = "Overview";
@@ -39,6 +39,7 @@ export function create(session, store) {
         fill: (cell, query) => renew(cell, [query.state, query.reason, store.now() - query.since > 0], () => badge(query.state)),
       },
       { key: "rate", label: "Rows/s", number: true, sort: (query) => query.rate, text: (query) => compact(query.rate) },
+      { key: "lag", label: "Lag", number: true, wide: true, width: "n", sort: (query) => query.lag.rows, text: (query) => lagText(query.lag.rows, ENDED.has(query.state) ? null : query.lag.at, store.now(), compact) },
       { key: "rows", label: "Rows", number: true, wide: true, sort: (query) => query.rows, text: (query) => compact(query.rows) },
       { key: "epochs", label: "Epochs", number: true, wide: true, sort: (query) => query.epochs, text: (query) => number(query.epochs) },
       { key: "last_ms", label: "Last epoch", number: true, sort: (query) => query.last_ms, text: (query) => duration(query.last_ms) },
@@ -55,6 +56,7 @@ export function create(session, store) {
       [
         ["State since", `${brief(job.since, store.now())}`, moment(job.since)],
         ["Rows/s", compact(job.rate), "over the last minute"],
+        ...(job.lag === null ? [] : [["Lag", compact(job.lag), `${counted(job.lag, "row")} that queries have still to read, as far as it is known`]]),
         ["Rows", compact(job.rows), counted(job.rows, "row")],
         ["Epochs", compact(job.epochs), counted(job.epochs, "epoch")],
         [job.lost ? "Availability, then" : "Availability, 1 d", percent(day), `since the first start: ${percent(timeline.availability.all)}`],

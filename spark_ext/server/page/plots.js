@@ -135,6 +135,29 @@ export function rates(series) {
   };
 }
 
+// How many rows were still to be read, at each epoch and, if `now` has it, since the newest one.
+export function lags(series, now) {
+  const known = series.lag.map((rows, place) => [series.at[place], rows]).filter(([, rows]) => rows >= 0);
+  const last = now && now.rows !== null && now.at !== null && (!known.length || now.at > known[known.length - 1][0]) ? [[now.at, now.rows]] : [];
+  const points = [...known, ...last];
+  const range = points.length ? [points[0][0], points[points.length - 1][0]] : [0, 1];
+  const most = points.reduce((greatest, [, rows]) => Math.max(greatest, rows), 0);
+  const newest = points.length ? points[points.length - 1] : null;
+  return {
+    key: [points.length, range, most, newest],
+    said: newest ? `${counted(newest[1], "row")} still to be read at ${moment(newest[0])}; ${counted(most, "row")} at most since ${moment(range[0])}.` : "It is not known how many rows are still to be read.",
+    columns: ["at", "rows still to be read"],
+    rows: () => points.map(([when, rows]) => [moment(when), rows.toLocaleString("en")]),
+    plot(width) {
+      const { x, y, lines } = axes(width, range, most, compact);
+      const shapes = points.length > 1
+        ? [svg("polyline", { class: "line", points: points.map(([when, rows]) => `${x(when).toFixed(1)},${y(rows).toFixed(1)}`).join(" ") })]
+        : points.map(([when, rows]) => svg("circle", { class: "point", cx: x(when), cy: y(rows), r: 3 }));
+      return picture(width, [...lines, ...shapes]);
+    },
+  };
+}
+
 // Checkpoints of the whole job: how long each took, and what has become of it.
 export function checkpoints(found) {
   const drawn = found.filter((one) => one.ms !== null);

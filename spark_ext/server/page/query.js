@@ -3,9 +3,9 @@
 import { card } from "./channels.js";
 import { controls } from "./control.js";
 import { el, renew } from "./dom.js";
-import { brief, compact, duration, moment, number } from "./format.js";
-import { Plot, durations, facts, rates } from "./plots.js";
-import { badge } from "./states.js";
+import { brief, compact, counted, duration, lagText, moment, number } from "./format.js";
+import { Plot, durations, facts, lags, rates } from "./plots.js";
+import { ENDED, badge } from "./states.js";
 
 export const title = "Query";
 
@@ -14,6 +14,7 @@ export function create(session, store, [uid]) {
   const panel = controls(session, store.document, uid);
   const duration_ = new Plot("Duration of epochs");
   const rate = new Plot("Rows per second");
+  const lag = new Plot("Lag");
   const sources = el("div", { class: "cards" });
   const rest = el("div");
   let asked = 0;
@@ -21,6 +22,10 @@ export function create(session, store, [uid]) {
   function draw(series) {
     duration_.show(durations(series));
     rate.show(rates(series));
+    const query = store.document.queries[uid];
+    const now = query && !ENDED.has(query.state) ? query.lag : null;
+    lag.node.hidden = !series.lag.length && (!now || now.rows === null);
+    lag.show(lags(series, now));
   }
 
   function update(page) {
@@ -31,7 +36,18 @@ export function create(session, store, [uid]) {
     }
     const own = page.graph.operators[uid] || { sources: [], sinks: [] };
     const named = (one) => `${one.uid || one.about || one.format} (${one.format})`;
-    renew(head, [query, own], () => [
+    // What is behind the clock is written with its age, which grows while nothing else changes.
+    const now = store.now();
+    const ended = ENDED.has(query.state);
+    const behind = (rows, at) => lagText(rows, ended ? null : at, now, (value) => counted(value, "row"));
+    const late = (at) => (at === null ? null : ended ? moment(at) : `${moment(at)}, ${duration(Math.max(0, now - at))} behind`);
+    const lagging = [
+      query.lag.rows === null && !query.lag.sources.length ? null : ["Lag", behind(query.lag.rows, query.lag.at)],
+      ...(query.lag.rows !== null && query.lag.sources.length < 2 ? [] : query.lag.sources.map(([source, rows, at]) => [`Lag of ${source}`, behind(rows, at)])),
+      query.watermark === null ? null : ["Watermark", late(query.watermark)],
+      query.newest_row === null ? null : ["Newest row", late(query.newest_row)],
+    ].filter(Boolean);
+    renew(head, [query, own, lagging], () => [
       el("p", {}, badge(query.state), query.reason ? el("span", { class: "why" }, query.reason.split("\n")[0]) : null),
       facts([
         ["Since", moment(query.since)],
@@ -40,6 +56,7 @@ export function create(session, store, [uid]) {
         ["Epochs", number(query.epochs)],
         ["Last epoch", query.last_epoch === null ? "–" : `${query.last_epoch}, ${duration(query.last_ms)}`],
         ["Committed", moment(query.committed_at)],
+        ...lagging,
         ["Spent in", shares(query.parts)],
         ...query.latencies.map((one) => [["Latency from", one.source, ...one.way.map((reader) => `→ ${reader}`)].join(" "), one.p99_ms === null ? duration(one.ms) : `${duration(one.ms)}, p99 ${duration(one.p99_ms)}`]),
         ["Reads", own.sources.map(named).join(", ") || "–"],
@@ -47,14 +64,15 @@ export function create(session, store, [uid]) {
       ]),
     ]);
     panel.update(page);
-    const embedded = page.series.queries[uid] || { at: [], epochs: [], rows: [], least: [], greatest: [], mean: [] };
+    const embedded = page.series.queries[uid] || { at: [], epochs: [], rows: [], least: [], greatest: [], mean: [], lag: [] };
     if (!session.live) draw(embedded);
     else if (Date.now() - asked > 3000) {
       asked = Date.now();
       session.series(uid, null).then(draw, () => draw(embedded));
     }
     const channels = page.channels.filter((one) => one.query === uid);
-    renew(sources, channels, () => channels.map(card));
+    const said = channels.map((one) => query.lag.sources.find(([source]) => source === one.source)).map((found) => (found ? behind(found[1], found[2]) : ""));
+    renew(sources, [channels, said], () => channels.map((one, place) => card(one, said[place])));
     const intervals = (page.timeline.intervals[uid] || []).slice(-100).reverse();
     const incidents = page.incidents.filter((one) => one.query === uid).slice(0, 50);
     renew(rest, [intervals, incidents.map((one) => one.id)], () => [
@@ -72,7 +90,7 @@ export function create(session, store, [uid]) {
     el("h1", { tabindex: -1 }, uid),
     head,
     panel.node,
-    el("div", { class: "plots" }, duration_.node, rate.node),
+    el("div", { class: "plots" }, duration_.node, rate.node, lag.node),
     sources,
     rest,
   );

@@ -33,6 +33,9 @@ const STATES = {
   STOPPED: ["idle", "square"],
 };
 
+// From which a query does not come back by itself: nothing of it changes any more.
+export const ENDED = new Set(["FINISHED", "FAILED", "CANCELED"]);
+
 const NEUTRAL = ["idle", "diamond"];
 
 export function tone(state) {

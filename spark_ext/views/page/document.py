@@ -9,29 +9,26 @@ thinned out here, so that a job of 500 queries and 100,000 epochs is less than a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
-
-import numpy as np
 
 from spark_ext.ledger.heartbeat import is_silent
 from spark_ext.ledger.identity import OBSERVER
 from spark_ext.masking import mask
 from spark_ext.views.page import graph
 from spark_ext.views.page.channels import channels
-from spark_ext.views.page.epochs import UNKNOWN, Epochs, points_each, series_of, series_of_all
+from spark_ext.views.page.epochs import points_each, series_of, series_of_all
 from spark_ext.views.page.facts import Facts
+from spark_ext.views.page.figures import NONE, Figures, figures_of, rates_of
 from spark_ext.views.page.history import history, stamp, timeline_of, whole
 from spark_ext.views.page.incidents import lines
-from spark_ext.views.timeline import DOWN, JOB
+from spark_ext.views.page.lag import query_lag, said_of
+from spark_ext.views.timeline import DOWN, ENDED, JOB
 
 VERSION: Final = 1
 """Of the document."""
-
-RATE_MS: Final = 60_000
-"""Over which time the rows per second of a running query are measured, ms."""
 
 CHECKPOINTS: Final = 500
 """Checkpoints of the whole job that are shown: the newest ones."""
@@ -90,9 +87,10 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
     found = timeline_of(facts, running)
     incidents = whole(facts.incidents, facts.changes)
     until = end or (now if running else _last(found.spans[-1].until, now))
-    figures = _figures(facts.epochs, lineages.least, stamp(now) if running else None)
+    figures = figures_of(facts.epochs, lineages.least)
+    rates = rates_of(facts.epochs, lineages.least, stamp(now) or 0) if running else {}
     made_of = graph.operators(graph.newest_definitions(facts.definitions, facts.jobs))
-    queries = _queries(facts, lineages, figures, made_of)
+    queries = _queries(facts, lineages, figures, rates, made_of)
     state = _newest(facts.states).get(JOB)
     lost = not ended and facts.alive is False
     beat = None if ended else facts.beats.get(number)
@@ -123,6 +121,7 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
                 "epochs": sum(query["epochs"] for query in queries),
                 "rows": sum(query["rows"] for query in queries),
                 "rate": round(sum(query["rate"] or 0 for query in queries), 1) if running else None,
+                "lag": _sum_of(query["lag"]["rows"] for query in queries if query["state"] not in ENDED),
                 "states": dict(Counter(query["state"] for query in queries)),
             },
             "queries": queries,
@@ -144,44 +143,11 @@ def page(facts: Facts, now: datetime, points: int = TOTAL_POINTS) -> dict[str, A
     return document
 
 
-@dataclass(frozen=True)
-class _Figures:
-    epochs: int
-    rows: int
-    last: int
-    last_ms: int | None
-    at: int
-    rate: float | None
-
-
-def _figures(epochs: Epochs, least: Callable[[str], int], now: int | None) -> dict[str, _Figures]:
-    """The figures of each query that has epochs in its present lineage."""
-    found = {}
-    for uid, part in epochs.slices().items():
-        own = epochs.lineage[part] >= least(uid)
-        if not own.any():
-            continue
-        at, rows, ms = epochs.at[part][own], np.maximum(epochs.rows[part][own], 0), epochs.ms[part][own]
-        numbers = epochs.epoch[part][own]
-        last = int(np.argmax(numbers))
-        rate = None
-        if now is not None:
-            rate = round(float(rows[at > now - RATE_MS].sum()) / (RATE_MS / 1000), 1)
-        found[uid] = _Figures(
-            len(at),
-            int(rows.sum()),
-            int(numbers[last]),
-            None if ms[last] == UNKNOWN else int(ms[last]),
-            int(at[last]),
-            rate,
-        )
-    return found
-
-
 def _queries(
     facts: Facts,
     lineages: _Lineages,
-    figures: Mapping[str, _Figures],
+    figures: Mapping[str, Figures],
+    rates: Mapping[str, float],
     made_of: Mapping[str, Mapping[str, list[dict[str, str]]]],
 ) -> list[dict[str, Any]]:
     """A row per query, by uid."""
@@ -189,15 +155,15 @@ def _queries(
     entered.pop(JOB, None)
     finals = {row["query"] for row in facts.checkpoints if row["kind"] == "final" and lineages.counts(row)}
     gone = graph.gone(facts.jobs).keys() - made_of.keys()
-    none = _Figures(0, 0, -1, None, 0, None)
     found = []
     for uid in sorted((entered.keys() | figures.keys() | made_of.keys()) - gone):
         state = entered.get(uid)
         reset = lineages.reset(uid)
         if state is None or (reset is not None and reset["at"] > state["since"]):
             state = {"state": "CREATED", "since": None, "reason": "" if reset is None else "reset"}
-        own = figures.get(uid, none)
+        own = figures.get(uid, NONE)
         finished = uid in finals
+        lag = query_lag(said_of(facts.said, uid), own.lag, own.planned, finished=finished)
         found.append(
             {
                 "uid": uid,
@@ -211,7 +177,10 @@ def _queries(
                 "last_ms": own.last_ms,
                 "parts": dict(facts.parts.get(uid, {})),
                 "committed_at": own.at or None,
-                "rate": None if finished else own.rate,
+                "rate": None if finished else rates.get(uid),
+                "lag": lag.to_json(),
+                "watermark": lag.watermark,
+                "newest_row": lag.newest_row,
                 "incident": state.get("incident") or "",
                 "latencies": [
                     {"source": one.source, "way": list(one.way), "ms": one.ms, "p99_ms": one.p99_ms}
@@ -220,6 +189,12 @@ def _queries(
             }
         )
     return found
+
+
+def _sum_of(values: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _newest(states: tuple[Row, ...]) -> dict[str, Row]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
 
-COLUMNS: Final = ("query", "epoch", "lineage", "incarnation", "input_rows", "committed_at", "duration_ms")
+COLUMNS: Final = ("query", "epoch", "lineage", "incarnation", "input_rows", "committed_at", "duration_ms", "lag_rows")
 """Columns of the table `epochs` that are needed."""
 
 UNKNOWN: Final = -1
@@ -45,6 +45,8 @@ class Epochs:
     """Rows read; `UNKNOWN` if that is not known."""
     ms: Ints = field(default_factory=_none)
     """Duration, ms; `UNKNOWN` if that is not known."""
+    lag: Ints = field(default_factory=_none)
+    """Rows that its query had still to read when it was planned; `UNKNOWN` if that is not known."""
 
     def __len__(self) -> int:
         return len(self.at)
@@ -62,7 +64,7 @@ class Epochs:
         query = place[coded.indices.to_numpy(zero_copy_only=False)]
         at = table["committed_at"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
         columns = [query, *(_ints(table[name]) for name in ("epoch", "lineage", "incarnation")), _ints(at)]
-        columns += [_ints(table["input_rows"]), _ints(table["duration_ms"])]
+        columns += [_ints(table[name]) for name in ("input_rows", "duration_ms", "lag_rows")]
         same = np.lexsort((columns[1], columns[2], query))
         keys = np.stack([columns[1], columns[2], query])[:, same]
         first = same[np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-1), axis=0))]
@@ -71,7 +73,7 @@ class Epochs:
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Epochs:
         """Some of them."""
-        arrays = (self.query, self.epoch, self.lineage, self.incarnation, self.at, self.rows, self.ms)
+        arrays = (self.query, self.epoch, self.lineage, self.incarnation, self.at, self.rows, self.ms, self.lag)
         return Epochs(self.queries, *(array[chosen] for array in arrays))
 
     def slices(self) -> dict[str, slice]:
@@ -105,13 +107,16 @@ class Points:
     """The longest duration, ms."""
     mean: Ints = field(default_factory=_none)
     """The mean duration, ms, rounded."""
+    lag: Ints = field(default_factory=_none)
+    """The greatest lag, rows; `UNKNOWN` if none is known. Empty if it is known of no point."""
 
     def to_json(self) -> dict[str, list[int]]:
         """By column, which is half the size of a list of points."""
-        return {name: getattr(self, name).tolist() for name in ("at", "epochs", "rows", "least", "greatest", "mean")}
+        names = ("at", "epochs", "rows", "least", "greatest", "mean", "lag")
+        return {name: getattr(self, name).tolist() for name in names}
 
 
-def series(at: Ints, rows: Ints, ms: Ints, most: int) -> Points:
+def series(at: Ints, rows: Ints, ms: Ints, most: int, lag: Ints | None = None) -> Points:
     """Thin out.
 
     Up to `most` epochs are left as they are. Of more, the time from the first to the last is divided into so many equal
@@ -122,6 +127,7 @@ def series(at: Ints, rows: Ints, ms: Ints, most: int) -> Points:
         rows: read by each; `UNKNOWN` counts as 0.
         ms: duration of each; `UNKNOWN` does not count.
         most: points, at least 1.
+        lag: of the query behind each; `UNKNOWN` does not count. None: these are not epochs of one query.
     """
     if not len(at):
         return Points()
@@ -142,6 +148,7 @@ def series(at: Ints, rows: Ints, ms: Ints, most: int) -> Points:
         np.where(some, least, UNKNOWN),
         np.maximum.reduceat(np.where(known, ms, UNKNOWN), begins),
         np.where(some, (total + count // 2) // np.maximum(count, 1), UNKNOWN),
+        _none() if lag is None or (lag < 0).all() else np.maximum.reduceat(lag, begins),
     )
 
 
@@ -153,7 +160,8 @@ def series_of(epochs: Epochs, most: int) -> dict[str, Points]:
         most: points of one query.
     """
     return {
-        uid: series(epochs.at[part], epochs.rows[part], epochs.ms[part], most) for uid, part in epochs.slices().items()
+        uid: series(epochs.at[part], epochs.rows[part], epochs.ms[part], most, epochs.lag[part])
+        for uid, part in epochs.slices().items()
     }
 
 

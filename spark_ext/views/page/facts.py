@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from spark_ext.delta.tail import Tail
 from spark_ext.ledger.columns import arrow_schema, columns, from_json_many
-from spark_ext.ledger.heartbeat import last_beat
+from spark_ext.ledger.heartbeat import Vitals, read_beat
 from spark_ext.ledger.schema import (
+    BadRowsRow,
     CheckpointRow,
     DefinitionRow,
     EpochRow,
@@ -27,7 +28,7 @@ from spark_ext.ledger.schema import (
     Row,
 )
 from spark_ext.views.page.epochs import COLUMNS, Epochs
-from spark_ext.views.status import beats_of, driver_alive, latencies_of
+from spark_ext.views.recorded import beats_of, driver_alive, latencies_of
 
 if TYPE_CHECKING:
     from spark_ext.ledger import Ledger
@@ -57,6 +58,8 @@ class Facts:
     finished: Rows = ()
     """Only kind, query, source, channel, epoch, lineage and drained."""
     exchanges: Rows = ()
+    bad_rows: Rows = ()
+    """How many were moved into their table: query, rows and lineage."""
     incidents: Rows = ()
     changes: Rows = ()
     """Of incidents."""
@@ -71,6 +74,8 @@ class Facts:
     """Whether the driver of the newest start runs; None: it is on another machine."""
     beats: Mapping[int, datetime] = field(default_factory=dict)
     """When drivers without a recorded end were last alive, by incarnation."""
+    said: Vitals = field(default_factory=dict)
+    """By query: what the driver of the newest start has said of it with its last heartbeat; see `queries.vitals`."""
 
 
 class FactsReader:
@@ -104,10 +109,10 @@ class FactsReader:
         alive = None if newest is None else driver_alive(newest)
         before = self._facts
         if before is not None and not changed and alive == before.alive:
-            self._facts = before = self._with_beat(before, newest)
-            return before
+            self._facts = self._with_beat(before, newest)
+            return self._facts
         jobs = self._rows[JobRow.table]
-        self._facts = Facts(
+        found = Facts(
             directory=self._ledger.uri,
             jobs=jobs,
             definitions=self._rows[DefinitionRow.table],
@@ -115,6 +120,7 @@ class FactsReader:
             checkpoints=self._rows[CheckpointRow.table],
             finished=self._rows[FinishedRow.table],
             exchanges=self._rows[ExchangeRow.table],
+            bad_rows=self._rows[BadRowsRow.table],
             incidents=self._rows[IncidentRow.table],
             changes=self._rows[CHANGES],
             epochs=self._epochs.epochs,
@@ -122,8 +128,13 @@ class FactsReader:
             parts=dict(self._epochs.parts),
             latencies=self._latencies,
             alive=alive,
-            beats=beats_of(self._ledger, jobs),
+            beats=beats_of(
+                self._ledger,
+                jobs,
+                [row["evidence"] or {} for row in self._rows[IncidentRow.table] if row["type"] == "driver_lost"],
+            ),
         )
+        self._facts = self._with_beat(found, newest)
         return self._facts
 
     def _with_beat(self, before: Facts, newest: Mapping[str, Any] | None) -> Facts:
@@ -133,10 +144,10 @@ class FactsReader:
         ):
             return before
         number = newest["incarnation"]
-        beat = last_beat(self._ledger.uri, number, newest["start_id"], self._ledger.storage_options)
-        if beat is None or beat == before.beats.get(number):
+        beat = read_beat(self._ledger.uri, number, newest["start_id"], self._ledger.storage_options)
+        if beat is None or (beat.at == before.beats.get(number) and beat.queries == before.said):
             return before
-        return replace(before, beats={**before.beats, number: beat})
+        return replace(before, beats={**before.beats, number: beat.at}, said=beat.queries)
 
     def _changed(self, name: str) -> bool:
         table = self._ledger.tables.get(name)
@@ -169,6 +180,7 @@ _READ: Final[dict[str, tuple[str, ...] | None]] = {
     FinishedRow.table: ("kind", "query", "source", "channel", "epoch", "lineage", "drained"),
     ExchangeRow.table: ("exchange", "event", "query", "lineage"),
     IncidentRow.table: None,
+    BadRowsRow.table: ("query", "rows", "lineage"),
 }
 
 

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_ext.incidents.types import IncidentState
-from spark_ext.views.style import colour, count, duration
+from spark_ext.views.style import colour, count, duration, lag_text
+from spark_ext.views.timeline import ENDED
 
 RECENT_MS: Final = 600_000
 """How long an incident whose end is not recorded counts as open, ms."""
@@ -29,13 +30,13 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Returns:
         `query`, `state`, `rows_per_s` (null: not running), `epochs`, `last_epoch`, `last_epoch_ms`, `parts_ms` (see
-        `model.epoch_parts`; empty: unknown), `age_s` (since its newest epoch was committed),
+        `model.epoch_parts`; empty: unknown), `lag_rows` (null: unknown), `lag_age_s` (since when; null: unknown, or it
+        has ended), `age_s` (since its newest epoch was committed),
         `incident` (the id of an open one, or "") and `reason`.
     """
     open_ = open_incidents(page)
     found = []
     for query in page["queries"]:
-        committed = query["committed_at"]
         found.append(
             {
                 "query": query["uid"],
@@ -45,7 +46,9 @@ def top_rows(page: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "last_epoch": query["last_epoch"],
                 "last_epoch_ms": query["last_ms"],
                 "parts_ms": query["parts"],
-                "age_s": None if committed is None else max(0.0, round((page["at"] - committed) / 1000, 1)),
+                "lag_rows": query["lag"]["rows"],
+                "lag_age_s": None if query["state"] in ENDED else _age(page["at"], query["lag"]["at"]),
+                "age_s": _age(page["at"], query["committed_at"]),
                 "incident": open_.get(query["uid"], ""),
                 "reason": query["reason"].partition("\n")[0],
             }
@@ -82,6 +85,7 @@ def top_json(page: Mapping[str, Any]) -> dict[str, Any]:
         "alive": job["alive"],
         "silent": job["silent"],
         "rows_per_s": job["rate"],
+        "lag_rows": job["lag"],
         "epochs": job["epochs"],
         "rows": job["rows"],
         "incident": open_incidents(page).get("", ""),
@@ -118,6 +122,9 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(name, no_wrap=True)
     for name in ("rows/s", "epochs", "last epoch", "took", "ago"):
         table.add_column(name, justify="right", no_wrap=True)
+    behind = any(row["lag_rows"] is not None for row in rows)
+    if behind:
+        table.add_column("lag", justify="right", no_wrap=True)
     divided = any(row["parts_ms"] for row in rows)
     if divided:
         table.add_column("mostly", no_wrap=True)
@@ -132,6 +139,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
             _number(row["last_epoch"]),
             "" if row["last_epoch_ms"] is None else duration(row["last_epoch_ms"] / 1000),
             "" if row["age_s"] is None else duration(row["age_s"]),
+            *([lag_text(row["lag_rows"], row["lag_age_s"])] if behind else []),
             *([mostly(row["parts_ms"])] if divided else []),
             Text(row["incident"][:8], style="red"),
             Text(shorten(row["reason"], 100, placeholder=" ...")),
@@ -150,6 +158,11 @@ def mostly(parts: Mapping[str, int]) -> str:
         return ""
     longest = max(parts, key=lambda part: parts[part])
     return f"{longest.replace('_', ' ')} {round(100 * parts[longest] / whole)}%"
+
+
+def _age(now: int, at: int | None) -> float | None:
+    """How long ago a time was, s."""
+    return None if at is None else max(0.0, round((now - at) / 1000, 1))
 
 
 def _number(value: float | None) -> str:

@@ -270,3 +270,29 @@ def test_top_has_what_needs_attention_first(document: dict[str, Any]) -> None:
     assert [row["query"] for row in rows[1:]] == sorted(row["query"] for row in rows[1:])
     assert top_json(document)["state"] == "FAILING"
     assert len(list(top_view(document, height=8).renderables)) == 3  # head, table, and how many more there are
+
+
+def test_each_query_says_how_far_it_is_behind(facts: Facts, document: dict[str, Any]) -> None:
+    queries = {one["uid"]: one for one in document["queries"]}
+    loads, alerts, price = queries["load-orders"], queries["alerts"], queries["price"]
+    assert loads["lag"]["rows"] == 41_200 and loads["lag"]["sources"][0][:2] == ["load-orders-orders", 41_200]
+    assert alerts["lag"]["rows"] == 1_203 and alerts["lag"]["at"] == alerts["lag"]["sources"][0][2], "the oldest figure"
+    assert alerts["watermark"] < alerts["newest_row"] < document["at"] and price["watermark"] is None
+    assert [name for name, _, _ in price["lag"]["sources"]] == [HOSTILE, "price-orders"], "not all of them are known"
+    assert price["lag"]["rows"] is not None, "but the newest epoch has it"
+    assert queries["daily"]["lag"] == {"rows": None, "at": None, "sources": []}
+    assert document["job"]["lag"] == 41_200 + 1_203
+    lag = document["series"]["queries"]["load-orders"]["lag"]
+    assert len(lag) == len(document["series"]["queries"]["load-orders"]["at"]) and max(lag) > 40_000
+    assert document["series"]["queries"]["daily"]["lag"] == document["series"]["job"]["lag"] == []
+    rows = {row["query"]: row for row in top_rows(document)}
+    assert rows["alerts"]["lag_rows"] == 1_203 and rows["alerts"]["lag_age_s"] >= 40
+    assert rows["price"]["lag_age_s"] is None, "it has ended"
+    without = page(replace(facts, said={}), datetime.now(timezone.utc))
+    assert next(one for one in without["queries"] if one["uid"] == "alerts")["lag"]["rows"] is None
+    silly: Any = {
+        "load-orders": [],
+        "alerts": {"lag": [1], "watermark": "x"},
+        "price": {"lag": {"a": [1], "b": ["x", 2]}},
+    }
+    assert page(replace(facts, said=silly), datetime.now(timezone.utc))["version"] == document["version"]

@@ -57,6 +57,14 @@ def test_epochs_of_rows_in_any_order_each_once() -> None:
     assert series_of(found, 9)["b"].mean.tolist() == [5, 5, UNKNOWN]
 
 
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(UNKNOWN, 10**5)), min_size=1), st.integers(1, 50))
+def test_no_peak_of_a_lag_is_lost(epochs: list[tuple[int, int]], most: int) -> None:
+    at, lag = (np.array(part, np.int64) for part in zip(*sorted(epochs), strict=True))
+    found = series(at, lag, lag, most, lag).lag.tolist()
+    assert max(found, default=UNKNOWN) == max(lag) and (found == [] or max(found) >= 0)
+    assert series(at, lag, lag, most).lag.tolist() == [], "of several queries there is no such figure"
+
+
 def test_no_epochs() -> None:
     found = Epochs.of(to_arrow(EpochRow, []))
     assert len(found) == 0 and found.slices() == {} and series_of(found, 5) == {}

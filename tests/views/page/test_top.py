@@ -26,13 +26,14 @@ def test_the_longest_part_with_its_share(parts: dict[str, int], said: str) -> No
 
 def query(uid: str, **parts: int) -> dict[str, Any]:
     none = dict.fromkeys(("rate", "last_epoch", "last_ms", "committed_at"))
-    return {"uid": uid, "state": "RUNNING", "epochs": 1, "reason": "", "parts": parts, **none}
+    lag: dict[str, Any] = {"rows": None, "at": None, "sources": []}
+    return {"uid": uid, "state": "RUNNING", "epochs": 1, "reason": "", "parts": parts, "lag": lag, **none}
 
 
 def shown(*queries: dict[str, Any]) -> str:
     job = {"name": "j", "state": "RUNNING", "incarnation": 1, "epochs": 1, "rows": 1, "rate": None, "silent": False}
     console = Console(width=150, record=True, file=io.StringIO())
-    console.print(top_view({"at": 0, "job": job, "queries": list(queries), "incidents": []}))
+    console.print(top_view({"at": 100_000, "job": job, "queries": list(queries), "incidents": []}))
     return console.export_text()
 
 
@@ -40,3 +41,10 @@ def test_a_column_is_there_if_anything_is_known() -> None:
     assert "mostly" not in shown(query("a"))
     with_one = shown(query("a"), query("b", state=5))
     assert "mostly" in with_one and "state 100%" in with_one
+
+
+def test_the_lag_is_shown_with_its_age_where_any_is_known() -> None:
+    assert "lag" not in shown(query("a"))
+    late = {**query("b"), "lag": {"rows": 1_200, "at": 60_000, "sources": []}}
+    assert "1,200, 40 s ago" in shown(query("a"), late)
+    assert "ago" not in shown({**late, "state": "FAILED"}).partition("1,200")[2]

@@ -1,0 +1,90 @@
+"""The lag of a source while an epoch runs, or none does: asked by a thread of its planner.
+
+A planner is idle from one plan to the next. If that takes long, the figure that it gave with the epoch is wrong by all
+that has arrived since. The thread asks the source when its last answer is older than an interval, and notes what it
+says where the driver finds it (`spark.lag_notes`). Short epochs never make it ask. It has the planner only between two
+calls of Spark's, and for a small share of the time, however slow a source is with its answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from spark_ext.model.offsets import SourceOffset
+from spark_ext.spark import lag_notes
+
+SHARE: Final = 0.05
+"""Of the time, the source is asked for at most this share: Spark's next call waits for an answer that is under way."""
+
+
+class LiveLag:
+    """Keeps the lag of one source up to date.
+
+    Args:
+        uid: of the source.
+        place: the registry's folder.
+        every: how old an answer may become, s; more than 0.
+        ask: the lag of the source behind an offset; None: it does not know. Called while `turn` is held.
+        clock: s; never goes back.
+        now: s since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        uid: str,
+        place: Path,
+        every: float,
+        ask: Callable[[SourceOffset], int | None],
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.turn: Final = threading.Lock()
+        """Held by whoever uses the source."""
+        self._uid, self._place, self._every, self._ask = uid, place, every, ask
+        self._clock, self._now = clock, now
+        self._at: SourceOffset | None = None
+        self._due = clock() + every
+        self._over = False
+
+    def planned(self, at: SourceOffset) -> None:
+        """An epoch was planned, and the lag behind it was asked for. Called while `turn` is held.
+
+        Args:
+            at: its end.
+        """
+        self._at = at
+        self._due = max(self._due, self._clock() + self._every)
+
+    def start(self) -> None:
+        """Ask on a thread of its own, until the process ends or the source is not registered any more."""
+        threading.Thread(target=self._loop, name=f"spark-ext-lag-{self._uid}", daemon=True).start()
+
+    def look(self) -> float:
+        """Ask if it is time to; returns how long there is nothing to do then, s."""
+        left = self._due - self._clock()
+        if left > 0:
+            return left
+        with self.turn:
+            left = self._due - self._clock()
+            if left > 0:  # an epoch has been planned meanwhile
+                return left
+            begun = self._clock()
+            lag = None
+            with suppress(Exception):  # A figure for display: what is wrong is found when the next epoch is planned.
+                lag = None if self._at is None else self._ask(self._at)
+            took = self._clock() - begun
+            self._due = self._clock() + max(self._every, took / SHARE)
+            at = self._now()
+        if lag is not None:
+            with suppress(OSError):
+                self._over = not lag_notes.write(self._place, self._uid, lag, at)
+        return self._due - self._clock()
+
+    def _loop(self) -> None:
+        while not self._over:
+            time.sleep(max(0.0, self.look()))

@@ -1,0 +1,104 @@
+"""What the epochs of a query add up to. Pure, over arrays: there may be very many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_ext.views.page.epochs import UNKNOWN, Epochs, Ints
+
+RATE_MS: Final = 60_000
+"""Over which time the rows per second of a running query are measured, ms."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one query. Times are ms since 1970 UTC."""
+
+    epochs: int = 0
+    rows: int = 0
+    last: int = -1
+    """Number of the newest epoch."""
+    last_ms: int | None = None
+    """Its duration, ms; None: unknown."""
+    at: int = 0
+    """When it was committed."""
+    lag: int | None = None
+    """Rows that were still to be read when it was planned; None: unknown."""
+    planned: int | None = None
+    """When that was; None: unknown."""
+
+
+NONE: Final = Figures()
+"""Of a query without epochs."""
+
+
+def figures_of(epochs: Epochs, least: Callable[[str], int]) -> dict[str, Figures]:
+    """The figures of each query that has epochs in its present lineage.
+
+    Args:
+        epochs: of the job.
+        least: the first lineage of a query that counts.
+    """
+    return {uid: _of(epochs, own) for uid, own in _counting(epochs, least).items()}
+
+
+def rates_of(epochs: Epochs, least: Callable[[str], int], now: int) -> dict[str, float]:
+    """Rows per second of the last minute, of each query that `figures_of` has.
+
+    Args:
+        epochs: of the job.
+        least: likewise.
+        now: ms since 1970 UTC.
+    """
+    return {
+        uid: round(float(np.maximum(epochs.rows[own][epochs.at[own] > now - RATE_MS], 0).sum()) / (RATE_MS / 1000), 1)
+        for uid, own in _counting(epochs, least).items()
+    }
+
+
+def counts_of(epochs: Epochs) -> dict[int, tuple[dict[str, int], dict[str, int]]]:
+    """By incarnation: how many epochs each query has committed, and how many rows it has read."""
+    found: dict[int, tuple[dict[str, int], dict[str, int]]] = {}
+    for uid, part in epochs.slices().items():
+        numbers, place = np.unique(epochs.incarnation[part], return_inverse=True)
+        many = np.bincount(place, minlength=len(numbers))
+        rows = np.zeros(len(numbers), np.int64)
+        np.add.at(rows, place, np.maximum(epochs.rows[part], 0))
+        for number, committed, read in zip(numbers.tolist(), many.tolist(), rows.tolist(), strict=True):
+            own = found.setdefault(number, ({}, {}))
+            own[0][uid], own[1][uid] = committed, read
+    return found
+
+
+def _counting(epochs: Epochs, least: Callable[[str], int]) -> dict[str, Ints]:
+    """The places of the epochs of each query that count, by number: of those of one number, that of the newest lineage.
+
+    A restore gives numbers again: what was committed before it is in the history, and does not count any more.
+    """
+    found = {}
+    for uid, part in epochs.slices().items():
+        places = np.arange(part.start, part.stop)
+        places = places[epochs.lineage[part] >= least(uid)]
+        if len(places):
+            order = places[np.lexsort((epochs.lineage[places], epochs.epoch[places]))]
+            last = np.append(np.diff(epochs.epoch[order]) != 0, True)
+            found[uid] = order[last]
+    return found
+
+
+def _of(epochs: Epochs, own: Ints) -> Figures:
+    last = own[-1]
+    at, ms, lag = int(epochs.at[last]), int(epochs.ms[last]), int(epochs.lag[last])
+    return Figures(
+        len(own),
+        int(np.maximum(epochs.rows[own], 0).sum()),
+        int(epochs.epoch[last]),
+        None if ms == UNKNOWN else ms,
+        at,
+        None if lag == UNKNOWN else lag,
+        None if ms == UNKNOWN else at - ms,
+    )

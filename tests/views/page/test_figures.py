@@ -1,0 +1,65 @@
+"""What the epochs of a query add up to, against sums over rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ext.ledger.columns import to_arrow
+from spark_ext.ledger.schema import EpochRow
+from spark_ext.views.page.epochs import Epochs
+from spark_ext.views.page.figures import counts_of, figures_of, rates_of
+from spark_ext.views.timeline import timeline
+from tests.ledger.rows import START, epoch
+
+ROWS = st.lists(
+    st.builds(
+        lambda number, query, lineage, incarnation, rows, ms, lag: replace(
+            epoch(number, query, lineage=lineage),
+            incarnation=incarnation,
+            input_rows=rows,
+            duration_ms=ms,
+            lag_rows=lag,
+        ),
+        st.integers(0, 4),
+        st.sampled_from("ab"),
+        st.integers(1, 3),
+        st.integers(1, 3),
+        st.none() | st.integers(0, 9),
+        st.none() | st.integers(1, 9),
+        st.none() | st.integers(0, 9),
+    ),
+    unique_by=lambda row: (row.query, row.lineage, row.epoch),
+    max_size=30,
+)
+
+
+@given(ROWS, st.integers(1, 3))
+def test_of_each_number_the_newest_lineage_counts(rows: list[EpochRow], least: int) -> None:
+    found = figures_of(epochs := Epochs.of(to_arrow(EpochRow, rows)), lambda query: least)
+    own: dict[str, dict[int, EpochRow]] = {}
+    for row in sorted(rows, key=lambda row: row.lineage):
+        if row.lineage >= least:
+            own.setdefault(row.query, {})[row.epoch] = row
+    assert found.keys() == own.keys()
+    now = round(START.timestamp() * 1000) + 62_000
+    for uid, counted in own.items():
+        newest = counted[max(counted)]
+        figures = found[uid]
+        assert (figures.epochs, figures.rows) == (len(counted), sum(row.input_rows or 0 for row in counted.values()))
+        assert (figures.last, figures.last_ms, figures.lag) == (newest.epoch, newest.duration_ms, newest.lag_rows)
+        assert figures.at == newest.committed_at.timestamp() * 1000
+        recent = sum(
+            row.input_rows or 0 for row in counted.values() if row.committed_at.timestamp() * 1000 > now - 60_000
+        )
+        assert rates_of(epochs, lambda query: least, now)[uid] == round(recent / 60, 1)
+
+
+@given(ROWS)
+def test_counts_are_those_of_a_timeline_of_the_rows(rows: list[EpochRow]) -> None:
+    plain = [vars(row) for row in rows]
+    starts = [{"event": "started", "incarnation": row.incarnation, "at": START} for row in rows]
+    spans = timeline([], starts, plain).spans
+    assert counts_of(Epochs.of(to_arrow(EpochRow, rows))) == {span.number: (span.epochs, span.rows) for span in spans}
