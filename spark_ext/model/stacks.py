@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from spark_ext.failures.evidence import Frame
@@ -20,6 +20,8 @@ class Thread:
     """Innermost first."""
     runs: bool = False
     """Whether it uses a processor, as far as its JVM knows."""
+    cpu: float | None = field(default=None, compare=False)
+    """CPU time so far, s, of a thread of the driver's Python process; None: unknown."""
 
 
 @dataclass(frozen=True)

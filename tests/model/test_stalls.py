@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import hypothesis.strategies as st
@@ -14,7 +15,7 @@ from spark_ext.model import stalls
 from spark_ext.model.execution import Look, Phase, Tasks
 from spark_ext.model.holders import holder
 from spark_ext.model.stacks import Sample, Thread, WorkerSample, java_thread, threads_of
-from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience
+from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUNS = Tasks(running=2)
@@ -49,6 +50,7 @@ def java(*lines: str, name: str = "task", state: str = "TIMED_WAITING") -> Threa
     return java_thread(name, state, lines)
 
 
+IN_FUNCTION = "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction.call(P:1)"
 PYTHON_RUNNER = "org.apache.spark.api.python.BasePythonRunner$ReaderInputStream.read(PythonRunner.scala:1001)"
 
 
@@ -127,7 +129,7 @@ def test_stacks_of_python_are_read() -> None:
         (
             Phase.EPOCH,
             Sample(
-                driver=(java("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction.call(P:1)"),),
+                driver=(java(IN_FUNCTION),),
                 python=(Thread("t", threads_of(dump([*MINE, f"{SPARKS}/sql/utils.py:160:call"]))[0].frames),),
             ),
             "USER_CODE user",
@@ -206,6 +208,11 @@ def test_patience() -> None:
     assert patience((10_000, 10_000), 3.0) == 3
 
 
+def test_next_to_no_progress_is_given_as_long_as_the_rows_of_the_epoch_take() -> None:
+    assert weak_patience(5.0, None) == weak_patience(5.0, 1.0) == stalls.WEAK * 5.0
+    assert weak_patience(5.0, 100.0) == 200.0
+
+
 # -- progress of processes --------------------------------------------------------------------------------------------
 
 
@@ -233,3 +240,28 @@ def test_another_process_or_a_task_that_computes_is_progress() -> None:
     assert moves(Sample(tasks=(file,)), Sample(tasks=(file,)), 1.0) == Moves.WEAKLY
     assert moves(Sample(tasks=(reads,)), Sample(tasks=(file,)), 1.0) == Moves.YES
     assert moves(Sample(tasks=(file, computes)), Sample(tasks=(file, computes)), 1.0) == Moves.YES
+
+
+def test_a_function_that_computes_on_the_driver_is_progress() -> None:
+    def called(cpu: float | None, name: str = "Thread-7") -> Sample:
+        return Sample(driver=(java(IN_FUNCTION),), python=(Thread(name, cpu=cpu),))
+
+    assert moves(called(3.0), called(3.5), 1.0) == Moves.YES
+    assert moves(called(3.0), called(3.01), 1.0) == Moves.NOT
+    assert moves(called(None), called(None), 1.0) == moves(called(None), called(9.0), 1.0) == Moves.NOT
+    assert moves(called(3.0), called(9.0, "Thread-8"), 1.0) == Moves.NOT
+    # The function of another query.
+    assert moves(called(3.0), replace(called(9.0), driver=(java("a.B.c(B.java:1)"),)), 1.0) == Moves.NOT
+
+
+def test_workers_that_wake_up_while_executors_do_not_answer_are_no_progress() -> None:
+    before, after = samples(0.001, 4)
+    silent = replace(before, silent=("0",)), replace(after, silent=("0", "1"))
+    assert moves(*silent, 1.0) == Moves.NOT
+    assert moves(before, silent[1], 1.0) == Moves.WEAKLY
+    # Another executor that computes, or a worker that does.
+    assert (
+        moves(silent[0], replace(silent[1], tasks=(java("a.b.C.loop(C.java:3)", state="RUNNABLE"),)), 1.0) == Moves.YES
+    )
+    before, after = samples(0.5, 4)
+    assert moves(replace(before, silent=("0",)), replace(after, silent=("0",)), 1.0) == Moves.YES
