@@ -14,7 +14,7 @@ from typing import Final
 from spark_ext.failures.labels import Origin
 from spark_ext.model.execution import Look, Phase
 from spark_ext.model.holders import Holder, holder
-from spark_ext.model.stacks import Sample
+from spark_ext.model.stacks import Sample, certain
 from spark_ext.model.stalls import usual
 
 FLOOR: Final = 30.0
@@ -115,7 +115,7 @@ def slowed_by(phase: Phase, samples: Sequence[Sample]) -> Holder:
         phase: what Spark says that it does.
         samples: one after another; at least one.
     """
-    found = [holder(phase, one) for one in samples]
+    found = [holder(phase, certain(one)) for one in samples]
     counts = {one: sum((one.type, one.origin) == (other.type, other.origin) for other in found) for one in found}
     # Of two that are as frequent the user's own line says most; of equal ones the newest is as good as any.
     return max(reversed(found), key=lambda one: (counts[one], one.origin is Origin.USER))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_ext.model.execution import Look, Phase
-from spark_ext.model.stacks import Sample, Thread
+from spark_ext.model.stacks import BUSY, Sample, Thread
 
 SHORTEST: Final = 5.0
 """A query that moves in shorter epochs is not stuck before this time, s."""
@@ -25,9 +25,6 @@ USUAL: Final = 2.0
 
 WEAK: Final = 6
 """A process that wakes up now and then, and does next to nothing, is stuck after so many times the patience."""
-
-BUSY: Final = 0.02
-"""The share of a processor that counts as progress."""
 
 
 def patience(recent_ms: Sequence[int], fixed: float | None) -> float:
@@ -122,12 +119,14 @@ def moves(before: Sample, after: Sample, seconds: float) -> int:
         after: a later one.
         seconds: the time between them.
     """
-    known = {(one.host, one.pid): one for one in before.workers}
-    pairs = [(known[one.host, one.pid], one) for one in after.workers if (one.host, one.pid) in known]
+    # What may work for another query says nothing about this one.
+    mine = [one for one in after.workers if one.alone]
+    known = {(one.host, one.pid): one for one in before.workers if one.alone}
+    pairs = [(known[one.host, one.pid], one) for one in mine if (one.host, one.pid) in known]
     cpu = sum(max(0.0, late.cpu - early.cpu) for early, late in pairs)
     if any("ForeachBatch" in frame.function for thread in after.driver for frame in thread.frames):
         cpu += _cpu_of_driver(before.python, after.python)
-    if cpu >= BUSY * seconds or (after.workers and not pairs):
+    if cpu >= BUSY * seconds or (mine and not pairs):
         return Moves.YES
     stacks = {one.name: one.frames for one in before.tasks}
     # A JVM calls a thread runnable also when it waits for the operating system.

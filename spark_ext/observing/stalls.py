@@ -18,11 +18,13 @@ from spark_ext.model.epoch_size import advance, planned_rows
 from spark_ext.model.execution import Look, Phase
 from spark_ext.model.holders import Holder, holder
 from spark_ext.model.slow import EpochClock, SlowEpoch, Usual, is_slow, slowed_by
-from spark_ext.model.stacks import Sample
+from spark_ext.model.stacks import Sample, WorkerSample, certain, unmoved
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 from spark_ext.queries.samples import Samples
 from spark_ext.queries.watched import Stall
+from spark_ext.spark.attendance import attending
 from spark_ext.spark.jvm import checkpoint_location
+from spark_ext.spark.local_workers import LocalWorkers
 from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.thread_dumps import DRIVER, ThreadDumps, called_from_java, query_thread, tasks_of
 
@@ -99,6 +101,7 @@ class Stalls:
         self._lock = threading.Lock()
         self._slow_lock = threading.Lock()
         self._dumps: ThreadDumps | None = None
+        self._local: LocalWorkers | None = None
         self._read = reader
 
     def look(self, run: Watchable, look: Look, activity: Activity) -> None:
@@ -193,6 +196,7 @@ class Stalls:
         elif not watch.stalled and (moved == Moves.NOT or self._has_waited(run, watch, limit, clock.still(now))):
             watch.stalled = True
             watch.epochs.add(run.committed + 1)
+            after = unmoved(before, after, examined_at - begun)
             run.watched.examined(_stall(holder(look.phase, after), clock.still(now), "stall"))
 
     def _has_waited(self, run: Watchable, watch: _Watch, limit: float, still: float) -> bool:
@@ -236,7 +240,7 @@ class Stalls:
 
     def _examine_stop(self, run: Watchable, watch: _Watch) -> None:
         since = watch.stop_since
-        found = holder(Phase.EPOCH, self._sample(run, stacks=True))
+        found = holder(Phase.EPOCH, certain(self._sample(run, stacks=True)))
         if since is not None and run.busy == "stop":
             run.watched.examined(_stall(found, time.monotonic() - since, "stop_blocked"))
 
@@ -249,13 +253,35 @@ class Stalls:
         threads = self._dumps.of([DRIVER, *[one for one in active if one != DRIVER][:MOST_EXECUTORS]])
         run_id = str(query.runId)
         stages = [stage.id for stage in activity.stages_of(run_id)]
+        workers = self._samples.take(run.sampled_as, stacks=stacks)
+        unnoted, refused = self._without_notes(activity, run_id)
+        noted = any(one.role == "task" for one in workers)
+        if stacks and self._local is not None:
+            workers = self._local.completed(workers)
         return Sample(
-            workers=self._samples.take(run.sampled_as, stacks=stacks),
+            workers=(*workers, *unnoted),
             driver=query_thread(threads[DRIVER] or (), run_id),
             python=called_from_java(),
             tasks=tuple(task for found in threads.values() for task in tasks_of(found or (), stages)),
             silent=tuple(executor for executor, found in threads.items() if found is None),
+            no_stacks="" if noted else refused,
         )
+
+    def _without_notes(self, activity: Activity, run_id: str) -> tuple[tuple[WorkerSample, ...], str]:
+        """What Python workers do that leave no notes, and why others have no stack."""
+        others = {job.group for job in activity.jobs} - {run_id}
+        alone = {"task"} if not others else set()
+        try:
+            self._local = self._local or LocalWorkers(self._spark)
+            if len(self._spark.streams.active) == 1:
+                alone |= {"planner", "committer"}
+            found = self._local.take(besides=attending(self._context.state), alone=alone)
+        except Exception as problem:
+            return (), f"{type(problem).__name__}: {problem}"
+        if any(one.active and one.id != DRIVER for one in activity.executors):
+            return found, "those of executors are asked only if they leave notes"
+        why = next((one.no_stack for one in found if one.no_stack), self._local.refused)
+        return found, why or ("it may be that of another query" if others else "")
 
 
 def _marks(run: Watchable, look: Look, activity: Activity, run_id: str) -> Marks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import hypothesis.strategies as st
@@ -75,6 +76,7 @@ def test_another_epoch_begins_anew() -> None:
 
 USERS = Sample((worker([*MINE, *WORKER]),))
 AWAITED = Sample((worker(WAITS),), tasks=(java("org.apache.spark.api.python.R.read(R.scala:1)"),))
+ANOTHERS = replace(USERS, workers=(replace(USERS.workers[0], alone=False),), tasks=AWAITED.tasks)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,8 @@ AWAITED = Sample((worker(WAITS),), tasks=(java("org.apache.spark.api.python.R.re
         ([USERS, AWAITED], "USER_CODE user"),
         ([AWAITED, AWAITED, USERS], "SYSTEM spark"),
         ([Sample(silent=("1",))], "SYSTEM spark"),
+        # A worker that may be another query's says nothing about this one.
+        ([ANOTHERS], "SYSTEM spark"),
     ],
 )
 def test_what_slows_an_epoch_is_what_most_samples_say(samples: list[Sample], expected: str) -> None:

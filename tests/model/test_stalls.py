@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -14,7 +15,16 @@ from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.model import stalls
 from spark_ext.model.execution import Look, Phase, Tasks
 from spark_ext.model.holders import holder
-from spark_ext.model.stacks import Sample, Thread, WorkerSample, java_thread, threads_of
+from spark_ext.model.stacks import (
+    Sample,
+    Thread,
+    WorkerSample,
+    java_thread,
+    role_of,
+    threads_of,
+    threads_of_py_spy,
+    unmoved,
+)
 from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -265,3 +275,58 @@ def test_workers_that_wake_up_while_executors_do_not_answer_are_no_progress() ->
     )
     before, after = samples(0.5, 4)
     assert moves(replace(before, silent=("0",)), replace(after, silent=("0",)), 1.0) == Moves.YES
+
+
+# -- processes that leave no notes ------------------------------------------------------------------------------------
+
+UNSEEN = WorkerSample("host", 8, "task", no_stack="it is not installed")
+
+
+def test_why_a_stack_is_missing_is_said_and_is_not_taken_for_a_frozen_process() -> None:
+    sample = Sample((UNSEEN,), tasks=(java(PYTHON_RUNNER),), no_stacks="it is not installed")
+    found = holder(Phase.EPOCH, sample)
+    assert found.what.endswith("which waits for a Python worker without a stack: it is not installed")
+    assert (found.type, found.origin) == (FailureType.SYSTEM, Origin.SPARK)
+    assert "not installed" not in holder(Phase.EPOCH, replace(sample, tasks=(java("a.b.C.d(C.java:1)"),))).what
+    # One that was asked and is mute is frozen.
+    assert "does not answer" in holder(Phase.EPOCH, replace(sample, workers=(replace(UNSEEN, no_stack=""),))).what
+
+
+def test_a_worker_that_may_be_another_querys_counts_only_if_it_stands_still() -> None:
+    mine = worker([*MINE, *WORKER], cpu=1.0)
+    maybe = replace(mine, pid=9, alone=False)
+    before = Sample((mine, maybe))
+    assert unmoved(before, before, 1.0) == before
+    busy = replace(maybe, cpu=1.5)
+    elsewhere = replace(maybe, threads=worker(WAITS).threads)
+    new = replace(maybe, pid=10)
+    for other in (busy, elsewhere, new):
+        assert unmoved(before, Sample((mine, other)), 1.0).workers == (mine,)
+    # And its CPU time is not progress of this query.
+    assert moves(before, Sample((mine, busy)), 1.0) == Moves.NOT
+    assert moves(before, Sample((replace(mine, cpu=1.5), maybe)), 1.0) == Moves.YES
+
+
+def test_what_py_spy_writes_is_read() -> None:
+    frame = {"name": "half", "filename": "/home/me/flights.py", "line": 12, "short_filename": "flights.py"}
+    one = {"pid": 1, "thread_id": 255, "thread_name": None, "active": False, "owns_gil": True, "frames": [frame]}
+    (thread,) = threads_of_py_spy(json.dumps([one]))
+    assert (thread.name, thread.runs) == ("0xff", False)
+    assert thread.frames[0].place == "/home/me/flights.py, line 12, in half"
+    for text in ("", "{", "[1]", '{"a": 1}', json.dumps([{**one, "frames": [{}]}])):
+        with pytest.raises(ValueError):
+            threads_of_py_spy(text)
+
+
+@pytest.mark.parametrize(
+    ("module", "role"),
+    [
+        ("pyspark.daemon", "task"),
+        ("pyspark.sql.streaming.python_streaming_source_runner", "planner"),
+        ("pyspark.sql.worker.plan_data_source_read", "planner"),
+        ("pyspark.sql.worker.python_streaming_sink_runner", "committer"),
+    ],
+)
+def test_what_a_process_does_is_known_by_its_command_line(module: str, role: str) -> None:
+    assert role_of(["/usr/bin/python3", "-m", module, "x"]) == role
+    assert role_of(["python3", "shop.py"]) == role_of([]) == "task"
