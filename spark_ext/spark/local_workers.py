@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
@@ -57,7 +57,7 @@ class LocalWorkers:
             alone: roles of those that cannot work for another query.
         """
         found, by = [], time.monotonic() + WITHIN
-        for process, role in list(self._unnoted(besides))[:MOST]:
+        for process, role in [one for one in self._below() if one[0].pid not in besides][:MOST]:
             with suppress(psutil.Error):
                 times, switches = process.cpu_times(), process.num_ctx_switches().voluntary
                 threads, why = self._stacks(process) if time.monotonic() < by else ((), "others have taken too long")
@@ -75,7 +75,7 @@ class LocalWorkers:
         """
         if self.refused or all(one.threads for one in workers):
             return tuple(workers)
-        below = {process.pid: process for process in self._below()}
+        below = {process.pid: process for process, _ in self._below()}
         found = []
         for one in workers:
             process = below.get(one.pid) if one.host == self._host and not one.threads else None
@@ -89,28 +89,39 @@ class LocalWorkers:
             return self._py_spy.threads(process.pid)
         return (), "it has ended"
 
-    def _unnoted(self, besides: Collection[int]) -> Iterator[tuple[psutil.Process, str]]:
-        for process in self._below():
-            with suppress(psutil.Error):
-                command = process.cmdline()
-                # The daemon only forks the others, and wakes up each second.
-                is_daemon = process.ppid() == self._jvm and "daemon" in module_of(command)
-                if process.pid not in besides and not is_daemon:
-                    yield process, role_of(command)
+    def _below(self) -> list[tuple[psutil.Process, str]]:
+        return [] if self._jvm is None else list(started_by(self._jvm))
 
-    def _below(self) -> Iterator[psutil.Process]:
-        """The Python processes below the JVM, but not this one, which `spark-submit` has the JVM start, and its own."""
-        if self._jvm is None:
-            return
+
+def started_by(jvm: int) -> Iterator[tuple[psutil.Process, str]]:
+    """The Python processes that a JVM has started for Spark, and that its daemons have forked, with their roles.
+
+    Not what these have started in turn, and not the daemons: they and the watcher (see `watch_workers`) wake up each
+    second. Not this process either, which `spark-submit` has the JVM start.
+
+    Args:
+        jvm: its process.
+    """
+    for process in _children(jvm):
         with suppress(psutil.Error):
-            left = psutil.Process(self._jvm).children()
-            while left:
-                process = left.pop()
-                with suppress(psutil.Error):
-                    if process.pid != os.getpid() and process.uids().real == os.getuid():
-                        left += process.children()
-                        if PurePath((process.cmdline() or [""])[0]).name.startswith("python"):
-                            yield process
+            command = process.cmdline()
+            if process.pid == os.getpid() or not _is_python(command):
+                continue
+            if "daemon" in module_of(command):
+                yield from ((worker, "task") for worker in _children(process.pid))
+            elif module_of(command):
+                yield process, role_of(command)
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    """Those of this user."""
+    with suppress(psutil.Error):
+        return [process for process in psutil.Process(pid).children() if process.uids().real == os.getuid()]
+    return []
+
+
+def _is_python(command: Sequence[str]) -> bool:
+    return bool(command) and PurePath(command[0]).name.startswith("python")
 
 
 def _own_jvm(pid: int) -> int | None:

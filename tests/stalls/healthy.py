@@ -107,7 +107,7 @@ def _larger_epochs(spark: SparkSession, job: sx.Job, source: Any, folder: Path) 
             time.sleep(0.2)
         job.control.pause(wait=60)
         time.sleep(80.0)
-        job.control.resume(wait=60)
+        job.control.resume()
         yield
 
     return during()
