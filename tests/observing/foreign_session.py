@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
         ("lock", held_by_a_lock, as_it_is),
         ("c", held_in_c, as_it_is),
     ):
-        PySpy.here = staticmethod(lambda reader=reader: reader)  # type: ignore[method-assign,assignment,misc]
+        PySpy.here = staticmethod(lambda reader=reader: reader)  # type: ignore[method-assign]
         print(json.dumps({"case": name, **found(spark, folder / name, held)}), flush=True)
     spark.stop()
 

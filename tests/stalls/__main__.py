@@ -1,6 +1,6 @@
 """`python -m tests.stalls`: queries that are stuck and queries that only seem so; exits with 1 on a wrong verdict.
 
-Forty times a query is stopped, and forty times one that is slow, idle, paused, throttled or skewed is left alone.
+Some forty times a query is stopped, and as often one that is slow, idle, paused, throttled or skewed is left alone.
 """
 
 from __future__ import annotations
