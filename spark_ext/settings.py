@@ -59,6 +59,9 @@ class JobSettings(BaseModel):
     stall_after: Milliseconds | None = None
     """A query that makes no progress for so long is stalled; None: twice its usual epoch, 5 s at the least,
     and 60 s before the first one. Needs `monitor_interval`."""
+    slow_factor: float = Field(default=20.0, ge=0)
+    """An epoch that takes longer than so many times what its rows usually take, and than 30 s, is recorded as slow,
+    even if it makes progress; 0: none. Needs `monitor_interval`."""
     on_stall: Literal["report", "fail"] = "report"
     """What is done about a stall: an incident is recorded, or the query, and so the job, also fails."""
     on_damage: Literal["stop", "restore"] = "stop"

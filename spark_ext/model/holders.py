@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_ext.failures.evidence import Frame, Owner
@@ -60,7 +60,7 @@ def holder(phase: Phase, sample: Sample) -> Holder:
         names = ", ".join(sample.silent)
         return Holder(FailureType.SYSTEM, Origin.SPARK, f"executor {names} does not answer")
     if sample.tasks or any(_task(one) for one in tasks):
-        return _first(map(_task, tasks)) or _silent(tasks, sample) or _of_jvm_tasks(sample)
+        return _first(map(_task, tasks)) or _silent(tasks, sample) or _unseen(sample) or _of_jvm_tasks(sample)
     if not _is_in(sample, _COMMITS):
         return _of_driver(sample)
     return _first(map(_of_committer, committers)) or _mute(committers) or _of_driver(sample)
@@ -68,13 +68,24 @@ def holder(phase: Phase, sample: Sample) -> Holder:
 
 def _silent(tasks: Sequence[WorkerSample], sample: Sample) -> Holder | None:
     """Spark waits for a Python worker that does not answer."""
-    waits = any(_PYTHON in frame.function for thread in sample.tasks for frame in thread.frames)
-    return _mute(tasks, sample.tasks) if waits else None
+    return _mute(tasks, sample.tasks) if _waits_for_python(sample) else None
+
+
+def _waits_for_python(sample: Sample) -> bool:
+    return any(_PYTHON in frame.function for thread in sample.tasks for frame in thread.frames)
+
+
+def _unseen(sample: Sample) -> Holder | None:
+    """Spark waits for a Python worker that could not be asked: what it does is not known."""
+    if not sample.no_stacks or not _waits_for_python(sample):
+        return None
+    found = _of_jvm_tasks(sample)
+    return replace(found, what=f"{found.what}, which waits for a Python worker without a stack: {sample.no_stacks}")
 
 
 def _mute(workers: Sequence[WorkerSample], threads: tuple[Thread, ...] = ()) -> Holder | None:
     """A process that is there, and has written no stack although it was asked to: it is frozen."""
-    mute = next((one for one in workers if not one.threads), None)
+    mute = next((one for one in workers if not one.threads and not one.no_stack), None)
     if mute is None:
         return None
     return Holder(FailureType.SYSTEM, Origin.SPARK, f"the {mute.who} does not answer", threads=threads)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final
 
 from spark_ext.failures.evidence import Frame
@@ -20,6 +22,8 @@ class Thread:
     """Innermost first."""
     runs: bool = False
     """Whether it uses a processor, as far as its JVM knows."""
+    cpu: float | None = field(default=None, compare=False)
+    """CPU time so far, s, of a thread of the driver's Python process; None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,10 @@ class WorkerSample:
     switches: int = 0
     """How often it has waited so far."""
     threads: tuple[Thread, ...] = ()
+    no_stack: str = ""
+    """Why it could not be asked for its stack; "" if it was."""
+    alone: bool = True
+    """Whether it works for this query, or else for any of several that run."""
 
     @property
     def who(self) -> str:
@@ -58,7 +66,12 @@ class Sample:
     """Threads of executors that run its tasks."""
     silent: tuple[str, ...] = ()
     """Executors that do not answer."""
+    no_stacks: str = ""
+    """Why Python workers that may work for it could not be asked for their stacks; "" if all were."""
 
+
+BUSY: Final = 0.02
+"""The share of a processor that counts as progress."""
 
 _THREAD: Final = re.compile(
     r"^(?:Current thread|Thread) (?P<name>0x[0-9a-f]+(?: \[[^\]]*\])?) \(most recent call first\):"
@@ -80,6 +93,71 @@ def threads_of(text: str) -> tuple[Thread, ...]:
             file = match["file"]
             found[-1][1].append(Frame(owner_of_file(file), file, number, match["function"]))
     return tuple(Thread(name, tuple(frames)) for name, frames in found)
+
+
+def threads_of_py_spy(text: str) -> tuple[Thread, ...]:
+    """The threads of what py-spy has written about a process, as JSON.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    found = []
+    try:
+        for one in json.loads(text):
+            frames = tuple(
+                Frame(owner_of_file(frame["filename"]), frame["filename"], frame["line"], frame["name"])
+                for frame in one["frames"]
+            )
+            name = one["thread_name"] or hex(one["thread_id"])
+            found.append(Thread(name, frames, bool(one["active"])))
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"these are no stacks of py-spy: {problem!r}") from problem
+    return tuple(found)
+
+
+def module_of(command: Sequence[str]) -> str:
+    """The module that a Python process runs, by its command line; "" if it runs something else.
+
+    Args:
+        command: its words.
+    """
+    return next((word for before, word in pairwise(command) if before == "-m"), "")
+
+
+def role_of(command: Sequence[str]) -> str:
+    """What a Python process does that Spark has started, by its command line: `task`, `planner` or `committer`.
+
+    Args:
+        command: its words.
+    """
+    module = module_of(command)
+    if module.endswith("sink_runner"):
+        return "committer"
+    return "planner" if module.endswith(("source_runner", "plan_data_source_read")) else "task"
+
+
+def certain(sample: Sample) -> Sample:
+    """A sample without the workers that may work for another query."""
+    return replace(sample, workers=tuple(one for one in sample.workers if one.alone))
+
+
+def unmoved(before: Sample, after: Sample, seconds: float) -> Sample:
+    """The later one of two samples, without the workers that may work for another query and have moved between them.
+
+    Args:
+        before: a sample.
+        after: a later one.
+        seconds: the time between them.
+    """
+    known = {(one.host, one.pid): one for one in before.workers}
+
+    def stays(worker: WorkerSample) -> bool:
+        earlier = known.get((worker.host, worker.pid))
+        if worker.alone or earlier is None:
+            return worker.alone
+        return worker.cpu - earlier.cpu < BUSY * seconds and worker.threads == earlier.threads
+
+    return replace(after, workers=tuple(one for one in after.workers if stays(one)))
 
 
 _JAVA: Final = re.compile(r"^\s*(?:at )?(?P<method>[\w.$/<>]+)\((?P<file>[^:)]*)(?::(?P<line>\d+))?\)")

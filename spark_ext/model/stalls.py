@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_ext.model.execution import Look, Phase
-from spark_ext.model.stacks import Sample, Thread
+from spark_ext.model.stacks import BUSY, Sample, Thread
 
 SHORTEST: Final = 5.0
 """A query that moves in shorter epochs is not stuck before this time, s."""
@@ -26,9 +26,6 @@ USUAL: Final = 2.0
 WEAK: Final = 6
 """A process that wakes up now and then, and does next to nothing, is stuck after so many times the patience."""
 
-BUSY: Final = 0.02
-"""The share of a processor that counts as progress."""
-
 
 def patience(recent_ms: Sequence[int], fixed: float | None) -> float:
     """How long a query may make no progress, s.
@@ -40,6 +37,16 @@ def patience(recent_ms: Sequence[int], fixed: float | None) -> float:
     if fixed is not None:
         return fixed
     return max(SHORTEST, USUAL * usual(recent_ms)) if recent_ms else FIRST
+
+
+def weak_patience(limit: float, expected: float | None) -> float:
+    """How long a query may make next to no progress, s: a large epoch of a function that mostly waits looks like that.
+
+    Args:
+        limit: how long it may make none, s.
+        expected: how long an epoch of so many rows usually takes, s; None: unknown.
+    """
+    return max(WEAK * limit, USUAL * (expected or 0.0))
 
 
 def usual(recent_ms: Sequence[int]) -> float:
@@ -112,10 +119,14 @@ def moves(before: Sample, after: Sample, seconds: float) -> int:
         after: a later one.
         seconds: the time between them.
     """
-    known = {(one.host, one.pid): one for one in before.workers}
-    pairs = [(known[one.host, one.pid], one) for one in after.workers if (one.host, one.pid) in known]
+    # What may work for another query says nothing about this one.
+    mine = [one for one in after.workers if one.alone]
+    known = {(one.host, one.pid): one for one in before.workers if one.alone}
+    pairs = [(known[one.host, one.pid], one) for one in mine if (one.host, one.pid) in known]
     cpu = sum(max(0.0, late.cpu - early.cpu) for early, late in pairs)
-    if cpu >= BUSY * seconds or (after.workers and not pairs):
+    if any("ForeachBatch" in frame.function for thread in after.driver for frame in thread.frames):
+        cpu += _cpu_of_driver(before.python, after.python)
+    if cpu >= BUSY * seconds or (mine and not pairs):
         return Moves.YES
     stacks = {one.name: one.frames for one in before.tasks}
     # A JVM calls a thread runnable also when it waits for the operating system.
@@ -126,8 +137,17 @@ def moves(before: Sample, after: Sample, seconds: float) -> int:
         return Moves.YES
     # Those that are left use a file: it is read, and Spark counts records before the longer patience is over, or the
     # disk does not answer.
+    if set(before.silent) & set(after.silent) and not after.tasks:
+        # Python workers may wake up for nothing; whoever is to give them rows has not answered twice.
+        return Moves.NOT
     weakly = bool(runs) or any(late.switches != early.switches for early, late in pairs)
     return Moves.WEAKLY if weakly else Moves.NOT
+
+
+def _cpu_of_driver(before: Sequence[Thread], after: Sequence[Thread]) -> float:
+    """CPU time that functions of `foreachBatch` have used on the driver between two samples, s."""
+    known = {one.name: one.cpu for one in before if one.cpu is not None}
+    return sum(max(0.0, one.cpu - known[one.name]) for one in after if one.cpu is not None and one.name in known)
 
 
 _WAITS: Final = ("socketRead", "SocketDispatcher", "UnixDomainSockets", "poll", "epollWait", "park", "wait")

@@ -23,6 +23,7 @@ WATCHING: Final = (
     "monitor_interval",
     "opentelemetry",
     "outage_patience",
+    "slow_factor",
     "stall_after",
 )
 """Settings that an Observer has. With any other a job decides something, which an Observer never does."""

@@ -1,4 +1,4 @@
-"""Finds the queries of a job that make no progress, and what holds them; and what holds up a stop.
+"""Finds the queries of a job that make no progress or too little, and what holds them; and what holds up a stop.
 
 On the monitor's thread the clock of each query is kept; what takes seconds, to ask processes and executors for CPU
 times and stacks, is done on a thread that is started when a clock has run out.
@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final
 
 from spark_ext.masking import logger
+from spark_ext.model.epoch_size import advance, planned_rows
 from spark_ext.model.execution import Look, Phase
 from spark_ext.model.holders import Holder, holder
-from spark_ext.model.stacks import Sample
-from spark_ext.model.stalls import WEAK, Marks, Moves, StallClock, moves, patience
+from spark_ext.model.slow import EpochClock, SlowEpoch, Usual, is_slow, slowed_by
+from spark_ext.model.stacks import Sample, WorkerSample, certain, unmoved
+from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 from spark_ext.queries.samples import Samples
 from spark_ext.queries.watched import Stall
+from spark_ext.spark.attendance import attending
+from spark_ext.spark.jvm import checkpoint_location
+from spark_ext.spark.local_workers import LocalWorkers
+from spark_ext.spark.spark_log import SparkLog
 from spark_ext.spark.thread_dumps import DRIVER, ThreadDumps, called_from_java, query_thread, tasks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_ext.model.logged_offsets import LoggedOffsets
     from spark_ext.observing.watchable import Watchable
     from spark_ext.queries.context import WatchContext
     from spark_ext.spark.activity import Activity, ActivityReader
@@ -36,6 +43,12 @@ BETWEEN: Final = 1.0
 
 AHEAD: Final = 2.0
 """A query is examined so long before its patience has run out, s: samples take that long. At most half of it."""
+
+MEASURED: Final = 10
+"""Of so many epochs it is read how far their offsets advanced."""
+
+SAMPLES: Final = 3
+"""Of a slow epoch, so many samples say what it is in: it moves."""
 
 STOP_WITHIN: Final = 3.0
 """A stop of Spark's query that takes longer is looked into, s."""
@@ -54,6 +67,11 @@ class _Watch:
     """That were stalled: how long they took says nothing about others."""
     examined_at: float = 0.0
     """When it was examined last, s, monotonic."""
+    epoch: EpochClock = field(default_factory=EpochClock)
+    size: tuple[int, float | None] | None = None
+    """An epoch and its rows, if these are known."""
+    slow: int | None = None
+    """The newest epoch that was found slow."""
     stop_since: float | None = None
     """Since when Spark has been stopping it, s, monotonic."""
     stop_found: bool = False
@@ -78,9 +96,12 @@ class Stalls:
         self._samples = Samples(context.state, over)
         fixed = context.settings.stall_after
         self._fixed = None if fixed is None else fixed / 1000
+        self._factor = context.settings.slow_factor
         self._watches: dict[str, _Watch] = {}
         self._lock = threading.Lock()
+        self._slow_lock = threading.Lock()
         self._dumps: ThreadDumps | None = None
+        self._local: LocalWorkers | None = None
         self._read = reader
 
     def look(self, run: Watchable, look: Look, activity: Activity) -> None:
@@ -106,7 +127,25 @@ class Stalls:
         due = max(limit - AHEAD, limit / 2)
         if watch.clock.still(now) >= due and now - watch.examined_at >= limit and self._lock.acquire(blocking=False):
             watch.examined_at = now
-            self._in_background(run, look, watch, limit)
+            self._in_background(run, lambda: self._examine(run, look, watch, limit))
+        self._look_at_epoch(run, look, activity, watch, now)
+
+    def _look_at_epoch(self, run: Watchable, look: Look, activity: Activity, watch: _Watch, now: float) -> None:
+        """Continue the clock of the epoch, and find what it is in when it is slow; an epoch that is stalled is not."""
+        watch.epoch = watch.epoch.after(look, run.committed, now)
+        number, known = run.committed + 1, _usual(run, watch)
+        if number == watch.slow or number in watch.epochs:
+            return
+        size = watch.size
+        sized = size is not None and size[0] == number
+        rows = size[1] if size is not None and sized else 0.0
+        if rows is None or not is_slow(watch.epoch.worked, known, rows, self._factor):
+            return
+        if self._slow_lock.acquire(blocking=False):
+            clock = watch.epoch
+            # How large it is is read from the checkpoint, which may take a while.
+            examine = self._examine_epoch if sized else self._measure
+            self._in_background(run, lambda: examine(run, look, watch, clock), lock=self._slow_lock)
 
     def look_at_stop(self, run: Watchable) -> None:
         """See whether Spark has been stopping a query for too long."""
@@ -119,22 +158,21 @@ class Stalls:
             watch.stop_since, watch.stop_found = now, False
         elif not watch.stop_found and now - watch.stop_since >= STOP_WITHIN and self._lock.acquire(blocking=False):
             watch.stop_found = True
-            self._in_background(run, None, watch, 0.0)
+            self._in_background(run, lambda: self._examine_stop(run, watch))
 
     # -- in the background --------------------------------------------------------------------------------------------
 
-    def _in_background(self, run: Watchable, look: Look | None, watch: _Watch, limit: float) -> None:
+    def _in_background(
+        self, run: Watchable, examine: Callable[[], None], *, lock: threading.Lock | None = None
+    ) -> None:
         def work() -> None:
             try:
-                if look is None:
-                    self._examine_stop(run, watch)
-                else:
-                    self._examine(run, look, watch, limit)
+                examine()
             except Exception as problem:
                 if not self._over():
                     log.info("%s: it could not be examined: %s", run.who, problem)
             finally:
-                self._lock.release()
+                (lock or self._lock).release()
 
         threading.Thread(target=work, name=f"spark-ext-samples-{run.uid}", daemon=True).start()
 
@@ -155,14 +193,54 @@ class Stalls:
             if watch.stalled:
                 watch.stalled = False
                 run.watched.examined(None)
-        elif not watch.stalled and (moved == Moves.NOT or clock.still(now) >= WEAK * limit):
+        elif not watch.stalled and (moved == Moves.NOT or self._has_waited(run, watch, limit, clock.still(now))):
             watch.stalled = True
             watch.epochs.add(run.committed + 1)
+            after = unmoved(before, after, examined_at - begun)
             run.watched.examined(_stall(holder(look.phase, after), clock.still(now), "stall"))
+
+    def _has_waited(self, run: Watchable, watch: _Watch, limit: float, still: float) -> bool:
+        """Whether a query has made next to no progress for too long."""
+        if still < weak_patience(limit, None):
+            return False
+        known, rows = _usual(run, watch), self._rows(run, watch)
+        return still >= weak_patience(limit, None if known is None else known.expected(rows or 0.0))
+
+    def _measure(self, run: Watchable, look: Look, watch: _Watch, clock: EpochClock) -> None:
+        """Find out how large an epoch is."""
+        self._rows(run, watch)
+
+    def _rows(self, run: Watchable, watch: _Watch) -> float | None:
+        """How many rows the present epoch has; None: unknown."""
+        number, query = run.committed + 1, run.in_spark
+        if watch.size is None or watch.size[0] != number:
+            assert query is not None
+            watch.size = number, None  # should it not be readable
+            watch.size = number, _planned(SparkLog(checkpoint_location(query)), number, dict(run.figures.recent_rows))
+        return watch.size[1]
+
+    def _examine_epoch(self, run: Watchable, look: Look, watch: _Watch, clock: EpochClock) -> None:
+        known, rows = _usual(run, watch), self._rows(run, watch)
+        if known is None or rows is None or run.committed != clock.epoch:
+            return
+        watch.slow = run.committed + 1
+        samples: list[Sample] = []
+        while len(samples) < SAMPLES and not any(sample.silent for sample in samples):
+            if samples:
+                time.sleep(BETWEEN)
+            sample = self._sample(run, stacks=True)
+            if run.committed != clock.epoch or self._over() or not run.live:
+                break  # it has ended, or been ended, meanwhile
+            samples.append(sample)
+        if not samples or run.committed + 1 in watch.epochs or self._over() or not run.live:
+            return
+        found = slowed_by(look.phase, samples)
+        slow = SlowEpoch(clock.worked, known.expected(rows), round(rows), found)
+        run.watched.examined(_stall(found, clock.worked, "slow", slow))
 
     def _examine_stop(self, run: Watchable, watch: _Watch) -> None:
         since = watch.stop_since
-        found = holder(Phase.EPOCH, self._sample(run, stacks=True))
+        found = holder(Phase.EPOCH, certain(self._sample(run, stacks=True)))
         if since is not None and run.busy == "stop":
             run.watched.examined(_stall(found, time.monotonic() - since, "stop_blocked"))
 
@@ -175,13 +253,35 @@ class Stalls:
         threads = self._dumps.of([DRIVER, *[one for one in active if one != DRIVER][:MOST_EXECUTORS]])
         run_id = str(query.runId)
         stages = [stage.id for stage in activity.stages_of(run_id)]
+        workers = self._samples.take(run.sampled_as, stacks=stacks)
+        unnoted, refused = self._without_notes(activity, run_id)
+        noted = any(one.role == "task" for one in workers)
+        if stacks and self._local is not None:
+            workers = self._local.completed(workers)
         return Sample(
-            workers=self._samples.take(run.sampled_as, stacks=stacks),
+            workers=(*workers, *unnoted),
             driver=query_thread(threads[DRIVER] or (), run_id),
-            python=called_from_java() if stacks else (),
+            python=called_from_java(),
             tasks=tuple(task for found in threads.values() for task in tasks_of(found or (), stages)),
             silent=tuple(executor for executor, found in threads.items() if found is None),
+            no_stacks="" if noted else refused,
         )
+
+    def _without_notes(self, activity: Activity, run_id: str) -> tuple[tuple[WorkerSample, ...], str]:
+        """What Python workers do that leave no notes, and why others have no stack."""
+        others = {job.group for job in activity.jobs} - {run_id}
+        alone = {"task"} if not others else set()
+        try:
+            self._local = self._local or LocalWorkers(self._spark)
+            if len(self._spark.streams.active) == 1:
+                alone |= {"planner", "committer"}
+            found = self._local.take(besides=attending(self._context.state), alone=alone)
+        except Exception as problem:
+            return (), f"{type(problem).__name__}: {problem}"
+        if any(one.active and one.id != DRIVER for one in activity.executors):
+            return found, "those of executors are asked only if they leave notes"
+        why = next((one.no_stack for one in found if one.no_stack), self._local.refused)
+        return found, why or ("it may be that of another query" if others else "")
 
 
 def _marks(run: Watchable, look: Look, activity: Activity, run_id: str) -> Marks:
@@ -197,5 +297,30 @@ def _marks(run: Watchable, look: Look, activity: Activity, run_id: str) -> Marks
     )
 
 
-def _stall(found: Holder, seconds: float, kind: str) -> Stall:
-    return Stall(kind, datetime.now(timezone.utc) - timedelta(seconds=seconds), found)
+def _planned(log: SparkLog, number: int, rows: Mapping[int, int]) -> float | None:
+    """How many rows an epoch has; None: unknown.
+
+    Args:
+        log: of the query.
+        number: the epoch.
+        rows: of recent epochs.
+    """
+    recent = [epoch for epoch in rows if epoch < number][-MEASURED:]
+    logged = {epoch: log.offsets(epoch) for epoch in {number, *recent, *(epoch - 1 for epoch in [*recent, number])}}
+    far = {epoch: _advance(logged.get(epoch - 1), logged[epoch]) for epoch in [*recent, number]}
+    return planned_rows([(far[epoch] or 0.0, rows[epoch]) for epoch in recent], far[number])
+
+
+def _advance(before: LoggedOffsets | None, after: LoggedOffsets | None) -> float | None:
+    return None if before is None or after is None else advance(before, after)
+
+
+def _usual(run: Watchable, watch: _Watch) -> Usual | None:
+    rows = dict(run.figures.recent_rows)
+    return Usual.of(
+        [(ms, rows[epoch]) for epoch, ms in tuple(run.figures.recent) if epoch in rows and epoch not in watch.epochs]
+    )
+
+
+def _stall(found: Holder, seconds: float, kind: str, slow: SlowEpoch | None = None) -> Stall:
+    return Stall(kind, datetime.now(timezone.utc) - timedelta(seconds=seconds), found, slow)

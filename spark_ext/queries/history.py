@@ -36,6 +36,8 @@ class Figures:
     last_epoch_ms: int = 0
     recent: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))
     """Number and duration, ms, of the newest epochs."""
+    recent_rows: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=20))
+    """Number and rows of the newest epochs."""
     run_id: str = ""
     """Spark's, of the run of the query that has reported last."""
     watermark: str = ""
@@ -143,6 +145,7 @@ class EpochHistory:
         self.figures.state_rows = hint.state_rows or 0
         self.figures.last_epoch_ms = hint.duration_ms or 0
         self.figures.recent.append((hint.epoch or 0, hint.duration_ms or 0))
+        self.figures.recent_rows.append((hint.epoch, hint.input_rows or 0))
         self.figures.run_id, self.figures.watermark = hint.run_id, hint.watermark
         self.figures.newest_row = hint.newest_row or self.figures.newest_row
         self.figures.reported, self.figures.in_function = hint.sources, hint.in_function

@@ -14,18 +14,21 @@ from spark_ext.model.holders import Holder
 from spark_ext.model.lifecycle import State
 
 if TYPE_CHECKING:
+    from spark_ext.model.slow import SlowEpoch
     from spark_ext.queries.context import WatchContext
 
 
 @dataclass(frozen=True)
 class Stall:
-    """A query makes no progress, or its stop does not come to an end."""
+    """A query makes no progress, or hardly any, or its stop does not come to an end."""
 
     kind: str
-    """Type of the incident: `stall` or `stop_blocked`."""
+    """Type of the incident: `stall`, `slow` or `stop_blocked`."""
     since: datetime
-    """The last progress, or the beginning of the stop, UTC."""
+    """The last progress, or the beginning of the epoch or the stop, UTC."""
     holder: Holder
+    slow: SlowEpoch | None = None
+    """How slow the epoch is, of the kind `slow`."""
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -34,7 +37,20 @@ class Stall:
             thread.name: [frame.place for frame in thread.frames[:MOST_FRAMES]]
             for thread in self.holder.threads[:MOST_THREADS]
         }
-        return {"since": self.since.isoformat(), "stacks": stacks}
+        found: dict[str, Any] = {"since": self.since.isoformat(), "stacks": stacks}
+        if self.slow is not None:
+            found |= {"seconds": self.slow.seconds, "expected": self.slow.expected, "rows": self.slow.rows}
+        return found
+
+    @property
+    def what(self) -> str:
+        """For the incident."""
+        if self.slow is not None:
+            seconds, expected, rows = self.slow.seconds, self.slow.expected, self.slow.rows
+            size = f"its {rows:,} rows usually take" if rows else "one usually takes"
+            return f"an epoch has taken {seconds:,.0f} s so far, and {size} {expected:,.1f} s: {self.holder.what}"
+        words = "Spark's query does not stop" if self.kind == "stop_blocked" else "no progress"
+        return f"{words} since {self.since:%H:%M:%S} UTC: {self.holder.what}"
 
 
 MOST_THREADS: Final = 4
@@ -66,6 +82,8 @@ class WatchedQuery:
         """Whether a control event keeps its sources from reading."""
         self.stall: Stall | None = None
         """Why it makes no progress; None: it makes progress, or is not expected to."""
+        self.slow: Stall | None = None
+        """Why its epoch is slow, although it makes progress; None: it is not."""
         self._stall_incident: str | None = None
         self.incident: str | None = None
         """That led to the present state of the life cycle."""
@@ -93,12 +111,12 @@ class WatchedQuery:
         for left in (self._looks, self._found):
             while not left.empty():
                 left.get()  # about what ran before
-        self.stall = self._stall_incident = None
+        self.stall = self.slow = self._stall_incident = None
 
     def committed(self) -> None:
         """It has committed an epoch."""
         self.progress = self.progress.committed()
-        self.stall = self._stall_incident = None
+        self.stall = self.slow = self._stall_incident = None
         self.moved_at = time.monotonic()
 
     def looked(self, look: Look) -> None:
@@ -130,14 +148,13 @@ class WatchedQuery:
                 self.stall = found if running else None
                 self._stall_incident = None if self.stall is None else self._recorded(self.stall)
             else:
+                self.slow = found if found.kind == "slow" and running else self.slow
                 self._recorded(found)
 
     def _recorded(self, found: Stall) -> str:
-        words = "Spark's query does not stop" if found.kind == "stop_blocked" else "no progress"
-        what = f"{words} since {found.since:%H:%M:%S} UTC: {found.holder.what}"
         action = "waiting for it" if found.kind == "stop_blocked" else "reported"
         return self._context.write_behind.incident(
-            self._who, found.kind, what, action, found.evidence, found.holder.labels
+            self._who, found.kind, found.what, action, found.evidence, found.holder.labels
         )
 
     def show(self, state: State, reason: str, *, starting: bool) -> None:

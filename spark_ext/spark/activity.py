@@ -45,9 +45,9 @@ class Stage:
     done: int
     total: int
     cpu_ns: int
-    """CPU time of its tasks in the JVM, ns; Spark brings it up to date with the heartbeats of executors."""
+    """CPU time of those of its tasks that have ended, in the JVM, ns."""
     records: int
-    """Records read and written, also of shuffles; as up to date as the CPU time."""
+    """Records read and written, also of shuffles; in local mode of tasks that have ended."""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,15 @@ def attended(state: str) -> bool:
     return any(_folder(state).glob("*.json"))
 
 
+def attending(state: str) -> frozenset[int]:
+    """The processes of this machine that can be asked, for any query.
+
+    Args:
+        state: path or URI of the job's state directory.
+    """
+    return frozenset(int(path.stem) for path in _folder(state).glob("*.json") if path.stem.isdigit())
+
+
 def _folder(state: str) -> Path:
     name = hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:20]
     return Path(tempfile.gettempdir()) / f"spark-ext-stacks-{os.getuid()}-{name}"

@@ -14,7 +14,10 @@ import time
 import traceback
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+import psutil
 
 from spark_ext.failures.evidence import Frame
 from spark_ext.failures.owners import owner_of_file
@@ -144,9 +147,11 @@ def query_thread(threads: Iterable[Thread], run_id: str) -> tuple[Thread, ...]:
 
 
 def called_from_java() -> tuple[Thread, ...]:
-    """The threads of this process that the JVM has called, as for the function of a `foreachBatch`."""
+    """The threads of this process that the JVM has called, as for the function of a `foreachBatch`; with CPU times."""
+    times = {one.id: one.user_time + one.system_time for one in psutil.Process().threads()}
+    natives = {thread.name: thread.native_id for thread in threading.enumerate()}
     return tuple(
-        thread
+        replace(thread, cpu=times.get(natives.get(thread.name) or 0))
         for thread in python_threads()
         if any("py4j" in frame.file and frame.function == "_call_proxy" for frame in thread.frames)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import hypothesis.strategies as st
@@ -13,8 +15,17 @@ from spark_ext.failures.labels import FailureType, Origin
 from spark_ext.model import stalls
 from spark_ext.model.execution import Look, Phase, Tasks
 from spark_ext.model.holders import holder
-from spark_ext.model.stacks import Sample, Thread, WorkerSample, java_thread, threads_of
-from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience
+from spark_ext.model.stacks import (
+    Sample,
+    Thread,
+    WorkerSample,
+    java_thread,
+    role_of,
+    threads_of,
+    threads_of_py_spy,
+    unmoved,
+)
+from spark_ext.model.stalls import Marks, Moves, StallClock, moves, patience, weak_patience
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RUNS = Tasks(running=2)
@@ -49,6 +60,7 @@ def java(*lines: str, name: str = "task", state: str = "TIMED_WAITING") -> Threa
     return java_thread(name, state, lines)
 
 
+IN_FUNCTION = "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction.call(P:1)"
 PYTHON_RUNNER = "org.apache.spark.api.python.BasePythonRunner$ReaderInputStream.read(PythonRunner.scala:1001)"
 
 
@@ -127,7 +139,7 @@ def test_stacks_of_python_are_read() -> None:
         (
             Phase.EPOCH,
             Sample(
-                driver=(java("org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchFunction.call(P:1)"),),
+                driver=(java(IN_FUNCTION),),
                 python=(Thread("t", threads_of(dump([*MINE, f"{SPARKS}/sql/utils.py:160:call"]))[0].frames),),
             ),
             "USER_CODE user",
@@ -206,6 +218,11 @@ def test_patience() -> None:
     assert patience((10_000, 10_000), 3.0) == 3
 
 
+def test_next_to_no_progress_is_given_as_long_as_the_rows_of_the_epoch_take() -> None:
+    assert weak_patience(5.0, None) == weak_patience(5.0, 1.0) == stalls.WEAK * 5.0
+    assert weak_patience(5.0, 100.0) == 200.0
+
+
 # -- progress of processes --------------------------------------------------------------------------------------------
 
 
@@ -233,3 +250,83 @@ def test_another_process_or_a_task_that_computes_is_progress() -> None:
     assert moves(Sample(tasks=(file,)), Sample(tasks=(file,)), 1.0) == Moves.WEAKLY
     assert moves(Sample(tasks=(reads,)), Sample(tasks=(file,)), 1.0) == Moves.YES
     assert moves(Sample(tasks=(file, computes)), Sample(tasks=(file, computes)), 1.0) == Moves.YES
+
+
+def test_a_function_that_computes_on_the_driver_is_progress() -> None:
+    def called(cpu: float | None, name: str = "Thread-7") -> Sample:
+        return Sample(driver=(java(IN_FUNCTION),), python=(Thread(name, cpu=cpu),))
+
+    assert moves(called(3.0), called(3.5), 1.0) == Moves.YES
+    assert moves(called(3.0), called(3.01), 1.0) == Moves.NOT
+    assert moves(called(None), called(None), 1.0) == moves(called(None), called(9.0), 1.0) == Moves.NOT
+    assert moves(called(3.0), called(9.0, "Thread-8"), 1.0) == Moves.NOT
+    # The function of another query.
+    assert moves(called(3.0), replace(called(9.0), driver=(java("a.B.c(B.java:1)"),)), 1.0) == Moves.NOT
+
+
+def test_workers_that_wake_up_while_executors_do_not_answer_are_no_progress() -> None:
+    before, after = samples(0.001, 4)
+    silent = replace(before, silent=("0",)), replace(after, silent=("0", "1"))
+    assert moves(*silent, 1.0) == Moves.NOT
+    assert moves(before, silent[1], 1.0) == Moves.WEAKLY
+    # Another executor that computes, or a worker that does.
+    assert (
+        moves(silent[0], replace(silent[1], tasks=(java("a.b.C.loop(C.java:3)", state="RUNNABLE"),)), 1.0) == Moves.YES
+    )
+    before, after = samples(0.5, 4)
+    assert moves(replace(before, silent=("0",)), replace(after, silent=("0",)), 1.0) == Moves.YES
+
+
+# -- processes that leave no notes ------------------------------------------------------------------------------------
+
+UNSEEN = WorkerSample("host", 8, "task", no_stack="it is not installed")
+
+
+def test_why_a_stack_is_missing_is_said_and_is_not_taken_for_a_frozen_process() -> None:
+    sample = Sample((UNSEEN,), tasks=(java(PYTHON_RUNNER),), no_stacks="it is not installed")
+    found = holder(Phase.EPOCH, sample)
+    assert found.what.endswith("which waits for a Python worker without a stack: it is not installed")
+    assert (found.type, found.origin) == (FailureType.SYSTEM, Origin.SPARK)
+    assert "not installed" not in holder(Phase.EPOCH, replace(sample, tasks=(java("a.b.C.d(C.java:1)"),))).what
+    # One that was asked and is mute is frozen.
+    assert "does not answer" in holder(Phase.EPOCH, replace(sample, workers=(replace(UNSEEN, no_stack=""),))).what
+
+
+def test_a_worker_that_may_be_another_querys_counts_only_if_it_stands_still() -> None:
+    mine = worker([*MINE, *WORKER], cpu=1.0)
+    maybe = replace(mine, pid=9, alone=False)
+    before = Sample((mine, maybe))
+    assert unmoved(before, before, 1.0) == before
+    busy = replace(maybe, cpu=1.5)
+    elsewhere = replace(maybe, threads=worker(WAITS).threads)
+    new = replace(maybe, pid=10)
+    for other in (busy, elsewhere, new):
+        assert unmoved(before, Sample((mine, other)), 1.0).workers == (mine,)
+    # And its CPU time is not progress of this query.
+    assert moves(before, Sample((mine, busy)), 1.0) == Moves.NOT
+    assert moves(before, Sample((replace(mine, cpu=1.5), maybe)), 1.0) == Moves.YES
+
+
+def test_what_py_spy_writes_is_read() -> None:
+    frame = {"name": "half", "filename": "/home/me/flights.py", "line": 12, "short_filename": "flights.py"}
+    one = {"pid": 1, "thread_id": 255, "thread_name": None, "active": False, "owns_gil": True, "frames": [frame]}
+    (thread,) = threads_of_py_spy(json.dumps([one]))
+    assert (thread.name, thread.runs) == ("0xff", False)
+    assert thread.frames[0].place == "/home/me/flights.py, line 12, in half"
+    for text in ("", "{", "[1]", '{"a": 1}', json.dumps([{**one, "frames": [{}]}])):
+        with pytest.raises(ValueError):
+            threads_of_py_spy(text)
+
+
+@pytest.mark.parametrize(
+    ("module", "role"),
+    [
+        ("pyspark.daemon", "task"),
+        ("pyspark.sql.streaming.python_streaming_source_runner", "planner"),
+        ("pyspark.sql.worker.plan_data_source_read", "planner"),
+        ("pyspark.sql.worker.python_streaming_sink_runner", "committer"),
+    ],
+)
+def test_what_a_process_does_is_known_by_its_command_line(module: str, role: str) -> None:
+    assert role_of(["/usr/bin/python3", "-m", module, "x"]) == role
+    assert role_of(["python3", "shop.py"]) == role_of([]) == "task"

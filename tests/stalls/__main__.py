@@ -1,6 +1,6 @@
 """`python -m tests.stalls`: queries that are stuck and queries that only seem so; exits with 1 on a wrong verdict.
 
-Forty times a query is stopped, and forty times one that is slow, idle, paused, throttled or skewed is left alone.
+Some forty times a query is stopped, and as often one that is slow, idle, paused, throttled or skewed is left alone.
 """
 
 from __future__ import annotations
@@ -32,12 +32,19 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+WITHIN = 3.0
+"""Usual epochs in which a query that stands still should be found, if they are long enough."""
+
 console = Console(width=160)
 
 
 def main(
     cluster: Annotated[bool, typer.Option(help="on a standalone cluster of two workers")] = False,
     shapes: Annotated[str, typer.Option(help="kinds of stuck queries, comma-separated")] = ",".join(stuck.SHAPES),
+    usual: Annotated[float, typer.Option(min=0, help="how long an epoch of the stuck queries reads, s")] = 0.0,
+    cases: Annotated[
+        str, typer.Option(help="only cases of stuck queries with one of these words, comma-separated")
+    ] = "",
     names: Annotated[str, typer.Option(help="kinds of healthy queries, comma-separated; '': none")] = ",".join(
         healthy.CASES
     ),
@@ -59,7 +66,7 @@ def main(
         caught = [
             one
             for shape in filter(None, shapes.split(","))
-            for one in _stuck(spark, folder / shape, shape, cluster=cluster)
+            for one in _stuck(spark, folder / shape, shape, cases.split(","), usual, cluster=cluster)
         ]
         false = []
         chosen = [name for name in names.split(",") if name]
@@ -73,15 +80,19 @@ def main(
     _report(caught, false, rounds * len(chosen))
 
 
-def _stuck(spark: SparkSession, folder: Path, shape: str, *, cluster: bool) -> list[stuck.Caught]:
-    job = stuck.StuckJob(spark, folder, shape)
+def _stuck(
+    spark: SparkSession, folder: Path, shape: str, words: list[str], work: float, *, cluster: bool
+) -> list[stuck.Caught]:
+    job = stuck.StuckJob(spark, folder, shape, work)
     job.job.start()
     found = []
     try:
-        job.moves(20)
-        for name, expected, stopped in stuck.cases(shape, cluster=cluster):
+        job.moves(10 if work else 20)
+        chosen = [one for one in stuck.cases(shape, cluster=cluster) if any(word in one[0] for word in words)]
+        for name, expected, stopped in chosen:
             found.append(job.caught(name, expected, partial(stopped, job)))
-            console.print(f"{name}: {found[-1].found} after {found[-1].seconds:.1f} s, usual {found[-1].usual:.1f} s")
+            one = found[-1]
+            console.print(f"{name}: {one.found} after {one.seconds:.1f} s, {one.epochs:.1f} usual epochs")
     finally:
         job.job.stop()
     return found
@@ -109,22 +120,36 @@ def _healthy(spark: SparkSession, folder: Path, name: str, seconds: float) -> li
             time.sleep(seconds)
     finally:
         job.stop()
-    rows = Ledger(job.state_directory).table(IncidentRow).rows([("type", "=", "stall")])
+    rows = Ledger(job.state_directory).table(IncidentRow).rows([("type", "in", ["stall", "slow"])])
     console.print(f"{name}: {'nothing' if not rows else rows[0].what}")
     return [f"{name}: {row.what}" for row in rows]
 
 
+def _most(caught: list[stuck.Caught]) -> float:
+    """The longest delay, in usual epochs; 0 for none."""
+    return max((one.epochs for one in caught), default=0.0)
+
+
+def _figures(one: stuck.Caught) -> tuple[str, str, str]:
+    return f"{one.seconds:.1f}", f"{one.usual:.1f}", f"{one.epochs:.1f}"
+
+
 def _report(caught: list[stuck.Caught], false: list[str], healthy_ones: int) -> None:
-    table = Table("stuck in", "expected", "found", "after, s", "usual epoch, s")
+    table = Table("stuck in", "expected", "found", "after, s", "usual epoch, s", "usual epochs")
     for one in caught:
         style = None if one.right else "red"
-        table.add_row(one.case, one.expected, one.found, f"{one.seconds:.1f}", f"{one.usual:.1f}", style=style)
+        table.add_row(one.case, one.expected, one.found, *_figures(one), style=style)
     if caught:
         console.print(table)
     for line in false:
         console.print(f"FALSE ALARM {line}", style="red", markup=False)
     right = sum(one.right for one in caught)
     print(f"{right} of {len(caught)} stalls found, with the right verdict; {len(false)} false alarms of {healthy_ones}")
+    stuck_ones = [one for one in caught if one.found.removesuffix(" (slow)") == one.found]
+    within = sum(one.epochs <= WITHIN for one in stuck_ones)
+    print(
+        f"{within} of {len(stuck_ones)} within {WITHIN:g} usual epochs of the last one, {_most(stuck_ones):.1f} at most"
+    )
     sys.exit(0 if right == len(caught) and not false else 1)
 
 

@@ -96,6 +96,23 @@ def _few_rows(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> An
     return during()
 
 
+def _larger_epochs(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
+    # After the pause an epoch has a hundred times as many rows, and takes half a minute or more.
+    job.add("q", _noop(source(rate=30).withColumn("m", _naps(16)("n"))))
+
+    @contextmanager
+    def during() -> Iterator[None]:
+        by = time.monotonic() + 120
+        while job.snapshot().query("q").epochs < 15 and time.monotonic() < by:
+            time.sleep(0.2)
+        job.control.pause(wait=60)
+        time.sleep(80.0)
+        job.control.resume()
+        yield
+
+    return during()
+
+
 def _no_slot(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> Any:
     job.add("q", _noop(source(rate=20)))
     gate = str(folder / "gate")
@@ -171,7 +188,16 @@ def _restarts(spark: SparkSession, job: sx.Job, source: Any, folder: Path) -> An
 INTERVALS = {"throttled": "8 s"}
 """Of jobs that start their epochs more seldom than the others."""
 
-LIGHT = ("idle", "idle with state", "paused", "throttled", "one row a second", "epochs of 3 s", "restarts")
+LIGHT = (
+    "idle",
+    "idle with state",
+    "paused",
+    "throttled",
+    "one row a second",
+    "epochs of 3 s",
+    "larger epochs",
+    "restarts",
+)
 """Those that leave slots and processors to others, and may run beside each other."""
 
 CASES: dict[str, Healthy] = {
@@ -183,6 +209,7 @@ CASES: dict[str, Healthy] = {
     "skewed": _skewed,
     "throttled": _throttled,
     "one row a second": _few_rows,
+    "larger epochs": _larger_epochs,
     "no slot": _no_slot,
     "computes in Java": _computes_in_java,
     "many small jobs in foreachBatch": _foreach_batch,

@@ -33,6 +33,11 @@ def stop_here(flags: str, point: str) -> None:
     if not flags or not flag.exists():
         return
     how = flag.read_text()
+    if how == "computes":
+        # It is not stuck, as far as anybody can know from outside: only slow.
+        while flag.exists():
+            sum(range(100_000))
+        return
     release: Callable[[], object]
     if how == "lock":
         lock = threading.Lock()
@@ -84,6 +89,8 @@ class StoppingOptions(NumbersOptions):
     """The source's options."""
 
     flags: str = ""
+    work: float = 0.0
+    """How long each part of an epoch is read, s."""
 
 
 class StoppingNumbers(Numbers):
@@ -101,7 +108,10 @@ class StoppingNumbers(Numbers):
         return super().advance(channel, start, limit)
 
     def read(self, channel: Channel, start: Any, end: Any) -> Iterator[pa.RecordBatch]:
+        # As a server does that answers slowly.
+        time.sleep(self.options.work / 2)
         stop_here(self.options.flags, "read")
+        time.sleep(self.options.work / 2)
         yield from super().read(channel, start, end)
 
 

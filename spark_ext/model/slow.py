@@ -1,0 +1,121 @@
+"""When an epoch is slow although it moves: pure functions of what was seen of it.
+
+An epoch is slow if it takes many times what its rows usually take. One that is larger may take longer, so one whose
+size is not known (see `epoch_size`) is never slow. Time in which a
+query waits for data, for a slot, or for the end of a pause does not count, and neither does planning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_ext.failures.labels import Origin
+from spark_ext.model.execution import Look, Phase
+from spark_ext.model.holders import Holder, holder
+from spark_ext.model.stacks import Sample, certain
+from spark_ext.model.stalls import usual
+
+FLOOR: Final = 30.0
+"""No epoch is slow before this time, s."""
+
+KNOWN: Final = 10
+"""Of so many epochs it has to be known how long they took."""
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What the recent epochs of a query were like: three quarters of them had no more."""
+
+    seconds: float
+    rows: float
+
+    @classmethod
+    def of(cls, recent: Sequence[tuple[int, int]]) -> Usual | None:
+        """What is usual; None: too few epochs are known.
+
+        Args:
+            recent: duration, ms, and rows of recent epochs.
+        """
+        if len(recent) < KNOWN:
+            return None
+        return cls(usual([ms for ms, _ in recent]), 1000 * usual([rows for _, rows in recent]))
+
+    def expected(self, rows: float) -> float:
+        """How long an epoch usually takes that has so many rows, s.
+
+        Args:
+            rows: that it has.
+        """
+        return self.seconds * max(1.0, rows / max(1.0, self.rows))
+
+
+@dataclass(frozen=True)
+class EpochClock:
+    """How long a query has worked on its present epoch."""
+
+    epoch: int | None = None
+    """The newest one that is committed."""
+    at: float = 0.0
+    """When it was looked at last, s, monotonic."""
+    worked: float = 0.0
+    """s."""
+    busy: bool = False
+    """Whether it was worked on then."""
+
+    def after(self, look: Look, epoch: int, now: float) -> EpochClock:
+        """The clock after a further look.
+
+        Args:
+            look: what Spark says.
+            epoch: the newest one that is committed.
+            now: s, monotonic.
+        """
+        tasks = look.tasks
+        waits = tasks is not None and tasks.running == 0 and tasks.waiting > 0
+        busy = look.phase is Phase.EPOCH and not waits
+        if epoch != self.epoch or look.phase is not Phase.EPOCH:
+            return EpochClock(epoch, now, busy=busy)
+        return EpochClock(epoch, now, self.worked + (now - self.at if busy and self.busy else 0.0), busy)
+
+
+def is_slow(worked: float, known: Usual | None, rows: float, factor: float) -> bool:
+    """Whether an epoch takes too long for its rows.
+
+    Args:
+        worked: how long it has been worked on, s.
+        known: what is usual.
+        rows: that it has; 0: as if it were small.
+        factor: how many times what is usual it may take; 0: any.
+    """
+    if known is None or factor <= 0:
+        return False
+    return worked >= max(FLOOR, factor * known.expected(rows))
+
+
+@dataclass(frozen=True)
+class SlowEpoch:
+    """An epoch that is slow."""
+
+    seconds: float
+    """That it has taken so far."""
+    expected: float
+    """That its rows usually take, s."""
+    rows: int
+    """That it has."""
+    holder: Holder
+    """What it is in, most of the time."""
+
+
+def slowed_by(phase: Phase, samples: Sequence[Sample]) -> Holder:
+    """What an epoch is in that moves slowly: what most of the samples say.
+
+    Args:
+        phase: what Spark says that it does.
+        samples: one after another; at least one.
+    """
+    found = [holder(phase, certain(one)) for one in samples]
+    counts = {one: sum((one.type, one.origin) == (other.type, other.origin) for other in found) for one in found}
+    # Of two that are as frequent the user's own line says most; of equal ones the newest is as good as any.
+    return max(reversed(found), key=lambda one: (counts[one], one.origin is Origin.USER))
