@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import pyarrow as pa
 
+from spark_ext.delta import light_arrow
 from spark_ext.ledger.schema import JSON, Row
 
 R = TypeVar("R", bound=Row)
@@ -103,7 +104,8 @@ def from_arrow(row_type: type[R], table: pa.Table) -> list[R]:
     """The rows of an Arrow table that has all columns."""
     by_column = []
     for it in columns(row_type):
-        values = table.column(it.name).to_pylist()
+        column = table.column(it.name)
+        values = light_arrow.times(column) if pa.types.is_timestamp(it.arrow) else column.to_pylist()
         by_column.append(from_json_many(values) if it.json else values)
     names = [it.name for it in columns(row_type)]
     return [row_type(**dict(zip(names, values, strict=True))) for values in zip(*by_column, strict=True)]
