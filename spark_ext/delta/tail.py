@@ -13,6 +13,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_ext.delta import light_arrow
+
 _HARMLESS = frozenset({"commitInfo", "txn"})
 """Actions that say nothing of rows."""
 
@@ -54,13 +56,14 @@ class Tail:
         except (OSError, ValueError, KeyError, pa.ArrowException):
             # Whatever it is: the ordinary way either succeeds or says what is wrong.
             return None
-        return newest, pa.concat_tables([self._schema.empty_table(), *found])
+        return newest, pa.concat_tables([light_arrow.empty(self._schema), *found])
 
     def _entry(self, version: int) -> Path:
         return self._folder / f"{version:020}.json"
 
     def _read(self, name: str) -> pa.Table:
-        table = pq.read_table(self._folder.parent / unquote(name), partitioning=None)
+        with pq.ParquetFile(self._folder.parent / unquote(name)) as file:  # `pq.read_table` imports pandas
+            table = file.read()
         columns = [
             table.column(field.name).cast(field.type)
             if field.name in table.column_names

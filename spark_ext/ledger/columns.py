@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import pyarrow as pa
 
+from spark_ext.delta import light_arrow
 from spark_ext.ledger.schema import JSON, Row
 
 R = TypeVar("R", bound=Row)
@@ -101,10 +102,14 @@ def to_arrow(row_type: type[R], rows: Sequence[R]) -> pa.Table:
 
 def from_arrow(row_type: type[R], table: pa.Table) -> list[R]:
     """The rows of an Arrow table that has all columns."""
-    by_column = []
+    by_column: list[list[Any]] = []
     for it in columns(row_type):
-        values = table.column(it.name).to_pylist()
-        by_column.append(from_json_many(values) if it.json else values)
+        column = table.column(it.name)
+        if pa.types.is_timestamp(it.arrow):
+            by_column.append([*light_arrow.times(column)])
+        else:
+            values = column.to_pylist()
+            by_column.append(from_json_many(values) if it.json else values)
     names = [it.name for it in columns(row_type)]
     return [row_type(**dict(zip(names, values, strict=True))) for values in zip(*by_column, strict=True)]
 

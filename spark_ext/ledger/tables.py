@@ -15,6 +15,7 @@ from typing import Generic
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from spark_ext.delta import light_arrow
 from spark_ext.delta.failures import FAILURES, TableRef, guarded
 from spark_ext.delta.fence import Fence, Guard
 from spark_ext.delta.fenced_log import NO_HOOKS, FencedLog, write_files
@@ -115,7 +116,7 @@ class LedgerTable(Generic[R]):
         with self._log.lock:
             self.refresh()
             if self._log.handle is None:
-                return schema.empty_table()
+                return light_arrow.empty(schema)
             with guarded(self.errors, "reading the table"):
                 try:
                     return _scan(self._log.handle, schema, where)
@@ -286,7 +287,7 @@ class LedgerTable(Generic[R]):
 def _scan(table: DeltaTable, schema: pa.Schema, where: Where) -> pa.Table:
     known = {field.name for field in table.schema().fields}
     there = [name for name in schema.names if name in known]
-    found = pa.table(table.scan(columns=there, predicate=sql(where)))
+    found = light_arrow.read_all(table.scan(columns=there, predicate=sql(where)))
     # A column that this version has and the table does not have yet is null.
     arrays = [
         found.column(field.name).cast(field.type) if field.name in there else pa.nulls(found.num_rows, field.type)

@@ -10,9 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Generic
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_ext.delta import light_arrow
 from spark_ext.delta.failures import child
 from spark_ext.delta.tail import Tail
 from spark_ext.delta.where import Where
@@ -105,7 +107,7 @@ class SourceView:
                 do="restore the table from a backup, or discard the query's history with job.reset(...)",
             )
         flags = pa.concat_tables(self._flags)
-        flags = flags.filter(pc.less_equal(flags["sequence"], upto))
+        flags = flags.filter(pc.less_equal(flags["sequence"], light_arrow.int64(upto)))
         pairs = zip(flags["sequence"].to_pylist(), from_json_many(flags["position"].to_pylist()), strict=True)
         return dict(zip(flags["channel"].to_pylist(), pairs, strict=True))
 
@@ -167,7 +169,8 @@ class SourceView:
         triggered = sorted(self._cuts.rows([*later, ("status", "=", "TRIGGERED")]), key=lambda row: row.at)
         # Not in one read: the metadata of those that have completed are large.
         steps = self._cuts.read(["checkpoint_id", "status"], later)
-        over = set(steps.filter(pc.not_equal(steps["status"], "TRIGGERED"))["checkpoint_id"].to_pylist())
+        statuses = zip(steps["checkpoint_id"].to_pylist(), steps["status"].to_pylist(), strict=True)
+        over = {number for number, status in statuses if status != "TRIGGERED"}
         # When queries finish meanwhile it is triggered again: the last row says who begins it.
         self._pending = {
             row.checkpoint_id: frozenset((row.metadata or {}).get("stamps", ()))
@@ -189,9 +192,9 @@ class SourceView:
             ],
         )
         before = self._confirmed
-        self._confirmed += contiguous(found["sequence"].to_numpy() - before)
+        self._confirmed += contiguous(np.array(found["sequence"].to_pylist(), dtype=np.int64) - before)
         # Those beyond a gap are read again together with what closes it.
-        self._flags.append(found.filter(pc.less_equal(found["sequence"], self._confirmed)))
+        self._flags.append(found.filter(pc.less_equal(found["sequence"], light_arrow.int64(self._confirmed))))
 
     def _of_query(self) -> list[tuple[str, str, object]]:
         """Flags under each name that the query has had; a running query is not renamed, so they are read once."""

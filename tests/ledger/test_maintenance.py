@@ -61,8 +61,8 @@ def log_files(writer: LedgerWriter, table: str) -> list[Path]:
     return [path for path in (Path(writer.ledger.folder) / table / "_delta_log").iterdir() if path.is_file()]
 
 
-@pytest.mark.slow(12, "hundreds of commits to a Delta log")
-@pytest.mark.parametrize("appends", [500, pytest.param(2000, marks=pytest.mark.extended)])
+@pytest.mark.slow(6, "hundreds of commits to a Delta log")
+@pytest.mark.parametrize("appends", [250, pytest.param(2000, marks=pytest.mark.extended)])
 def test_growth_is_bounded_and_readers_are_not_disturbed(writer: LedgerWriter, appends: int) -> None:
     """Many appends, maintained as they come; another process reads all the time and always sees a whole prefix."""
     script = f"""

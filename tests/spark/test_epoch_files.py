@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,12 +35,19 @@ def pin(spark: SparkSession, checkpoint: Path, epoch: int, target: Path) -> tupl
 def quick_maintenance(spark: SparkSession) -> Iterator[None]:
     """Snapshots after a few epochs, and Spark removes all but the newest epochs."""
     # The thread that does it reads its interval when it starts.
-    store = spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.state.StateStore  # type: ignore[union-attr]
-    store.stop()
+    state = spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.state  # type: ignore[union-attr]
+    store = getattr(getattr(state, "StateStore$"), "MODULE$")
+    _stop(store)
     spark.conf.set(STORE + "maintenanceInterval", "50ms")
     spark.conf.set(STORE + "minDeltasForSnapshot", "3")
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     yield
+    _stop(store)
+
+
+def _stop(store: Any) -> None:
+    # `stop` holds a lock that its own maintenance may be waiting for: it then waits six minutes for that to end.
+    store.stopMaintenanceTaskWithoutLock()
     store.stop()
 
 

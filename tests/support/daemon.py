@@ -5,6 +5,7 @@ A worker is forked for each schema, planning of a batch read, and commit. Import
 
 from __future__ import annotations
 
+import pandas  # noqa: F401
 import pyarrow  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager

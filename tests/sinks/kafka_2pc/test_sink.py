@@ -154,7 +154,7 @@ def test_epochs_only_grow(kafka: Broker, tmp_path: Path) -> None:
 
 def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_used(kafka: Broker, tmp_path: Path) -> None:
     topic = kafka.topic()
-    sink = Sink(kafka, tmp_path, topic=topic, request_timeout="5 s")
+    sink = Sink(kafka, tmp_path, topic=topic, request_timeout="2 s")
     sink.run(0, "a")
     prepared = sink.write(1, [{"value": "b"}])
     kafka.crash()

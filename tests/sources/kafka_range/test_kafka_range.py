@@ -245,7 +245,7 @@ def test_headers_keys_and_times(kafka: Broker) -> None:
 def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_read(kafka: Broker) -> None:
     topic = kafka.topic()
     kafka.send(topic, named("a", 5))
-    made = source(kafka, topic, ending="none", request_timeout="5 s")
+    made = source(kafka, topic, ending="none", request_timeout="2 s")
     made.declared = columns("value binary")
     (channel,) = begun(made).values()
     assert sum(batch.num_rows for batch in made.read(channel, 0, 5)) == 5
@@ -253,7 +253,7 @@ def test_a_broker_that_is_down_is_reported_and_one_that_comes_back_is_read(kafka
     with pytest.raises(StorageError):
         list(made.read(channel, 0, 5))
     with pytest.raises(StorageError):
-        source(kafka, topic, request_timeout="2 s").open()
+        source(kafka, topic, request_timeout="1 s").open()
     kafka.start()
     assert sum(batch.num_rows for batch in made.read(channel, 0, 5)) == 5
 
