@@ -51,12 +51,12 @@ def allowed() -> PySpy:
 def test_one_that_a_function_in_c_holds_is_read_from_outside(tmp_path: Path) -> None:
     reader = allowed()
     with process(tmp_path, HELD) as held:
-        threads, why = (), "not asked"
+        threads, why = reader.threads(held.pid)
         for _ in range(50):
-            threads, why = reader.threads(held.pid)
             if threads and threads[0].frames[0].line == 6:
                 break
             time.sleep(0.1)
+            threads, why = reader.threads(held.pid)
         assert why == "" and len(threads) == 1
         inner = threads[0].frames[0]
         assert (inner.function, inner.line, inner.file) == ("held_in_c", 6, str(tmp_path / "held.py"))
@@ -78,7 +78,7 @@ def test_one_that_does_not_answer_keeps_nobody_waiting(tmp_path: Path, monkeypat
 
 
 def test_without_it_the_reason_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(py_spy.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("spark_ext.spark.py_spy.sysconfig.get_path", lambda name: str(tmp_path))
     assert PySpy.here() == PySpy("", py_spy.NOT_INSTALLED)
     assert PySpy.here().threads(1) == ((), py_spy.NOT_INSTALLED)
 
