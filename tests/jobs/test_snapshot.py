@@ -22,7 +22,12 @@ from tests.support.snapshots import T0
 def run(uid: str, state: State = State.RUNNING, **values: Any) -> Any:
     given = {"reason": "", "had_finished": False, "committed": -1, "offsets": None, "figures": figures(), **values}
     return SimpleNamespace(
-        spec=SimpleNamespace(uid=uid), state=state, shown=Shown(state, given["reason"]), phase="", **given
+        spec=SimpleNamespace(uid=uid),
+        state=state,
+        shown=Shown(state, given["reason"]),
+        phase="",
+        bad_rows=SimpleNamespace(total=0),
+        **given,
     )
 
 
@@ -182,6 +187,7 @@ def test_json_of_a_result() -> None:
         "last_epoch": 4,
         "parts_ms": None,
         "rows": 1000,
+        "bad_rows": 0,
         "state_rows": 2,
         "lag_rows": 0,
         "lag_at": None,
