@@ -3,9 +3,8 @@
 The options reach every driver through the environment variable `SPARK_SUBMIT_OPTS`, which Spark's launcher reads. Spark
 takes properties of the JVM that begin with `spark.` as settings. A short-lived JVM gains nothing from the second
 compiler or from a parallel collector, and loading some 20,000 classes takes longer than most jobs of the tests: their
-parsed form is archived once per machine (class data sharing), in the user's cache: making it takes as long as ten JVMs
-to start, while all other workers wait. A JVM that cannot use the archive, such as one with another class path, starts
-without it.
+parsed form is archived once per machine (class data sharing). A JVM that cannot use the archive, such as one with
+another class path, starts without it.
 """
 
 from __future__ import annotations
@@ -16,23 +15,18 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pyspark
 
 from spark_ext.spark.jars import delta_jars, package_jars
-from spark_ext.spark.spark_home import CACHE
 
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.databricks.delta.snapshotPartitions=1"
 """Options of every JVM that lives for seconds or minutes. Delta otherwise reads each log in 50 tasks."""
-
-_UNUSED_S: Final = 3 * 24 * 3600.0
-"""After this time, an archive that no test run has used is deleted: it has 200 MB."""
 
 # Without any output: some tests check everything that a driver prints.
 _QUIET: Final = "-Xlog:disable"
@@ -61,12 +55,13 @@ def use(archive: Path | None) -> None:
     os.environ[VARIABLE] = OPTIONS + shared
 
 
-def prepare(*more_packages: str) -> None:
+def prepare(cache: Path | None, *more_packages: str) -> None:
     """Download jars and create the archive if they are missing, then use it. Concurrent calls are allowed.
 
     Spark's resolver fails if it runs twice at the same time on one machine: the first process runs it, the others wait.
 
     Args:
+        cache: directory for the archive; None: no archive.
         more_packages: Maven coordinates of packages that servers need.
 
     Raises:
@@ -77,27 +72,12 @@ def prepare(*more_packages: str) -> None:
         jars = delta_jars({})
         for package in more_packages:
             package_jars(package, {})
-        archive = folder() / f"jvm-{_key(jars)}.jsa"
-        # Without the archive everything works, only slower.
-        with suppress(OSError):
-            archive.parent.mkdir(parents=True, exist_ok=True)
-            if not archive.exists():
-                _make(archive)
-            if archive.exists():
-                os.utime(archive)
-            _delete_unused(archive.parent)
+        if cache is None:
+            return
+        archive = cache / f"{_key(jars)}.jsa"
+        if not archive.exists():
+            _make(archive)
     use(archive)
-
-
-def folder() -> Path:
-    """Where archives are."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / CACHE
-
-
-def _delete_unused(place: Path) -> None:
-    for archive in place.glob("jvm-*.jsa*"):
-        if time.time() - archive.stat().st_mtime > _UNUSED_S:
-            archive.unlink()
 
 
 def _key(jars: tuple[Path, ...]) -> str:
@@ -109,9 +89,12 @@ def _key(jars: tuple[Path, ...]) -> str:
 
 
 def _make(archive: Path) -> None:
+    for old in archive.parent.glob("*.jsa"):
+        old.unlink()
     draft = archive.with_name(f"{archive.name}.{os.getpid()}")
     options = f"{OPTIONS} {_QUIET} -XX:ArchiveClassesAtExit={draft}"
     subprocess.run([sys.executable, "-c", _WARM_UP], env={**os.environ, VARIABLE: options}, capture_output=True)
+    # Without the archive everything works, only slower.
     if draft.exists():
         draft.rename(archive)
 
