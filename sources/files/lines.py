@@ -288,7 +288,7 @@ class LinesFormat(ABC):
         return file.refusal(
             f"line {line} (byte {byte}) does not fit the declared columns: {problem}",
             "correct the line, or the schema or the format options, and start again with the option "
-            "changed_files=accept if the file was changed",
+            "changed_files=accept if the file was changed; or load with on_bad_row=quarantine",
         )
 
 

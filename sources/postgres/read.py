@@ -140,7 +140,8 @@ def _conform(batch: pa.RecordBatch, wanted: pa.Schema, who: str) -> pa.RecordBat
                     f"column '{field.name}' has a value that is not a {field.type}: {misfit}",
                     operator=who,
                     kept=KEPT,
-                    do=f"declare '{field.name}' as a wider type or as string with .schema(...)",
+                    do=f"declare '{field.name}' as a wider type or as string with .schema(...), or load with "
+                    "on_bad_row=quarantine",
                 ) from None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
@@ -155,7 +156,8 @@ def _refuse_no_lists(batch: pa.RecordBatch, who: str) -> None:
             "Spark's array does not support",
             operator=who,
             kept=KEPT,
-            do=f"declare '{names[0]}' as string with .schema(...), or read a query that converts or excludes such rows",
+            do=f"declare '{names[0]}' as string with .schema(...), read a query that converts or excludes such rows, "
+            "or load with on_bad_row=quarantine",
         )
 
 
@@ -169,5 +171,6 @@ def _refuse_infinity(column: pa.Array, name: str, who: str) -> None:
             f"column '{name}' contains infinity, which Spark's {kind} does not support",
             operator=who,
             kept=KEPT,
-            do=f"declare '{name}' as string with .schema(...), or read a query that excludes such rows",
+            do=f"declare '{name}' as string with .schema(...), read a query that excludes such rows, or load with "
+            "on_bad_row=quarantine",
         )
