@@ -3,6 +3,7 @@
 On: the monitor, heartbeats, incidents with a listener, metrics that are scraped once a second, and processes that can
 be asked for their stacks. Everything: also latency markers with their histogram, the parts of epochs, and dumps of
 stacks. Off: none of these. All sides run the `steps` source through a Python function into `delta_2pc`, alternately.
+A run takes seconds, and the parts of epochs are looked for as after the first minutes of a job: once in ten seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from benchmarks._figures import Aim, Figure
 from benchmarks._spark import session
 from benchmarks._watched import periods, samples
+from spark_ext.observing import sampler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +41,7 @@ listeners:
 
 def run(rounds: int = ROUNDS) -> list[Figure]:
     """Measure this many rounds."""
+    sampler.ALLOWED = 0.0  # type: ignore[misc]
     with session("operations_epochs") as spark:
         found = periods(spark, SIDES, rounds, _settings, epochs=EPOCHS, every=SCRAPE_EVERY, query=_with_function)
     return [

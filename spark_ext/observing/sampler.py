@@ -27,7 +27,13 @@ EVERY: Final = 1.0
 """How often an epoch of one query is looked at at most, s."""
 
 SHARE: Final = 0.005
-"""Of the time of a driver, what looking may take: a look of 20 ms is followed by none for 4 s."""
+"""Of the time of a driver, what looking may take in the long run."""
+
+ALLOWED: Final = 1.0
+"""What it may take beyond that, s: a job that has just begun is looked at often."""
+
+MOST: Final = 0.1
+"""A look at a query counts as no more than this, s: what a busy machine, or a JVM that still compiles, takes is no measure."""
 
 AGAIN: Final = 0.25
 """When it is looked for again if Spark's store did not have it yet, s."""
@@ -68,7 +74,7 @@ class Sampler:
 
     def _loop(self) -> None:
         times: EpochTimes | None = None
-        pause = NOTICED
+        pause, begun, spent = NOTICED, time.monotonic(), 0.0
         while not self._over.wait(pause):
             now, pause = time.monotonic(), NOTICED
             due = [run for run in self._runs() if _is_due(run) and self._next.get(run.uid, 0.0) <= now]
@@ -85,7 +91,8 @@ class Sampler:
                 if not self._warned and not self._over.is_set():
                     log.info("job '%s': Spark does not say what epochs consist of: %s", self._context.job, problem)
                 self._warned = True
-            pause = max(pause, (time.monotonic() - now) / SHARE)
+            spent += min(time.monotonic() - now, MOST * len(due))
+            pause = max(pause, (spent - ALLOWED) / SHARE - (time.monotonic() - begun))
 
     def _look(self, times: EpochTimes, due: Sequence[Watchable]) -> None:
         found = newest_epochs(times.jobs(len(due)), {run.figures.run_id: run.committed for run in due})

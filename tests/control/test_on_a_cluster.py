@@ -109,7 +109,8 @@ def test_e6_e7_and_e13_on_two_workers(tmp_path: Path) -> None:
     attempted = operators.events(tmp_path / "attempts")
     first, later = ({one["executor"] for one in attempted if bool(one["config"]) is obeys} for obeys in (False, True))
     killed = json.loads(rows[0]["seen"])["executor"]
-    assert len(first) == len(later) == 2 and first - later == {killed}, "another executor has taken its place"
+    # On a busy machine one executor may have run both tasks of each of the first epochs.
+    assert first - later == {killed} and len(later) == 2 and later - first, "another executor has taken its place"
     assert {(json.dumps(one["config"]), one["debug"]) for one in attempted} == {("{}", False), ('{"k": 1}', True)}
     seen = [json.loads(row["seen"]) for row in rows]
     checkpoint = tmp_path / "state" / "queries" / "q" / "checkpoint"

@@ -82,7 +82,7 @@ def test_a_shipped_class_is_imported_when_it_is_asked_for_and_no_other() -> None
         formats.find("files")
         print(sorted(name for name in sys.modules if name.startswith(("spark_ext.sources.", "spark_ext.sinks."))
                      and name.count(".") == 2 and name.rpartition(".")[2] not in
-                     ("contract", "positions", "runtime", "splitmix", "staged")))
+                     ("contract", "positions", "runtime", "sift", "splitmix", "staged")))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert done.stdout == "['spark_ext.sources.files']\n"
