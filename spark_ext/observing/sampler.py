@@ -33,7 +33,7 @@ ALLOWED: Final = 1.0
 """What it may take beyond that, s: a job that has just begun is looked at often."""
 
 MOST: Final = 0.1
-"""A look at a query counts as no more than this, s: what a busy machine, or a JVM that still compiles, takes is no measure."""
+"""A look at a query counts as no more than this, s: a busy machine, or a JVM that still compiles, takes longer."""
 
 AGAIN: Final = 0.25
 """When it is looked for again if Spark's store did not have it yet, s."""
