@@ -221,8 +221,7 @@ class JsonFormat(LinesFormat):
         """
         table = self._objects(file, block)
         ends = ends_of(block)
-        lines = len(ends) + (bytes(block[-1:]) not in (b"\n", b"\r"))
-        rows_fit = table.num_rows in (lines, filled_lines(block, self.blank))
+        rows_fit = table.num_rows == filled_lines(block, self.blank)
         # Their number alone says nothing: a line with two objects makes up for an object over two lines.
         if not rows_fit or not _lines_are_whole(block, ends, self.blank):
             raise pa.ArrowInvalid(

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from spark_ext.errors import DataError
 from spark_ext.schemas.ddl import columns
@@ -100,6 +100,7 @@ objects = st.lists(
 
 
 @given(objects, st.sets(st.integers(1, 29), max_size=4), st.integers(1, 60))
+@example(['{"n":3}{"n":4}', ""], set(), 16)
 def test_a_line_of_json_is_one_object_whatever_is_beside_it(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
 ) -> None:
