@@ -88,17 +88,20 @@ def test_the_queries_their_states_and_an_incident_with_its_stack(page: Any, serv
 
 
 def test_how_far_queries_are_behind_with_the_age_of_the_figure(page: Any, server: ControlServer) -> None:
+    from playwright.sync_api import expect  # it waits until the page is there
+
     enter(page, server)
     row = page.locator("tr", has=page.get_by_role("link", name="alerts", exact=True))
-    assert "1,203, " in row.inner_text() and " ago" in row.inner_text()
-    assert "42.4K" in page.locator(".figures").inner_text()
+    for words in ("1,203, ", " ago"):
+        expect(row).to_contain_text(words)
+    expect(page.locator(".figures")).to_contain_text("42.4K")
     show(page, "query/alerts")
-    about = page.locator("dl.facts").inner_text()
-    assert "1,203 rows, " in about and "Lag of alerts-rates" in about and " behind" in about
+    for words in ("1,203 rows, ", "Lag of alerts-rates", " behind"):
+        expect(page.locator("dl.facts")).to_contain_text(words)
     show(page, "query/load-orders")
     plot = page.get_by_role("region", name="Lag", exact=True)
-    assert "41,200 rows still to be read" in plot.locator(".said").inner_text()
-    assert plot.locator("polyline.line").count() == 1
+    expect(plot.locator(".said")).to_contain_text("41,200 rows still to be read")
+    expect(plot.locator("polyline.line")).to_have_count(1)
     show(page, "query/daily")
     page.wait_for_selector("section[aria-label='Rows per second'] svg")
     assert not page.locator("section[aria-label='Lag']").is_visible()
