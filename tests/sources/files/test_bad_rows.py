@@ -89,6 +89,20 @@ def test_all_may_be_bad(tmp_path: Path, kind: str) -> None:
     assert good == [] and [row.position["byte"] for row in bad] == list(range(0, 100, 2))
 
 
+def read_in_pieces(
+    file: Path, content: list[str], cuts: set[int], block: int
+) -> tuple[list[dict[str, Any]], list[BadRow], list[int]]:
+    """The good and the bad rows of lines that are read in ranges and blocks, and the byte at which each line begins."""
+    file.write_text("".join(f"{line}\n" for line in content))
+    starts = [sum(len(line) + 1 for line in content[:number]) for number in range(len(content) + 1)]
+    bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        patch.setattr(lines, "SIFTED", 1 + block // 3)
+        good, bad = read(file.parent, "n int", list(pairwise(bounds)))
+    return good, bad, starts
+
+
 lines_of = st.lists(st.sampled_from(["1", "22", "x", '"', "", "333,4", '"5"']), min_size=1, max_size=40)
 
 
@@ -105,14 +119,7 @@ def test_a_line_of_json_is_one_object_whatever_is_beside_it(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
 ) -> None:
     """Formerly a line with two objects made up for an object over two lines."""
-    folder = tmp_path_factory.mktemp("f")
-    (folder / "a.json").write_text("".join(f"{line}\n" for line in content))
-    starts = [sum(len(line) + 1 for line in content[:number]) for number in range(len(content) + 1)]
-    bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "BLOCK", block)
-        patch.setattr(lines, "SIFTED", 1 + block // 3)
-        good, bad = read(folder, "n int", list(pairwise(bounds)))
+    good, bad, starts = read_in_pieces(tmp_path_factory.mktemp("f") / "a.json", content, cuts, block)
     numbers = {'{"n":1}': 1, ' {"n":2} ': 2, "null": None}
     assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
     wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
@@ -123,14 +130,7 @@ def test_a_line_of_json_is_one_object_whatever_is_beside_it(
 def test_good_and_bad_are_all_lines_however_they_are_cut(
     tmp_path_factory: pytest.TempPathFactory, content: list[str], cuts: set[int], block: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("f")
-    (folder / "a.csv").write_text("".join(f"{line}\n" for line in content))
-    starts = [sum(len(line) + 1 for line in content[:number]) for number in range(len(content) + 1)]
-    bounds = sorted({0, starts[-1], *(starts[cut] for cut in cuts if cut < len(starts))})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "BLOCK", block)
-        patch.setattr(lines, "SIFTED", 1 + block // 3)
-        good, bad = read(folder, "n int", list(pairwise(bounds)))
+    good, bad, starts = read_in_pieces(tmp_path_factory.mktemp("f") / "a.csv", content, cuts, block)
     numbers = {"1": 1, "22": 22, '"5"': 5}
     assert [row["n"] for row in good] == [numbers[line] for line in content if line in numbers]
     wrong = [starts[number] for number, line in enumerate(content) if line and line not in numbers]
