@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 
 from spark_ext.errors import StateError
 from spark_ext.model.logged_offsets import LoggedOffsets
+from spark_ext.stores import filesystem_of
 
 
 class SparkLog:
@@ -31,7 +32,7 @@ class SparkLog:
         self.checkpoint = checkpoint
         self._local = local_path(checkpoint)
         if self._local is None:
-            self._remote, self._root = pafs.FileSystem.from_uri(checkpoint)
+            self._remote, self._root = filesystem_of(checkpoint)
 
     def exists(self) -> bool:
         """Whether a query was ever started on this directory."""
