@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.fs as fs
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
@@ -37,9 +38,12 @@ def rows(number: int) -> pa.Table:
 
 
 def put_input(out: str) -> None:
-    """Write the input, which is the same each time."""
+    """Write those files of the input that are not there."""
     system, place = filesystem_of(f"{out}/input")
+    there = {info.base_name for info in system.get_file_info(fs.FileSelector(place, allow_not_found=True))}
     for number in range(FILES):
+        if f"{number}.parquet" in there:
+            continue
         with system.open_output_stream(f"{place}/{number}.parquet") as stream:
             pq.write_table(rows(number), stream)
 
@@ -73,9 +77,7 @@ def job(out: str, *, per_epoch: int = 500, **settings: Any) -> sx.Job:
         .agg(F.count("*").alias("rows"), F.sum("id").alias("ids"))
         .select(F.col("window.start").alias("minute"), "bucket", "rows", "ids")
     )
-    made.add(
-        "minutes", windows.writeStream.format("delta_2pc").options(uid=UIDS["minutes"], path=f"{out}/minutes")
-    )
+    made.add("minutes", windows.writeStream.format("delta_2pc").options(uid=UIDS["minutes"], path=f"{out}/minutes"))
     copy = x.read("x-copy").select("id", "bucket").writeStream.format("delta_2pc")
     return made.add("copy", copy.options(uid=UIDS["copy"], path=f"{out}/copy", partition_by="bucket"))
 
@@ -83,8 +85,9 @@ def job(out: str, *, per_epoch: int = 500, **settings: Any) -> sx.Job:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
-    parser.add_argument("--per-epoch", type=int, default=500)
+    parser.add_argument("--per-epoch", type=int, default=500, help="rows")
     given = parser.parse_args()
+    put_input(given.out)
     result = job(given.out, per_epoch=given.per_epoch).run(progress=False)
     print(result)
     if result.finished and all(query.finished_before for query in result.queries):
