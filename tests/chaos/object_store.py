@@ -1,5 +1,4 @@
-"""`python -m tests.chaos.object_store`: kills a job whose everything lies in an object store; exits with 1 on a
-difference.
+"""`python -m tests.chaos.object_store`: kills a job in an object store; exits with 1 on a difference.
 
 The job is started again until it ends. Then its tables must be those of pandas, and the store must hold no object that
 nothing needs: no file of a dead incarnation, no unfinished file of Spark's logs, no upload in parts.
