@@ -1,7 +1,7 @@
 """A real HTTP server before an object store: it passes requests on, and answers some itself, late, or not at all.
 
-    with StoreProxy(store.port) as proxy:
-        proxy.behave(Fault(method="PUT", path="/state/", status=503, times=5), Fault(path="/commits/", delay=2.0))
+with StoreProxy(store.port) as proxy:
+    proxy.behave(Fault(method="PUT", path="/state/", status=503, times=5), Fault(path="/commits/", delay=2.0))
 """
 
 from __future__ import annotations
