@@ -2,8 +2,8 @@
 
 Parquet files -> `rows` -> exchange x -> `minutes` (windows, state in RocksDB) -> the table `minutes`; x -> `copy` ->
 the table `copy`. State directory, ledger, Spark's checkpoints, the exchange, input, outputs and retained checkpoints
-are all in the store, which the environment names (AWS_...). Run it again until it ends: the exit code is 0 once all queries
-have finished.
+are all in the store, which the environment names (AWS_...). Run it again until it ends: the exit code is 0 once all
+queries have finished.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ SIZES = (3, 11, 1, 24)
 
 
 @pytest.fixture
-def proxy(object_store: ObjectStore) -> Iterator[StoreProxy]:
-    with StoreProxy(object_store.port) as proxy:
+def proxy(object_store: ObjectStore, tmp_path: Path) -> Iterator[StoreProxy]:
+    with StoreProxy(object_store.port, tmp_path) as proxy:
         yield proxy
 
 
