@@ -58,11 +58,6 @@ def s3_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:
     return session_jars(s3_coordinates(), {**conf, "spark.jars.excludes": excludes})
 
 
-def use_in_process(options: StoreOptions) -> None:
-    """Let delta-rs and Arrow find the options in this process and in those that it starts from now on."""
-    os.environ.update(options.environment())
-
-
 def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = False) -> bool:
     """Let all processes of a session find the options.
 
@@ -94,7 +89,7 @@ def use(spark: SparkSession, options: StoreOptions, who: str, *, s3: bool = Fals
                 kept="nothing was started",
             )
     new = {name: value for name, value in variables.items() if name not in workers}
-    use_in_process(options)
+    options.enter(os.environ)
     workers.update(new)
     if options.for_s3 or s3:
         _configure_hadoop(spark, options.over(StoreOptions.of_environment(os.environ)))

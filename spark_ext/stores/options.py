@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -147,6 +147,14 @@ class StoreOptions:
         if _REGION in self.values:
             found["AWS_DEFAULT_REGION"] = self.values[_REGION]
         return found
+
+    def enter(self, environment: MutableMapping[str, str]) -> None:
+        """Let delta-rs and Arrow find the options.
+
+        Args:
+            environment: of a process, which it hands on to those that it starts.
+        """
+        environment.update(self.environment())
 
     def hadoop(self) -> dict[str, str]:
         """As settings of Hadoop's S3A, secrets included. Options of other stores have none."""
