@@ -191,6 +191,7 @@ class Reading:
             ConfigurationError, StateError: the next commit is refused.
             DataError, StorageError: it, or one of its files, cannot be read.
         """
+        self._follower.again()
         at = begin = Place.of(position)
         stop = None if limit.upto is None else Place.of(limit.upto).version
         rows = size = 0
@@ -237,6 +238,7 @@ class Reading:
 
     def lag(self, position: Json) -> int | None:
         """Rows of the commits that are there and not read, as the log has them; None: it does not say, or too many."""
+        self._follower.again()
         at = Place.of(position)
         total = 0
         for _ in range(MOST_AHEAD):

@@ -139,7 +139,7 @@ class Log:
     def replaced(self) -> StateError:
         """The error for another table at the same path."""
         return StateError(
-            f"'{shown(self._path)}' is not the table that this source has begun with, which was dropped: another one was "
+            f"'{shown(self._path)}' is not the table that this source has begun with, which is gone: another one was "
             "created there",
             operator=self._operator,
             kept=KEPT,
@@ -185,14 +185,21 @@ class Follower:
         self._log, self._table, self._id = log, table, id
         self._clock, self._poll_s = clock, poll_s
         self._held: dict[int, Commit] = {}
+        self._fresh: set[int] = set()
+        """Versions that were read since the last call of `again`."""
         self._absent: tuple[int, float] | None = None
         """The version that was not there when it was last looked for, and when that was."""
         self._opened = float("-inf")
+
+    def again(self) -> None:
+        """Time has passed: what was read so far may have been replaced."""
+        self._fresh.clear()
 
     def forget(self, before: int) -> None:
         """Drop the commits before a version."""
         for version in [version for version in self._held if version < before]:
             del self._held[version]
+            self._fresh.discard(version)
 
     def commit(self, version: int, mark: str) -> Commit | None:
         """The commit that makes a version; None: there is none yet.
@@ -213,9 +220,9 @@ class Follower:
         if self._absent is not None and self._absent[0] == version and now - self._absent[1] < self._poll_s:
             return None
         found = self._log.commit(version)
-        before = self._held.get(version - 1)
         # One that was read a moment ago need not be read again.
-        there = before.mark if found is not None and before is not None else self._log.mark(version - 1)
+        fresh = found is not None and version - 1 in self._fresh
+        there = self._held[version - 1].mark if fresh else self._log.mark(version - 1)
         if not there or (mark and there != mark):
             found = self._look(version, found, there, mark)
         if found is None:
@@ -224,6 +231,7 @@ class Follower:
         if found.metadata is not None and found.metadata.id != self._id:
             raise self._log.replaced()
         self._held[version] = found
+        self._fresh.add(version)
         return found
 
     def _look(self, version: int, found: Commit | None, there: str, mark: str) -> Commit | None:

@@ -56,6 +56,7 @@ class DeltaSnapshot(StagedSource):
 
     options_type = DeltaSnapshotOptions
     options: DeltaSnapshotOptions
+    may_be_stage = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
