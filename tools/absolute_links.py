@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-_LINK = re.compile(r"(?P<image>!?)(?P<text>\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^()\s]+)\)")
+_CODE_OR_LINK = re.compile(r"^```.*?^```[^\n]*$|`[^`\n]+`|\]\((?P<target>[^()\s]+)\)", re.DOTALL | re.MULTILINE)
 _PICTURES = {".png", ".svg", ".jpg", ".gif"}
 
 
@@ -13,24 +13,22 @@ def absolute(text: str, source: str, version: str, folder: str = "") -> str:
     """The text with each relative link replaced by the address of that file in the tagged version.
 
     Args:
-        text: Markdown; links in its code blocks are left alone.
+        text: Markdown; what is written as code is left alone.
         source: address of the repository.
         version: of the package, without the `v` of its tag.
         folder: of the text's file in the repository; "" for its root.
     """
-    parts = re.split(r"^(```.*?^```[^\n]*$)", text, flags=re.DOTALL | re.MULTILINE)
-    parts[::2] = [_LINK.sub(lambda found: _replaced(found, source.rstrip("/"), version, folder), p) for p in parts[::2]]
-    return "".join(parts)
 
+    def replaced(found: re.Match[str]) -> str:
+        target = found["target"]
+        if target is None or re.match(r"[a-z][a-z+.-]*:|#|//", target):
+            return found[0]
+        path, mark, anchor = target.partition("#")
+        place = _normal(PurePosixPath(folder) / path)
+        kind = "raw" if place.suffix in _PICTURES else "blob"
+        return f"]({source.rstrip('/')}/{kind}/v{version}/{place}{mark}{anchor})"
 
-def _replaced(found: re.Match[str], source: str, version: str, folder: str) -> str:
-    target = found["target"]
-    if re.match(r"[a-z][a-z+.-]*:|#|//", target):
-        return found[0]
-    path, mark, anchor = target.partition("#")
-    place = _normal(PurePosixPath(folder) / path)
-    kind = "raw" if found["image"] or place.suffix in _PICTURES else "blob"
-    return f"{found['image']}{found['text']}({source}/{kind}/v{version}/{place}{mark}{anchor})"
+    return _CODE_OR_LINK.sub(replaced, text)
 
 
 def _normal(path: PurePosixPath) -> PurePosixPath:

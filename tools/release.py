@@ -1,7 +1,7 @@
 """`make release`: wheel, source distribution and release notes in dist/, tried as a stranger would use them.
 
-The wheel is installed into an environment of its own, and the first job of its long description is run in an empty folder. Nothing is
-uploaded.
+The wheel is installed into an environment of its own, and the first job of its long description is run in an empty
+folder. Nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
         try_wheel(wheel, Path(folder), version)
     say(*(f"dist/{path.name}  {path.stat().st_size:,} bytes" for path in sorted(DIST.iterdir())))
     if heading == UNRELEASED:
-        say(f"CHANGELOG.md has no section for {version} yet: the notes are those of '{UNRELEASED}', so do not publish this")
+        say(f"do not publish this: CHANGELOG.md has no section for {version} yet, so its notes are '{UNRELEASED}'")
 
 
 def try_wheel(wheel: Path, folder: Path, version: str) -> None:
@@ -121,7 +121,9 @@ def run(*command: str, cwd: Path = ROOT) -> str:
         SystemExit: it failed; its output is shown.
     """
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command[:4])} ...: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout

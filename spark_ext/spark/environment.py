@@ -21,8 +21,10 @@ from spark_ext.errors import EnvironmentProblem
 MINIMUM_JAVA: Final = 17
 """The oldest Java that Spark 4 supports."""
 SUPPORTED_SPARK: Final = (4, 2)
-"""The one that jobs are tested with. Older ones have no `SupportsTriggerAvailableNow` and no `latestOffset(start, limit)`
-of Python streaming sources; newer ones may have other plans, logs and checkpoints, which jobs read.
+"""The one that jobs are tested with.
+
+Older ones have no `SupportsTriggerAvailableNow` and no `latestOffset(start, limit)` of Python streaming sources; newer
+ones may have other plans, logs and checkpoints, which jobs read.
 """
 SUPPORTED_DELTA: Final = (4, 4)
 """The Delta whose jars are for that Spark."""
@@ -33,8 +35,8 @@ _INSTALL_JAVA: Final = (
     "or set JAVA_HOME to the directory of one"
 )
 _INSTALL_SPARK: Final = (
-    "pip install 'spark-ext[spark]', which brings pyspark {spark} and Delta; on a platform that has its own Spark, use its "
-    "Python, and a release of it with Spark {spark}"
+    "pip install 'spark-ext[spark]', which brings pyspark {spark} and Delta; on a platform that has its own Spark, use "
+    "its Python, and a release of it with Spark {spark}"
 )
 # Not the metadata of an installed package: platforms put pyspark on the path without it.
 _PROBE: Final = (

@@ -62,8 +62,8 @@ def delta_coordinate(default: str = "") -> str:
                 "delta-spark is not installed in this Python, so the version of Delta's jar is not known",
                 operator="the Spark session",
                 kept="nothing was started",
-                do="pip install 'spark-ext[spark]'; or give the jars in session(conf={'spark.jars': ...}); or, where the "
-                "platform makes the session, pass that to register()",
+                do="pip install 'spark-ext[spark]'; or give the jars in session(conf={'spark.jars': ...}); or, where "
+                "the platform makes the session, pass that to register()",
             ) from None
         version = default
     else:

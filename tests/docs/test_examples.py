@@ -89,7 +89,7 @@ def test_the_readmes_first_job_ends_and_shows_its_table(ran: dict[str, Ran]) -> 
     job = ran["readme-first"].well()
     assert "job 'first' FINISHED: 1,000,000 rows" in job.said
     assert "|  0|" in job.said.partition("|key|count|")[2]
-    assert DeltaTable(job.folder / "first" / "table").to_pyarrow_table(["id"]).num_rows == 1_000_000
+    assert DeltaTable(job.folder / "first" / "table").to_pyarrow_table(columns=["id"]).num_rows == 1_000_000
 
 
 def test_the_readmes_example_runs_and_runs_again_to_nothing(ran: dict[str, Ran], flights: pd.DataFrame) -> None:

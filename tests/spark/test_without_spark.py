@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -88,16 +89,16 @@ def test_a_name_that_an_old_pyspark_lacks_is_explained(monkeypatch: pytest.Monke
 def test_a_delta_for_another_spark_is_refused_before_its_jar_is_looked_for(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    monkeypatch.setattr(jars.metadata, "version", lambda name: version)
+    monkeypatch.setattr(metadata, "version", lambda name: version)
     with pytest.raises(EnvironmentProblem, match=f"delta-spark is {version}, and Spark 4.2 needs Delta 4.4"):
         jars.delta_jars({})
 
 
 def test_without_the_package_of_delta_the_session_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(name: str) -> str:
-        raise jars.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(jars.metadata, "version", gone)
+    monkeypatch.setattr(metadata, "version", gone)
     with pytest.raises(EnvironmentProblem, match="delta-spark is not installed") as refused:
         jars.delta_jars({})
     assert "register()" in refused.value.do
