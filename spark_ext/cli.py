@@ -66,9 +66,10 @@ def main() -> None:
         print_error(problem)
         raise SystemExit(REFUSED) from None
     except Exception as problem:
+        from spark_ext.spark.environment import explained
         from spark_ext.spark.short_errors import is_library, ours
 
-        found = ours(problem)
+        found = ours(explained(problem) if isinstance(problem, ImportError) else problem)
         if found is not None:
             print_error(found)
             raise SystemExit(REFUSED) from None
