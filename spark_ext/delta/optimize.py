@@ -1,8 +1,8 @@
 """Compaction of a table's files behind the epochs, in a background thread of the committing process.
 
-Each compaction is a commit by delta-rs with `dataChange=false`: the rows stay what they are. It works on a handle of its
-own and carries no number of any sink, so it neither waits for an epoch nor makes one wait. An append passes it, and it
-passes appends. Of a compaction and a merge that touch the same files, the one that commits later is refused by Delta:
+Each compaction is a commit by delta-rs with `dataChange=false`: the rows stay what they are. It works on a handle of
+its own and carries no number of any sink, so it neither waits for an epoch nor makes one wait. An append passes it, and
+it passes appends. Of a compaction and a merge that touch the same files, the one that commits later is refused by Delta:
 the compaction is given up and tried again later, the merge is repeated at once.
 
 Nothing is kept about it but what the table's history says, so it does not matter which process has made the last one,
@@ -63,7 +63,9 @@ class Optimize:
     z_order_by: tuple[str, ...] = ()
     vacuum_after: int | None = None
 
-    def check(self, schema: StructType, partition_by: Sequence[str], configuration: Mapping[str, str], who: str) -> None:
+    def check(
+        self, schema: StructType, partition_by: Sequence[str], configuration: Mapping[str, str], who: str
+    ) -> None:
         """Refuse what would fail behind the epochs, where nobody waits for it.
 
         Args:

@@ -50,7 +50,9 @@ class Append:
     def __call__(self, table: DeltaTable, transactions: Sequence[Transaction]) -> int:
         """Add the files; commits of others that have nothing to do with it may be passed."""
         reach(FailPoint.DELTA_BEFORE_COMMIT)
-        add_files(table, self.files, properties(transactions, info=commit_info(self.epoch, self.files)), self.partition_by)
+        add_files(
+            table, self.files, properties(transactions, info=commit_info(self.epoch, self.files)), self.partition_by
+        )
         return table.version() + 1
 
 

@@ -1,8 +1,8 @@
 """What an upsert means: one row for each key, and which one it is. Pure functions, over the rows of an epoch.
 
 A table in this mode is a map from keys to rows, and an epoch is a set of new rows. Of the rows of one key the one with
-the greatest value in the columns `newest_by` wins, in the epoch and against the table. So with tombstones kept the table
-depends only on the rows that have come, not on their order, up to rows of one key and one time.
+the greatest value in the columns `newest_by` wins, in the epoch and against the table. So with tombstones kept the
+table depends only on the rows that have come, not on their order, up to rows of one key and one time.
 """
 
 from __future__ import annotations

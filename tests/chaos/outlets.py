@@ -81,7 +81,7 @@ class Outlet(ABC):
 class DeltaOutlet(Outlet):
     name = "delta_2pc"
     starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.DELTA_FENCED, FailPoint.DELTA_CLEANED)
-    commits = (FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
+    commits: ClassVar[tuple[str, ...]] = (FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
 
     def options(self, out: Path) -> dict[str, str]:
         return {"path": str(out / "table")}

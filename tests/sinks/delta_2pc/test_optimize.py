@@ -23,9 +23,9 @@ HOUR = 3_600_000
 UPSERT = {"mode": "upsert", "key": "id"}
 
 
-def written(path: Path, epochs: int = 6, **options: str) -> Driver:
+def written(path: Path, **options: str) -> Driver:
     driver = Driver(path, options=options)
-    for epoch in range(epochs):
+    for epoch in range(6):
         driver.run(epoch, numbered(epoch * 5, epoch * 5 + 5))
     return driver
 
@@ -44,8 +44,8 @@ def test_small_files_become_one_and_the_rows_stay(tmp_path: Path) -> None:
 
 
 def _changes_data(path: Path) -> bool:
-    from spark_ext.delta.entries import Entries
     from spark_ext.datafiles.location import Location
+    from spark_ext.delta.entries import Entries
 
     entry = Entries(Location.of(str(path), {}), "out", "me")[DeltaTable(path).version()]
     assert entry.operation == "OPTIMIZE" and not entry.own

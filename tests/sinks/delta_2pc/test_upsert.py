@@ -117,7 +117,11 @@ def test_with_tombstones_the_order_of_epochs_does_not_matter(rows: list[Row], ch
     folder = Path(mkdtemp())
     shuffled = chance.sample(rows, len(rows))
     try:
-        for name, epochs in {"one": [[one] for one in rows], "other": [[one] for one in shuffled], "all": [rows]}.items():
+        for name, epochs in {
+            "one": [[one] for one in rows],
+            "other": [[one] for one in shuffled],
+            "all": [rows],
+        }.items():
             driver = upserts(folder / name, newest_by="at", deleted_if="gone", tombstones="keep")
             for number, epoch in enumerate(epochs):
                 driver.run(number, epoch)
@@ -263,7 +267,8 @@ def test_an_epoch_that_meets_another_writer_is_merged_into_what_that_one_wrote(
     other = Driver(tmp_path / "t", ROWS, uid="other", options=UPSERT)
     other_files = other.write(0, [row(2, v=1), row(3)])
     mine = driver.write(1, [row(2, v=2)])
-    whole, met = Merge.write, []
+    whole = Merge.write
+    met: list[bool] = []
 
     def after_another(self: Merge, *given: Any) -> bool:
         if not met:
