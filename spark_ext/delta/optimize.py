@@ -2,8 +2,8 @@
 
 Each compaction is a commit by delta-rs with `dataChange=false`: the rows stay what they are. It works on a handle of
 its own and carries no number of any sink, so it neither waits for an epoch nor makes one wait. An append passes it, and
-it passes appends. Of a compaction and a merge that touch the same files, the one that commits later is refused by Delta:
-the compaction is given up and tried again later, the merge is repeated at once.
+it passes appends. Of a compaction and a merge that touch the same files, the one that commits later is refused by
+Delta: the compaction is given up and tried again later, the merge is repeated at once.
 
 Nothing is kept about it but what the table's history says, so it does not matter which process has made the last one,
 or whether it was killed in the middle: files that it has written and not committed are deleted by a vacuum.
