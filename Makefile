@@ -1,4 +1,4 @@
-# make run | pipeline | control | quick | test | test-all | spec | bench | chaos | histories | lint | clean.
+# make run | pipeline | control | quick | test | test-all | spec | bench | chaos | histories | lint | docs | clean.
 # Needs Python 3.10+, Java 17+ and GNU make; installs the rest into .venv.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Hundreds of short Python processes would each compile this package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run pipeline control quick test test-all spec bench chaos histories lint clean python java
+.PHONY: help run pipeline control quick test test-all spec bench chaos histories lint docs clean python java
 
 help:
 	@echo "make run        the flights example on real data; again: finished, nothing read; FRESH=1 starts over"
@@ -25,6 +25,7 @@ help:
 	@echo "make chaos      every sink, linked queries, checkpoints, savepoints, control events and the flights job, killed at random and at each named step"
 	@echo "make histories  random histories: starts, kills, renames, restored and copied states; exact or refused"
 	@echo "make lint       ruff, the layers of imports, and mypy --strict"
+	@echo "make docs       the documentation as a site in out/site; any link or name that leads nowhere fails"
 	@echo "make clean      removes outputs and caches; .venv stays"
 
 run: .venv/.test java
@@ -73,6 +74,10 @@ lint: .venv/.dev
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests benchmarks examples
 
+docs: .venv/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+	@echo "open out/site/index.html"
+
 clean:
 	@rm -rf out data build dist spark-warehouse metastore_db derby.log
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -87,6 +92,13 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# Without npm the diagrams of the site are shown as text, and its files have no search when they are opened.
+.venv/.docs: pyproject.toml constraints.txt docs/site/fetch_scripts.py | python
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	@$(BIN)/python docs/site/fetch_scripts.py
 	@touch $@
 
 # Where the machine has no Chromium and no npm, the tests of the page in a browser are skipped.

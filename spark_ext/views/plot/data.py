@@ -154,6 +154,8 @@ def plots(page: Mapping[str, Any], kinds: Iterable[PlotKind] = ()) -> Plots:
     bars, more = None, 0
     if PlotKind.CHANNELS in wanted and (page["channels"] or given):
         bars, more = _bars(page["channels"])
+    # A time without a driver is shown between epochs: one after the last would be most of the picture.
+    last = max((line.at[-1] for panel in panels for line in (*panel.lines, *panel.others)), default=0)
     return Plots(
         job=page["job"]["name"],
         state=page["job"]["state"],
@@ -161,7 +163,7 @@ def plots(page: Mapping[str, Any], kinds: Iterable[PlotKind] = ()) -> Plots:
         panels=tuple(panels),
         bars=bars,
         more=more,
-        gaps=gaps,
+        gaps=tuple(gap for gap in gaps if gap[1] <= last),
         incidents=tuple(one["at"] for one in page["incidents"] if one["severity"] != Severity.INFO.value),
     )
 

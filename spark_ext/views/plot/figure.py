@@ -37,8 +37,17 @@ PANEL_HEIGHT: Final = 2.3
 BAR_HEIGHT: Final = 0.3
 """Inches."""
 
+LEAST_BARS: Final = 2
+"""For as many there is room, however few there are."""
+
 COLUMNS: Final = 9
 """Entries in a line of the legend."""
+
+TICKS: Final = ["%Y", "%b", "%d", "%H:%M", "%H:%M", "%H:%M:%S"]
+"""Times on the axis, by what they are apart: years to seconds."""
+
+DATES: Final = ["", "%Y", "%Y-%m", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d"]
+"""What stands beside the axis then."""
 
 DPI: Final = 144
 """Points of an inch in an image."""
@@ -61,7 +70,7 @@ def figure(shown: Plots) -> JobFigure:
     """
     heights = [PANEL_HEIGHT] * len(shown.panels)
     if shown.bars is not None:
-        heights.append(0.8 + BAR_HEIGHT * max(1, len(shown.bars)))
+        heights.append(0.9 + BAR_HEIGHT * max(LEAST_BARS, len(shown.bars)))
     made = JobFigure(figsize=(WIDTH, sum(heights) + 0.6), layout="constrained", facecolor="white")
     grid = made.add_gridspec(len(heights), 1, height_ratios=heights)
     colours = dict(zip(shown.queries, COLOURS, strict=False))
@@ -94,19 +103,20 @@ def _lines(axes: Axes, panel: Panel, shown: Plots, colours: dict[str, str]) -> N
     axes.set_ylim(0, panel.peak * 1.08 or 1)
     # Incidents stand on the axis: a triangle hides no value.
     within = [at for at in shown.incidents if _first(panel) <= at <= max(shown.at, _last(panel))]
-    axes.plot(
-        [_time(at) for at in within],  # type: ignore[arg-type]
-        [0] * len(within),
-        ls="",
-        marker="^",
-        ms=6,
-        color=ALARM,
-        clip_on=False,
-        zorder=4,
-    )
+    if within:
+        axes.plot(
+            [_time(at) for at in within],  # type: ignore[arg-type]
+            [0] * len(within),
+            ls="",
+            marker="^",
+            ms=6,
+            color=ALARM,
+            clip_on=False,
+            zorder=4,
+        )
     locator = AutoDateLocator(tz=timezone.utc, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=timezone.utc))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, timezone.utc, TICKS, offset_formats=DATES))  # type: ignore[no-untyped-call]
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=panel.unit == ROWS))
     if panel.unit == ROWS:
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
@@ -166,7 +176,7 @@ def _channels(axes: Axes, bars: Sequence[Bar], more: int) -> None:
         places, [bar.share for bar in bars], color=[COLOURS[2] if bar.ended else COLOURS[0] for bar in bars], height=0.6
     )
     axes.set_yticks(places, [bar.source for bar in bars], fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(max(LEAST_BARS, len(bars)) - 0.5, -0.5)
     axes.set_xlim(0, 1)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)

@@ -67,6 +67,12 @@ def test_a_line_is_broken_where_no_driver_ran(document: dict[str, Any]) -> None:
             assert line.at[place - 1] <= since < line.at[place] < until <= line.at[place + 1]
 
 
+def test_a_time_without_a_driver_after_the_last_epoch_is_not_shown() -> None:
+    spans = [{"since": 0, "until": 10}, {"since": 20, "until": 30}, {"since": 40, "until": None}]
+    shown = plots(made({"q": series([5, 25])}, timeline={"spans": spans}))
+    assert shown.gaps == ((10, 20),)
+
+
 @given(
     st.lists(st.integers(0, 1_000), unique=True).map(sorted),
     st.lists(st.tuples(st.integers(0, 1_000), st.integers(1, 50)), max_size=4),

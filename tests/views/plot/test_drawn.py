@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -63,6 +64,13 @@ def test_the_figure_says_what_is_not_known() -> None:
         "no channel is known yet",
     ]
     assert made._repr_png_()
+
+
+@pytest.mark.parametrize("bars", [None, (), BARS[:1], BARS * 12])
+@pytest.mark.filterwarnings("error")  # matplotlib's, when a layout does not fit
+def test_the_layout_fits(bars: tuple[Bar, ...] | None) -> None:
+    assert figure(replace(shown(DURATION, bars=bars), incidents=()))._repr_png_()
+    assert figure(shown(bars=bars or ()))._repr_png_()
 
 
 def test_a_figure_is_none_of_pyplot() -> None:
