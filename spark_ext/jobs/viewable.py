@@ -8,26 +8,21 @@ from typing import TYPE_CHECKING
 
 from spark_ext.errors import refused
 from spark_ext.incidents.types import IncidentState
-from spark_ext.jobs.dumpable import Dumpable
+from spark_ext.jobs.runnable import Runnable
 from spark_ext.views.live import LastIncident
 
 if TYPE_CHECKING:
     from spark_ext.jobs.widget import JobWidget
     from spark_ext.views.plot.figure import JobFigure
-    from spark_ext.views.snapshot import JobSnapshot
 
 
-class Viewable(Dumpable):
+class Viewable(Runnable):
     """What a job offers to whoever looks at it; base of `Job`."""
 
     @property
     @abstractmethod
     def done(self) -> bool:
         """Whether it has ended."""
-
-    @abstractmethod
-    def snapshot(self) -> JobSnapshot:
-        """What it looks like now."""
 
     def widget(self) -> JobWidget:
         """A widget for a notebook: state, rows, epochs, lag, channels and the last incident, refreshed each second.

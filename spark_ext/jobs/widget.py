@@ -19,6 +19,10 @@ EVERY_S: Final = 1.0
 """Between two looks at the job, s."""
 
 
+LAST_LOOKS: Final = 5
+"""Looks at a job that has ended before it is followed no longer: a run may have a second part, see `Job.run`."""
+
+
 class Shown(Protocol):
     """What the widget needs of a job."""
 
@@ -87,9 +91,9 @@ class JobWidget:
         return self._thread is not None and self._thread.is_alive()
 
     def _follow(self) -> None:
-        while not self._closed.wait(self._every):
-            if not self._look():
-                return
+        last = 0
+        while last < LAST_LOOKS and not self._closed.wait(self._every):
+            last = 0 if self._look() else last + 1
 
     def _look(self) -> bool:
         """Show the job as it is now; returns whether there will be anything new."""

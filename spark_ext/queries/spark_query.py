@@ -14,6 +14,7 @@ from spark_ext.queries.lost_spark import lost_spark
 from spark_ext.spark import attendance, jvm, of_jobs, worker_times
 from spark_ext.spark.checkpoint_directory import clear_unfinished
 from spark_ext.spark.checkpoint_files import cheap_files
+from spark_ext.spark.own_end import OwnEnd, own_end
 from spark_ext.spark.query_events import Hint, hints_of
 from spark_ext.spark.session_settings import with_settings
 
@@ -48,6 +49,8 @@ class End:
 
     failure: BaseException | None = None
     """As Spark raised it, with the stack of its JVM; None: it ended by itself, or was stopped."""
+    own: OwnEnd | None = None
+    """Of a run that ends with what is there: what Spark says about it; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ class SparkQuery:
         on_end: called on a thread of its own when the query has ended.
         identity: of its job, which the sink finds in the writer's options.
         judged: adds evidence and verdict to a failure; may take its time.
+        until_now: whether it ends with what is there when it starts.
     """
 
     def __init__(
@@ -124,7 +128,10 @@ class SparkQuery:
         on_end: Callable[[], None],
         identity: Identity,
         judged: Callable[[BaseException], BaseException],
+        *,
+        until_now: bool = False,
     ) -> None:
+        self._until_now = until_now
         self._spec = spec
         self._name = name
         self._checkpoint = checkpoint
@@ -177,7 +184,7 @@ class SparkQuery:
         if only_planned:
             # Spark advises `availableNow` instead, which would read on after the epoch that is planned.
             writer = writer.trigger(once=True)
-        elif self._spec.available_now:
+        elif self._spec.available_now or self._until_now:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
@@ -209,10 +216,18 @@ class SparkQuery:
     def _await(self, query: StreamingQuery) -> None:
         try:
             query.awaitTermination()
-            self._end = End()
+            self._end = End(own=self._own_end(query))
         except BaseException as failure:
             self._end = End(self._named(failure))
         self._on_end()
+
+    def _own_end(self, query: StreamingQuery) -> OwnEnd | None:
+        if not self._until_now:
+            return None
+        try:
+            return own_end(query)
+        except Exception:  # Spark is ending: whatever has stopped the query is not its own end
+            return None
 
     def stop(self) -> None:
         """See `RunnableQuery`."""
