@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 _LAUNCHES: Final = itertools.count(1)
 """Numbers the starts of all Spark queries of this process."""
 
+_MAINTENANCE: Final = "spark.sql.streaming.stateStore.maintenanceInterval"
+"""Uploads snapshots of state, and removes old ones; by default each minute."""
+
+_MAINTENANCE_OF_SHORT_RUNS: Final = "5s"
+"""Of a run that ends with what is there: it may be over in less than a minute each time, and its state would grow."""
+
 _PHASES: Final = {
     "Initializing": "starting workers",
     "Getting offsets": "planning",
@@ -188,10 +194,20 @@ class SparkQuery:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime="0 seconds")
-        settings = {} if self._spec.built is None else self._spec.built.settings
+        settings = self._settings()
         who = f"job '{self._identity.job}', query '{self._spec.uid}'"
         with with_settings(self._session, settings, who), cheap_files(self._session, self._checkpoint):
             return writer.start()
+
+    def _settings(self) -> dict[str, str]:
+        settings = dict({} if self._spec.built is None else self._spec.built.settings)
+        if (
+            self._until_now
+            and self._session.conf.get(_MAINTENANCE, None) is None
+            and jvm.stateful_operators(jvm.writer_frame(self._spec.writer))
+        ):
+            settings.setdefault(_MAINTENANCE, _MAINTENANCE_OF_SHORT_RUNS)
+        return settings
 
     def _local_properties(self) -> dict[str, str]:
         """What functions of the user's need to find the epoch in which they run."""
