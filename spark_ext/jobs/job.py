@@ -22,10 +22,10 @@ from spark_ext.jobs.coordinator import Coordinator
 from spark_ext.jobs.measuring import follow
 from spark_ext.jobs.result import JobResult, job_result
 from spark_ext.jobs.run_options import IfRunning, RunOptions, Until
-from spark_ext.jobs.runnable import Runnable
 from spark_ext.jobs.snapshot import job_snapshot, unstarted_snapshot
 from spark_ext.jobs.start import start_job
 from spark_ext.jobs.taking import check_folder
+from spark_ext.jobs.viewable import Viewable
 from spark_ext.ledger import Ledger, LedgerFrames
 from spark_ext.masking import logger
 from spark_ext.metrics.measuring import check_measuring, measured
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = logger("spark_ext.job")
 
 
-class Job(Runnable):
+class Job(Viewable):
     """A set of streaming queries that start, end, fail and resume together.
 
     A query whose sources are all bounded ends by itself: it commits its last rows and windows, records its end and

@@ -20,6 +20,7 @@ from tests.support.pages import Ran
 
 ROOT = Path(__file__).parents[2]
 ALONE = (
+    "index",
     "end-of-input",
     "linked-queries",
     "savepoints",
