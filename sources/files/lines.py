@@ -44,6 +44,7 @@ class LinesFormat(ABC):
     """
 
     begin = 0
+    by_row = False
     skipping: Callable[[BadRow], object] | None = None
     """While planning: takes the lines that do not fit; None: they are refused."""
 

@@ -1,4 +1,4 @@
-"""`files`: Parquet, CSV and JSON files; a file, or a folder's files in order, is a channel.
+"""`files`: Parquet, ORC, Avro, CSV and JSON files; a file, or a folder's files in order, is a channel.
 
     spark.readStream.format("files").option("uid", "flights").option("path", "data/flights").load()
 
@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 from pyspark.sql.types import StructType
 
 from spark_ext.bad_rows.row import passed_over
+from spark_ext.clients.library import load
 from spark_ext.datafiles.entry import Entry
 from spark_ext.datafiles.input_file import COMPRESSED, InputFile, resolve
 from spark_ext.datafiles.listing import Listing
@@ -29,12 +30,19 @@ from spark_ext.options import Milliseconds
 from spark_ext.schemas.arrow import arrow_schema
 from spark_ext.schemas.columns import folder_values, spark_schema
 from spark_ext.sources.contract import Advance, Channel, ChannelSource, Limit, SourceOptions
-from spark_ext.sources.files.parquet import ParquetFormat, columns_of
+from spark_ext.sources.files.lines import LinesFormat
+from spark_ext.sources.files.parquet import ParquetFormat
+from spark_ext.sources.files.row_groups import RowGroupsFormat
 from spark_ext.sources.files.text import CsvFormat, Dialect, JsonFormat
 from spark_ext.sources.positions import no_position, number_in
 
+if TYPE_CHECKING:
+    from spark_ext.sources.files.avro import AvroFormat
+
 FORMATS = {
     ".parquet": "parquet",
+    ".orc": "orc",
+    ".avro": "avro",
     ".csv": "csv",
     ".json": "json",
     ".jsonl": "json",
@@ -50,7 +58,7 @@ class FilesOptions(SourceOptions):
 
     path: str
     """A folder, a file or a glob pattern: a local path, or a URI that pyarrow.fs supports."""
-    format: Literal["parquet", "csv", "json"] | None = None
+    format: Literal["parquet", "orc", "avro", "csv", "json"] | None = None
     """File format; default: by the suffix of each file's name."""
     recursive: bool = True
     """Whether to read subfolders."""
@@ -98,9 +106,9 @@ class FilesOptions(SourceOptions):
 class Files(ChannelSource):
     """Files as channels.
 
-    Positions: a row number (Parquet) or the byte at which a line begins (CSV, JSON); with `group=directory` the file's
-    number and the position in it. A channel's data are the size and modification time of its files when they were
-    discovered; a file that has changed since is refused (`changed_files`).
+    Positions: a row number (Parquet, ORC) or the byte at which a block (Avro) or a line (CSV, JSON) begins; with
+    `group=directory` the file's number and the position in it. A channel's data are the size and modification time of
+    its files when they were discovered; a file that has changed since is refused (`changed_files`).
     """
 
     options_type = FilesOptions
@@ -128,7 +136,7 @@ class Files(ChannelSource):
         return Listing(filesystem, path, self._operator, options.recursive, options.pattern, options.order)
 
     def schema(self) -> StructType:
-        """The schema of the first Parquet file, with the keys of `key=value` folders as strings; else it must be given.
+        """The schema of the first file, with the keys of `key=value` folders as strings; not of CSV and JSON.
 
         Raises:
             ConfigurationError: there is no file, no schema, or a type that Spark does not support.
@@ -141,13 +149,13 @@ class Files(ChannelSource):
                 "declare the columns with .schema(...), or correct the option 'path'",
             )
         file = self._file(first.name, first.size, first.modified)
-        if self._format_name(first.name) != "parquet":
+        if self._format_name(first.name) in ("csv", "json"):
             raise self._refusal(
                 f"file '{first.name}' does not contain the types of its columns",
                 "declare the columns with .schema(...)",
             )
         try:
-            found = spark_schema(columns_of(file))
+            found = spark_schema(self._columns_of(file))
         except TypeError as problem:
             raise self._refusal(
                 f"file '{first.name}': {problem}", "declare the columns to read with .schema(...)"
@@ -156,6 +164,19 @@ class Files(ChannelSource):
             if key not in found.names:
                 found = found.add(key, "string")
         return found
+
+    def _columns_of(self, file: InputFile) -> pa.Schema:
+        kind = self._format_name(file.name)
+        if kind == "avro":
+            from spark_ext.sources.files.avro import schema_of
+
+            load("fastavro", "avro", self._operator)
+            return schema_of(file)
+        if kind == "orc":
+            from spark_ext.sources.files.orc import read_footer
+
+            return read_footer(file).schema
+        return ParquetFormat.read_footer(file).schema
 
     def _refusal(self, what: str, do: str) -> ConfigurationError:
         return refused(what, self._operator, do)
@@ -184,6 +205,8 @@ class Files(ChannelSource):
             StorageError: the storage failed.
         """
         self._listing.check()
+        if self.options.format == "avro":
+            load("fastavro", "avro", self._operator)
 
     def discover(self) -> Iterable[Channel]:
         """One listing; no file is opened."""
@@ -198,13 +221,16 @@ class Files(ChannelSource):
 
     def _expect(self, entries: Sequence[Entry]) -> None:
         """Announce the files whose footers planning will need."""
-        ahead = (
-            self._file(entry.name, entry.size, entry.modified)
-            for entry in entries
-            if entry.name not in self._past and entry.size and self._format_name(entry.name) == "parquet"
-        )
-        if self.options.changed_files == "refuse":
-            self._parquet.footers.announce(ahead)
+        if self.options.changed_files != "refuse":
+            return
+        left = [entry for entry in entries if entry.name not in self._past and entry.size]
+        for kind in {self._format_name(entry.name) for entry in left} & {"parquet", "orc"}:
+            made = self._orc if kind == "orc" else self._parquet
+            made.footers.announce(
+                self._file(entry.name, entry.size, entry.modified)
+                for entry in left
+                if self._format_name(entry.name) == kind
+            )
 
     @staticmethod
     def _groups(entries: Iterable[Entry]) -> list[Channel]:
@@ -225,7 +251,7 @@ class Files(ChannelSource):
         return step
 
     def _advance_file(self, file: InputFile, start: int, limit: Limit) -> Advance:
-        if not file.size or (start >= file.size and self._format_name(file.name) != "parquet"):
+        if not file.size or (start >= file.size and not self._format(file.name).by_row):
             # A file that was empty when it was discovered may have been filled since.
             file.verify()
             return Advance(start, True, rows=0, bytes=0)
@@ -257,7 +283,7 @@ class Files(ChannelSource):
         return self._format(file.name).split(file, start, end, parts)
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
-        """A row number (Parquet), or the byte at which a line begins; with `group=directory` behind a file's number.
+        """A row number, or the byte at which a block or line begins; with `group=directory` behind a file's number.
 
         Raises:
             ConfigurationError: there is no such position.
@@ -332,6 +358,18 @@ class Files(ChannelSource):
         return ParquetFormat(self._wanted)
 
     @cached_property
+    def _orc(self) -> RowGroupsFormat:
+        from spark_ext.sources.files.orc import OrcFormat
+
+        return OrcFormat(self._wanted)
+
+    @cached_property
+    def _avro(self) -> AvroFormat:
+        from spark_ext.sources.files.avro import AvroFormat
+
+        return AvroFormat(self._wanted, self._operator)
+
+    @cached_property
     def _csv(self) -> CsvFormat:
         given = self.options
         dialect = Dialect(given.header, given.sep, given.quote, given.escape, given.null_value, given.timestamp_format)
@@ -346,8 +384,12 @@ class Files(ChannelSource):
         made.skipping = passed_over if given.on_bad_row == "quarantine" else None
         return made
 
-    def _format(self, name: str) -> ParquetFormat | CsvFormat | JsonFormat:
+    def _format(self, name: str) -> RowGroupsFormat | AvroFormat | LinesFormat:
         kind = self._format_name(name)
+        if kind == "orc":
+            return self._orc
+        if kind == "avro":
+            return self._avro
         return self._parquet if kind == "parquet" else self._csv if kind == "csv" else self._json
 
     def _format_name(self, name: str) -> str:
