@@ -256,7 +256,10 @@ def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:
             if block is None:
                 return
             yield _Decoded(block, stream)
-    except (EOFError, ArithmeticError, LookupError, TypeError, OSError, ValueError, MemoryError, AssertionError) as why:
+    except Exception as why:
+        # Whatever the decoder and its codecs raise, but what the storage has.
+        if stream.failure is not None:
+            raise stream.failure from None
         raise _damaged(stream, why) from None
 
 
@@ -301,6 +304,8 @@ class _Joined:
         self.end = len(header) + last - first
         self.begin = first
         """The byte of the file at which the current block begins."""
+        self.failure: Exception | None = None
+        """What the storage has raised."""
 
     def begin_block(self) -> None:
         """Note that the next block is about to be read."""
@@ -317,7 +322,11 @@ class _Joined:
         if self._at < len(self._header):
             data = self._header[self._at : self._at + size]
         else:
-            data = self._of_file(self._first + self._at - len(self._header), size, left)
+            try:
+                data = self._of_file(self._first + self._at - len(self._header), size, left)
+            except Exception as failure:
+                self.failure = failure
+                raise
         self._at += len(data)
         return data
 

@@ -134,6 +134,7 @@ class OrcFormat(RowGroupsFormat):
                 f"it is damaged: stripe {index} has {batch.num_rows} of {rows} rows",
                 "replace it with an undamaged copy, and start again with changed_files=accept",
             )
+        batch.validate(full=True)  # of a damaged file text may be no UTF-8, and a list may end before it begins
         if not tail.gregorian:
             batch = _JULIAN.rebased(batch, dict.fromkeys(batch.schema.names, _LEAVES))
         fields = [schema.field(name) for name in batch.schema.names]

@@ -18,6 +18,8 @@ from spark_ext.sources.files.source import Files
 from spark_ext.testing.source_kit import Trace, drive
 from tests.sources.files.files_kit import DDL, SCHEMA, options, read_all, sizes, source, table, write
 
+KINDS = ("parquet", "orc", "avro", "csv", "json")
+
 
 @given(
     sizes=sizes,
@@ -40,9 +42,6 @@ def test_each_row_once_in_order_under_random_limits_and_crashes(
     assert sorted(trace.finished) == sorted(wanted)
     for name, rows_of in wanted.items():
         assert trace.rows(name).to_pylist() == rows_of.to_pylist()
-
-
-KINDS = ("parquet", "orc", "avro", "csv", "json")
 
 
 @given(sizes=sizes, seed=st.integers(0, 2**32), kind=st.sampled_from(KINDS))
