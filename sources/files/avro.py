@@ -157,12 +157,12 @@ class AvroFormat:
     def split(self, file: InputFile, start: int, end: int, parts: int) -> Sequence[tuple[int, int]]:
         """Split between blocks, into parts of about equal size."""
         parts = min(parts, (end - start) // LEAST_PART)
+        ideals = [start + (end - start) * part // parts for part in range(1, parts)]
         cuts = [start]
-        if parts >= 2:
+        if ideals:
             with file.faults(), file.open() as raw:
                 header = self._header(file, raw)
-                for part in range(1, parts):
-                    cut = next_begin(raw, header, start + (end - start) * part // parts, end, file.size)
+                for cut in _cuts(file, raw, header, ideals, start, end):
                     if cuts[-1] < cut < end:
                         cuts.append(cut)
         return list(zip(cuts, [*cuts[1:], end], strict=True))
@@ -244,6 +244,24 @@ class AvroFormat:
 
         conform(batch.slice(0, 0), self._wanted, file.constants)  # what is wrong with all rows is no matter of one
         yield from sift(batch, lambda part: conform(part, self._wanted, file.constants), pa.ArrowInvalid, collect)
+
+
+def _cuts(
+    file: InputFile, raw: pa.NativeFile, header: Header, ideals: list[int], start: int, end: int
+) -> Iterator[int]:
+    """Beginnings of blocks near these bytes."""
+    if not file.local:
+        # To pass from block to block would take a request for each. A marker within a row is taken for one behind a
+        # block only if a block seems to follow; the task that reads up to there would then be refused.
+        yield from (next_begin(raw, header, ideal, end, file.size) for ideal in ideals)
+        return
+    left = iter(ideals)
+    ideal = next(left)
+    for block in blocks(raw, header, max(start, header.end), end):
+        if block.end >= ideal:
+            yield block.end
+            while ideal <= block.end:
+                ideal = next(left, end + 1)
 
 
 def _blocks(stream: _Joined, reader: type[block_reader]) -> Iterator[Any]:

@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import types
+from pyspark.sql.types import StructType
 
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import refused
+from spark_ext.schemas.columns import spark_schema
 from spark_ext.sources.contract import BadRow
 
 NAME: Final = "_metadata"
@@ -28,11 +30,10 @@ ROW_INDEX: Final = "row_index"
 """The number of the row in its file, which formats have whose positions are rows."""
 
 
-def ddl(*, by_row: bool) -> str:
-    """The type of the column, for `.schema(...)`."""
-    kinds = {pa.string(): "string", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamp"}
-    fields = [f"{name}: {kinds[kind]}" for name, kind in _FIELDS.items() if by_row or name != ROW_INDEX]
-    return f"struct<{', '.join(fields)}>"
+def spark_type(*, by_row: bool) -> StructType:
+    """The type of the column, with the number of the row if positions are rows."""
+    wanted = [(name, kind) for name, kind in _FIELDS.items() if by_row or name != ROW_INDEX]
+    return spark_schema(pa.schema(wanted))
 
 
 def check(declared: pa.Schema, operator: str) -> None:
@@ -45,7 +46,7 @@ def check(declared: pa.Schema, operator: str) -> None:
         raise refused(
             f"metadata=true adds the column '{NAME}', which the declared schema does not have",
             operator,
-            f"declare it in .schema(...), as {NAME} {ddl(by_row=True)} or with some of these fields",
+            f"declare it in .schema(...), as {NAME} {spark_type(by_row=True).simpleString()} or with some of its fields",
         )
     kind = declared.field(NAME).type
     fields = list(kind) if types.is_struct(kind) else []
@@ -54,13 +55,13 @@ def check(declared: pa.Schema, operator: str) -> None:
             raise refused(
                 f"the column '{NAME}' is declared with the field '{field.name}' of the type {field.type}",
                 operator,
-                f"declare fields of {ddl(by_row=True)}",
+                f"declare fields of {spark_type(by_row=True).simpleString()}",
             )
     if not fields:
         raise refused(
             f"the column '{NAME}' is declared as {kind}",
             operator,
-            f"declare it as {ddl(by_row=True)}, or with some of these fields",
+            f"declare it as {spark_type(by_row=True).simpleString()}, or with some of these fields",
         )
 
 

@@ -107,7 +107,7 @@ class Files(ChannelSource):
                     f"file '{first.name}' has a column '{metadata.NAME}' of its own",
                     "set metadata=false, or declare the columns with .schema(...)",
                 )
-            found = found.add(metadata.NAME, metadata.ddl(by_row=self._format_name(first.name) in BY_ROW))
+            found = found.add(metadata.NAME, metadata.spark_type(by_row=self._format_name(first.name) in BY_ROW))
         return found
 
     def _columns_of(self, file: InputFile) -> pa.Schema:
@@ -315,7 +315,8 @@ class Files(ChannelSource):
     @property
     def _wants_row_index(self) -> bool:
         declared = self.declared
-        return declared is not None and metadata.ROW_INDEX in getattr(declared[metadata.NAME].dataType, "names", ())
+        kind = declared[metadata.NAME].dataType if declared is not None and metadata.NAME in declared.names else None
+        return metadata.ROW_INDEX in getattr(kind, "names", ())
 
     @cached_property
     def _parquet(self) -> ParquetFormat:

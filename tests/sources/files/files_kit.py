@@ -76,7 +76,7 @@ def write_avro(path: Path, rows: pa.Table, codec: str = "deflate", sync_interval
         fastavro.writer(out, AVRO_SCHEMA, rows.to_pylist(), codec=codec, sync_interval=sync_interval)
 
 
-def write_orc(path: Path, rows: pa.Table, compression: str = "zlib") -> None:
+def write_orc(path: Path, rows: pa.Table, compression: str = "uncompressed") -> None:
     """Rows in stripes as small as Arrow makes them: of about a thousand rows."""
     orc.write_table(rows, path, batch_size=1024, stripe_size=1024, compression=compression)
 

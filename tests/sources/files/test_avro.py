@@ -67,6 +67,19 @@ def test_a_block_larger_than_the_limit_is_a_step_of_its_own(tmp_path: Path) -> N
         assert (step.rows, step.whole, step.finished) == (100, True, True)
 
 
+def test_the_next_block_is_found_by_the_marker_before_it(tmp_path: Path) -> None:
+    """As in files of an object store."""
+    write_avro(tmp_path / "x.avro", table(0, 200), sync_interval=300)
+    with fs.LocalFileSystem().open_input_file(str(tmp_path / "x.avro")) as raw:
+        size = raw.size()
+        header = container.read_header(raw, size)
+        begins = [block.begin for block in container.blocks(raw, header, header.end, size)] + [size]
+        for at in range(size):
+            wanted = next(begin for begin in begins if begin >= at)
+            assert container.next_begin(raw, header, at, size, size) == wanted
+            assert container.begins_at(raw, header, at, size) == (at in begins)
+
+
 def test_parts_begin_at_blocks_even_if_rows_contain_the_marker(tmp_path: Path) -> None:
     marker = bytes(range(16))
     path = tmp_path / "x.avro"
