@@ -46,7 +46,7 @@ def check(declared: pa.Schema, operator: str) -> None:
         raise refused(
             f"metadata=true adds the column '{NAME}', which the declared schema does not have",
             operator,
-            f"declare it in .schema(...), as {NAME} {spark_type(by_row=True).simpleString()} or with some of its fields",
+            f"declare it in .schema(...), as {NAME} {spark_type(by_row=True).simpleString()} or with fewer fields",
         )
     kind = declared.field(NAME).type
     fields = list(kind) if types.is_struct(kind) else []
