@@ -181,7 +181,8 @@ def test_another_key_in_a_later_run_is_refused(table: Database, way: dict[str, s
     table.run("ALTER TABLE t ADD id int GENERATED ALWAYS AS IDENTITY UNIQUE")
     found = run(table, key="a,b", **way)
     assert found.epoch()
-    other = Postgres({**found.options, "key": key})
+    given = {"uid": "pg", "dsn": table.dsn, "table": "t", "poll_interval": "0", **way, "key": key}
+    other = Postgres(given)
     other.resume([Channel(name, None, state.data) for name, state in found.offset.running.items()], frozenset())
     shown = key.replace(",", ", ")
     with pytest.raises(ConfigurationError, match=f"divided by 'a, b' so far, but the key is now '{shown}'"):
