@@ -190,6 +190,7 @@ class FailPoint(str, Enum):
     # postgres_2pc
     POSTGRES_FENCED = "postgres.fenced"
     POSTGRES_CLEANED = "postgres.cleaned"
+    POSTGRES_READY = "postgres.ready"
     POSTGRES_STAGED = "postgres.staged"
     POSTGRES_BEFORE_PREPARE = "postgres.before_prepare"
     POSTGRES_PREPARED = "postgres.prepared"
