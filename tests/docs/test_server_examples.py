@@ -11,7 +11,8 @@ from deltalake import DeltaTable
 
 from tests.servers.kafka import Broker
 from tests.servers.postgres import Database, PostgresServer
-from tests.servers.receiver import Receiver, rows
+from tests.servers.receiver import Receiver
+from tests.servers.receiver import rows as rows_at
 from tests.support import pages
 from tests.support.pages import Ran
 
@@ -76,7 +77,7 @@ def test_the_examples_of_postgres_run_as_printed(ran: dict[str, Ran], shop: Data
 
 def test_the_example_of_http_runs_as_printed(ran: dict[str, Ran], receiver: Receiver) -> None:
     folder = ran["http_2pc"].well().folder
-    items = [row["id"] for number in range(20) for row in rows(receiver.folder, f"items/{number}")]
+    items = [row["id"] for number in range(20) for row in rows_at(receiver.folder, f"items/{number}")]
     assert items == list(range(20)), "the second example: each row to its own address"
     assert sorted(row["id"] for row in receiver.rows()) == sorted([*range(2500), *items])
     assert Counter(one["authorization"] for one in receiver.requests()) == {f"Bearer {TOKEN}": 3, None: 20}
