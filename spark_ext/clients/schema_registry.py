@@ -81,9 +81,8 @@ class Registry:
 
     def __init__(self, options: RegistryOptions, seconds: float, who: str) -> None:
         self.url, self.who = options.schema_registry_url or "", who
-        with warnings.catch_warnings():
-            # Of a library of the library, about itself.
-            warnings.simplefilter("ignore")
+        # Of a library of the library, about itself; it insists that they are shown.
+        with warnings.catch_warnings(record=True):
             kind = load("confluent_kafka.schema_registry", "schemas", who).SchemaRegistryClient
         try:
             self.client = kind(
@@ -178,8 +177,7 @@ class Registry:
             NoSuchSchema, SparkExtError: as `ask` raises them.
             ValueError: it is none.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(record=True):
             load("fastavro", "schemas", self.who)
             from confluent_kafka.schema_registry.avro import _resolve_named_schema
             from confluent_kafka.schema_registry.common.avro import parse_schema_with_repo

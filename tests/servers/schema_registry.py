@@ -40,11 +40,13 @@ class Client:
     """What tests do with any registry."""
 
     url: str
+    prefix = ""
+    """Of the subjects that tests register: formats of one subject cannot change."""
 
     def register(self, subject: str, schema: str, kind: str = "AVRO", references: Any = ()) -> int:
         """Register a version of a subject; its id."""
         body = {"schema": schema, "schemaType": kind, "references": list(references)}
-        path = f"{self.url}/subjects/{subject}/versions"
+        path = f"{self.url}/subjects/{self.prefix}{subject}/versions"
         request = urllib.request.Request(path, json.dumps(body).encode(), {"Content-Type": JSON, **self.login()})
         with urllib.request.urlopen(request, timeout=30) as answer:
             return int(json.load(answer)["id"])
