@@ -16,7 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_ext.clients.schema_registry import HEADER_BYTES, NoSuchSchema, Pinned, Registry
+from spark_ext.clients.pinned_schemas import Pinned
+from spark_ext.clients.schema_registry import HEADER_BYTES, NoSuchSchema, Registry
 from spark_ext.errors import ConfigurationError, DataError, refused
 from spark_ext.schemas.arrow import arrow_type
 from spark_ext.schemas.avro import Convert, Unsupported

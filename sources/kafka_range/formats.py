@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.clients.schema_registry import Pinned, kept_registry
+from spark_ext.clients.pinned_schemas import Pinned
+from spark_ext.clients.schema_registry import kept_registry
 from spark_ext.errors import refused
 from spark_ext.sources.kafka_range.decoding import Avro, Decoder, JsonText, Protobuf
 from spark_ext.sources.kafka_range.options import COLUMNS

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final, Literal, cast
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from spark_ext.clients.kafka import KafkaOptions
-from spark_ext.clients.schema_registry import Pinned, Registry, RegistryOptions, pin
+from spark_ext.clients.pinned_schemas import Pinned, pin
+from spark_ext.clients.schema_registry import Registry, RegistryOptions
 from spark_ext.options import Bytes, Milliseconds, Names
 from spark_ext.sources.contract import SourceOptions
 from spark_ext.sources.kafka_range.bounds import Bound, options_of

@@ -13,6 +13,7 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.receiver import Receiver
 from tests.servers.receiver import rows as rows_at
+from tests.servers.schema_registry import SchemaRegistry
 from tests.support import pages
 from tests.support.pages import Ran
 
@@ -52,15 +53,17 @@ def ran(
     examples["postgres"] = "\n".join(pages.python_blocks("postgres_2pc") + pages.python_blocks("postgres"))
     begin = 'import spark_ext as sx\n\nspark = sx.session("hybrid")\n'
     examples["hybrid"] = begin + pages.python_blocks("hybrid")[1]
-    return pages.run_each(
-        tmp_path_factory.mktemp("examples"),
-        examples,
-        KAFKA=kafka.bootstrap,
-        POSTGRES_DSN=shop.dsn,
-        MIDNIGHT=(datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat(),
-        RECEIVER_URL=receiver.url,
-        RECEIVER_TOKEN=TOKEN,
-    )
+    with SchemaRegistry() as registry:
+        return pages.run_each(
+            tmp_path_factory.mktemp("examples"),
+            examples,
+            KAFKA=kafka.bootstrap,
+            POSTGRES_DSN=shop.dsn,
+            MIDNIGHT=(datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat(),
+            RECEIVER_URL=receiver.url,
+            RECEIVER_TOKEN=TOKEN,
+            SCHEMA_REGISTRY=registry.url,
+        )
 
 
 @pytest.mark.slow(60, "runs the examples of six pages")

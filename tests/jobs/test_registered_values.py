@@ -1,4 +1,4 @@
-"""A job that reads values by a schema registry: its columns stay those of one version until it is changed on purpose."""
+"""A job that reads values by a schema registry: its columns stay those of one version until it is changed."""
 
 from __future__ import annotations
 

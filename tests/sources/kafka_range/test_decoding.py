@@ -301,7 +301,7 @@ def test_no_record_raises_anything_else(content: bytes) -> None:
 
 
 def _offline() -> Decoder:
-    from spark_ext.clients.schema_registry import Pinned
+    from spark_ext.clients.pinned_schemas import Pinned
     from spark_ext.sources.kafka_range.decoding import Avro
 
     def nobody() -> Registry:
