@@ -235,6 +235,7 @@ def test_the_column_of_the_address_is_not_sent(tmp_path: Path, receiver: Receive
     given = {"to": [f"{receiver.url}/{n // 2}" for n in range(4)], "n": range(4)}
     batch = pa.RecordBatch.from_pydict(given, schema=pa.schema([("to", pa.string()), ("n", pa.int32())]))
     written = sink.write(schema, iter([batch]), Task("out", "q", 0, 0, 0, 1, 0))
+    assert written is not None
     sink.commit(schema, Epoch("out", 0, "q", 0, 1), [written])
     assert at(receiver, "0") == [{"n": 0}, {"n": 1}] and at(receiver, "1") == [{"n": 2}, {"n": 3}]
     assert len(receiver.requests()) == 2

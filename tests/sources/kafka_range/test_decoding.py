@@ -149,7 +149,7 @@ def _reads_messages(registry: Client) -> None:
     )
     client = Registry(RegistryOptions(schema_registry_url=registry.url), 10.0, "test")
     text, _ = compiled(client, client.schema(id), "shop.Order")
-    kind: Any = GetMessageClass(descriptor(text, "shop.Order"))  # type: ignore[arg-type]
+    kind: Any = GetMessageClass(descriptor(text, "shop.Order"))
     message = kind(id=7, state=1, prices={"a": 1.5}, raw=b"\0")
     message.lines.add(what="x", count=2**64 - 1)
     message.at.FromDatetime(NOON)
