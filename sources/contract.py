@@ -296,6 +296,14 @@ class ChannelSource(Connector):
         """Whether each channel has an end, even if new ones keep coming; then at most `readers` are in progress."""
         return self.bounded
 
+    @property
+    def ends_now(self) -> bool:
+        """Whether a run that ends with what is there (`job.run(until="now")`) finds an end here.
+
+        It does if each channel has an end, or `latest` says where it is now.
+        """
+        return self.channels_end or type(self).latest is not ChannelSource.latest
+
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """A planner starts: `known` are the channels in the offset, `finished` the ids of those that have finished.
 
@@ -322,6 +330,15 @@ class ChannelSource(Connector):
     ) -> Sequence[tuple[Position, Position]]:
         """Cut a range into at most `parts` that separate tasks may read; the default keeps it whole and in order."""
         return [(start, end)]
+
+    @property
+    def least_tasks(self) -> int:
+        """At least how many tasks read an epoch, even if Spark has fewer slots; 0: as `readers` says.
+
+        With it, `split` is asked for more parts of larger ranges, and not only when there are fewer ranges than tasks.
+        Positions have to be numbers.
+        """
+        return 0
 
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
         """Check a position to which an operator wants to send a channel, and return it in the source's own form.

@@ -15,6 +15,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import tee
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as spark
@@ -24,7 +25,8 @@ from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_o
 from spark_ext.errors import StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
-from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces
+from spark_ext.sinks.http_2pc.addresses import Addresses
+from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces, recorded_url
 from spark_ext.sinks.http_2pc.rows import JsonRows
 
 if TYPE_CHECKING:
@@ -76,19 +78,27 @@ def stage(
     task: Task,
     cut: Cut,
     who: str,
+    addresses: Addresses | None = None,
 ) -> tuple[DataFile, ...] | None:
     """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
 
+    Args:
+        location: root of the outbox.
+        schema: of the rows.
+        batches: the rows.
+        task: which.
+        cut: how they are divided.
+        who: for messages.
+        addresses: of the rows, if they have any of their own; they are recorded with them.
+
     Raises:
-        DataError: a value has no JSON form.
+        DataError: a value has no JSON form, or a row has no address to which it may be sent.
         StorageError: the outbox cannot be written.
     """
-    rows = JsonRows(schema, who)
     files = DataFileWriter(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
-    lines = (line for batch in batches for line in rows.lines(batch))
     try:
-        return files.write(_batch(epoch, cut, piece) for piece in pieces(lines, cut))
+        return files.write(_batch(epoch, cut, piece) for piece in _pieces(schema, batches, cut, who, addresses))
     except OSError as problem:
         raise StorageError(
             f"the outbox could not be written: {problem}",
@@ -98,12 +108,31 @@ def stage(
         ) from problem
 
 
+def _pieces(
+    schema: spark.StructType, batches: Iterator[pa.RecordBatch], cut: Cut, who: str, addresses: Addresses | None
+) -> Iterator[Piece]:
+    if addresses is None:
+        rows = JsonRows(schema, who)
+        yield from pieces((line for batch in batches for line in rows.lines(batch)), cut)
+        return
+    body = addresses.body(schema)
+    rows = JsonRows(body, who)
+
+    def addressed() -> Iterator[tuple[str, str]]:
+        for batch in batches:
+            yield from zip(addresses.of(batch), rows.lines(batch.select(body.names)), strict=True)
+
+    # One iterator for both: a row's line comes with its address.
+    urls, lines = tee(addressed())
+    yield from pieces((line for _, line in lines), cut, (url for url, _ in urls))
+
+
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
     import pyarrow as pa
 
     from spark_ext.schemas.arrow import arrow_schema
 
-    columns = [[epoch], [cut.to_json()], [piece.rows], [piece.lines]]
+    columns = [[epoch], [cut.to_json(piece.url)], [piece.rows], [piece.lines]]
     schema = arrow_schema(SCHEMA)
     return pa.RecordBatch.from_arrays(
         [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
@@ -258,9 +287,9 @@ class Outbox:
 
         for name in names:
             with self.location.open(name) as file:
-                for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines"]):
+                for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines", "cut"]):
                     for row in batch.to_pylist():
-                        yield Piece(row["rows"], row["lines"])
+                        yield Piece(row["rows"], row["lines"], recorded_url(row["cut"]))
 
     def settle(self, epoch: Epoch) -> None:
         """Remove an epoch that the receiver has acknowledged completely, and keep its number.

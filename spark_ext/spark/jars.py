@@ -22,6 +22,7 @@ from typing import Final
 from urllib.parse import unquote, urlparse
 
 from spark_ext.errors import EnvironmentProblem
+from spark_ext.spark import environment
 
 RESOLVER_KEYS: Final = (
     "spark.jars.ivy",
@@ -44,12 +45,34 @@ print("jars=" + str(launch_gateway().jvm.java.lang.System.getProperty("spark.jar
 """
 
 
-def delta_coordinate() -> str:
-    """Maven coordinate of Delta for the installed pyspark and delta-spark."""
+def delta_coordinate(default: str = "") -> str:
+    """Maven coordinate of Delta for the installed pyspark and delta-spark.
+
+    Args:
+        default: the version if delta-spark is not installed, as on platforms that bring their own jars; "" to raise an
+            error.
+
+    Raises:
+        EnvironmentProblem: delta-spark is not installed, or is for another Spark.
+    """
     import pyspark
 
+    try:
+        version = metadata.version("delta-spark")
+    except metadata.PackageNotFoundError:
+        if not default:
+            raise EnvironmentProblem(
+                "delta-spark is not installed in this Python, so the version of Delta's jar is not known",
+                operator="the Spark session",
+                kept="nothing was started",
+                do="pip install 'spark-ext[spark]'; or give the jars in session(conf={'spark.jars': ...}); or, where "
+                "the platform makes the session, pass that to register()",
+            ) from None
+        version = default
+    else:
+        environment.require_delta_version(version)
     spark = ".".join(pyspark.__version__.split(".")[:2])
-    return f"io.delta:delta-spark_{spark}_2.13:{metadata.version('delta-spark')}"
+    return f"io.delta:delta-spark_{spark}_2.13:{version}"
 
 
 def delta_jars(conf: Mapping[str, str]) -> tuple[Path, ...]:

@@ -65,11 +65,12 @@ def session(
     Raises:
         ConfigurationError: the path of that folder has characters that an option of a JVM cannot have, or it cannot be
             made; a storage option is unknown or invalid, or this process has other ones.
-        EnvironmentProblem: Java, Delta's jar or the workers' Python is missing or unsuitable; the message says how to
-            get it.
+        EnvironmentProblem: pyspark, Java, Delta's jar or the workers' Python is missing or unsuitable; the message
+            says how to get it.
     """
     short_errors.install()
     _refuse_connect_variables()
+    environment.require_pyspark()
     options = _storage(storage, storage_options)
     s3 = storage == "s3" or options.for_s3
     # Under spark-submit, or after an earlier session, the JVM is already running and only `register` can check it.
@@ -263,7 +264,7 @@ def _check(spark: SparkSession, require_delta: bool) -> None:
             "Delta's jar is not on the class path; it is needed to read the job's tables with Spark",
             operator="the Spark session",
             kept="nothing was registered",
-            do=f"set spark.jars.packages to {delta_coordinate()} before the JVM starts, as "
+            do=f"set spark.jars.packages to {delta_coordinate(default='VERSION')} before the JVM starts, as "
             "spark_ext.session() does, or call register(spark, require_delta=False) and read the tables "
             "by other means",
         )
