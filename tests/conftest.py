@@ -104,4 +104,5 @@ pytest_plugins = [
     "tests.support.slow_tests",
     "tests.servers.postgres",
     "tests.servers.kafka",
+    "tests.servers.object_store",
 ]

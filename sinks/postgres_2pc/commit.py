@@ -17,6 +17,7 @@ from spark_ext.sinks.contract import CommitOutcome, Epoch
 from spark_ext.sinks.postgres_2pc import record
 from spark_ext.sinks.postgres_2pc.prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
 from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, unpacked
+from spark_ext.sinks.postgres_2pc.statements import Statements
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Committer:
     lock_timeout: int
     """Time limit for a lock, ms."""
     fence: Fence
+    statements: Statements
 
     def commit(self, epoch: Epoch, parts: Sequence[Part]) -> CommitOutcome:
         """Commit the epoch exactly once.
@@ -68,7 +70,12 @@ class Committer:
             self.finish()
             self._discard(parts)
             return CommitOutcome.ALREADY_COMMITTED
+        if not epoch.start:
+            # Nobody has claimed the table before.
+            self.statements.set_up(self.connection, self.identity, self.errors.who)
+        self.statements.before(self.connection, self.errors.who)
         self._move(parts)
+        self.statements.after(self.connection, self.errors.who)
         record.committed(self.connection, self.identity, epoch, sum(part.rows for part in parts))
         in_doubt = [part.gid for part in parts if isinstance(part, InDoubt)]
         if in_doubt:

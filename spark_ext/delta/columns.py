@@ -26,7 +26,14 @@ def facts_of(table: DeltaTable) -> TableFacts:
 
 
 def check_fit(
-    table: DeltaTable, schema: StructType, *, partition_by: Sequence[str], merge_schema: bool, who: str, uri: str
+    table: DeltaTable,
+    schema: StructType,
+    *,
+    partition_by: Sequence[str],
+    merge_schema: bool,
+    who: str,
+    uri: str,
+    replaces: bool = False,
 ) -> tuple[Any, ...]:
     """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
 
@@ -37,6 +44,7 @@ def check_fit(
         merge_schema: whether columns that the table lacks are added to it.
         who: the sink, for messages.
         uri: of the table, for messages.
+        replaces: whether rows of the table are replaced or deleted.
 
     Returns:
         The columns to add.
@@ -46,7 +54,7 @@ def check_fit(
         ConfigurationError: names the column, the expected and the given type.
     """
     facts = facts_of(table)
-    refuse(demands(facts), who, uri)
+    refuse(demands(facts, replaces=replaces), who, uri)
     found = list(table.metadata().partition_columns)
     if found != list(partition_by):
         raise ConfigurationError(
