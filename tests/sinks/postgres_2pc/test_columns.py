@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ ADD = {"schema_evolution": "add_columns"}
 @pytest.fixture(autouse=True)
 def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
+    monkeypatch.setattr(failpoints, "_passed", Counter())
 
 
 def driver(database: Database, ddl: str = "id bigint, name string", incarnation: int = 1, **options: str) -> Driver:

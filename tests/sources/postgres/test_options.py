@@ -47,16 +47,25 @@ def test_a_declared_column_that_is_not_among_them_is_refused(table: Database) ->
         run(table, schema=columns("id bigint, at timestamp"), columns="id,word").epoch()
 
 
-def test_columns_of_a_query_and_other_columns_in_a_later_run(table: Database) -> None:
-    given = {"table": "", "query": "SELECT id, word, at FROM t", "key": "id"}
-    given = {name: value for name, value in options(table, **given, columns="id").items() if value}
-    found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "5", "readers": "1"}])
+def test_other_columns_in_a_later_run(table: Database) -> None:
+    """What was read is known by the rows, whichever columns of them were read."""
+    found = run(table, limit=5, rows_per_channel="5", columns="id")
     assert found.epoch()
-    # What was read is known by the rows, whichever columns of them were read.
-    found._options = {**given, "columns": "word,id"}
+    first = set(found.trace.batches)
+    found._options["columns"] = "word,id"
     found.restart()
     to_rest(found)
-    assert sorted(ids(found)) == list(range(1, 21)) if "id" in found.trace.all_rows().column_names else True
+    read = found.trace.batches
+    assert sorted(n for one in read.values() for batch in one for n in batch["id"].to_pylist()) == list(range(1, 21))
+    later = {tuple(batch.schema.names) for name in read.keys() - first for batch in read[name]}
+    assert later == {("word", "id")}
+
+
+def test_columns_of_a_query(table: Database) -> None:
+    given = {"table": "", "query": "SELECT id, word, at FROM t", "key": "id", "columns": "word"}
+    found = SourceRun(Postgres, {name: value for name, value in options(table, **given).items() if value}, limits=[{}])
+    to_rest(found)
+    assert found.trace.all_rows().column_names == ["word"]
 
 
 # -- where -----------------------------------------------------------------------------------------------------------
