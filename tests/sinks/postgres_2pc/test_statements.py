@@ -133,7 +133,7 @@ def test_an_epoch_that_is_repeated_runs_them_once(
 ) -> None:
     """The commit is interrupted before and after it took effect, and then repeated by the next start."""
     options = {"pre_sql": PRE, "post_sql": POST, "commit_attempts": "1"}
-    one = driver(database, **options)
+    one = driver(database, 1, **options)
     one.claim()
     messages = [one.write(0, numbered(0, 5))]
     with monkeypatch.context() as during:

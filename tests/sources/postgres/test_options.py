@@ -16,7 +16,7 @@ from tests.sources.postgres.postgres_runs import ids, options, run, table, to_en
 
 __all__ = ["table"]  # a fixture
 
-WAYS: list[dict[str, str]] = [{}, {"incremental": "xmin"}, {"incremental": "column", "incremental_column": "id"}]
+WAYS: list[dict[str, Any]] = [{}, {"incremental": "xmin"}, {"incremental": "column", "incremental_column": "id"}]
 
 
 def resumed(found: SourceRun, database: Database, **more: str) -> Postgres:
@@ -72,7 +72,7 @@ def test_columns_of_a_query(table: Database) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["bounded", "xmin", "column"])
-def test_only_rows_of_the_condition_are_read(table: Database, way: dict[str, str]) -> None:
+def test_only_rows_of_the_condition_are_read(table: Database, way: dict[str, Any]) -> None:
     condition = "id % 3 = 1 OR word LIKE '%2' -- with a percent sign, and a comment"
     found = run(table, limit=2, rows_per_channel="5", where=condition, **way)
     wanted = [n for n in range(1, 21) if n % 3 == 1 or str(n).endswith("2")]
@@ -97,11 +97,11 @@ def test_a_condition_that_no_row_has_ends_the_source(table: Database) -> None:
 
 @pytest.mark.parametrize("way", WAYS, ids=["bounded", "xmin", "column"])
 @pytest.mark.parametrize("where", ["id > 2", None])
-def test_another_condition_in_a_later_run_is_refused(table: Database, way: dict[str, str], where: str | None) -> None:
+def test_another_condition_in_a_later_run_is_refused(table: Database, way: dict[str, Any], where: str | None) -> None:
     """Rows of the new one that the ranges read so far did not have would be left out."""
     found = run(table, limit=3, rows_per_channel="5", where="id > 1", **way)
     assert found.epoch()
-    more = way if where is None else {**way, "where": where}
+    more: dict[str, str] = way if where is None else {**way, "where": where}
     with pytest.raises(ReplayError, match="not what was read before"):
         list(resumed(found, table, **more).discover())
     list(resumed(found, table, **way, where="id > 1 ").discover())
