@@ -1,12 +1,13 @@
 """Real drivers that are killed while they commit epochs and compact behind them, against pandas.
 
-Each start repeats the last epoch, as Spark does after a crash between the two commits, and continues. They are killed at
-named steps, in the thread that compacts as well, and wherever they happen to be.
+Each start repeats the last epoch, as Spark does after a crash between the two commits, and continues. They are killed
+at named steps, in the thread that compacts as well, and wherever they happen to be.
 """
 
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class Kind:
     in_order: bool = False
 
     def rows(self, epoch: int) -> list[dict[str, Any]]:
-        """The rows of an epoch: the same in each attempt, with keys of earlier epochs, and times that tell them apart."""
+        """The rows of an epoch: the same in each attempt, keys of earlier ones, and times that tell them apart."""
         chance = random.Random(epoch)
         ids = chance.sample(range(60), 12)
         times = [epoch * 100 + number if self.in_order else chance.randrange(10**9) for number in range(12)]
@@ -93,30 +94,22 @@ def drive(path: Path, name: str, incarnation: int, first: int, planned: int) -> 
 def test_whatever_is_killed_the_table_is_what_pandas_says_and_has_few_files(
     tmp_path: Path, name: str, kills: int
 ) -> None:
-    path, chance, killed, incarnation = tmp_path / "t", random.Random(kills), 0, 0
-    while True:
+    path, chance, killed, incarnation, code = tmp_path / "t", random.Random(kills), 0, 0, None
+    while code != 0:
         incarnation += 1
-        last = _last(path)
-        # Near the end the rest of the kills would have nothing to hit: then the last epochs are repeated.
-        first = 0 if last is None else last
-        point = chance.choice(STEPS) if chance.random() < 0.6 else None
-        env = {failpoints.VARIABLE: f"{point}=kill#{chance.randint(1, 3)}"} if point and killed < kills else {}
-        with Child(drive, path, name, incarnation, first, EPOCHS, env=env) as child:
+        env = {}
+        if killed < kills and chance.random() < 0.6:
+            env = {failpoints.VARIABLE: f"{chance.choice(STEPS)}=kill#{chance.randint(1, 3)}"}
+        with Child(drive, path, name, incarnation, _last(path) or 0, EPOCHS, env=env) as child:
             if not env and killed < kills:
-                wanted = chance.randint(0, 3)
-                until(lambda: child.text().count("epoch") >= wanted or child.poll() is not None, "some epochs")
-                continue_ = child.poll() is None
-                killed += continue_
-                if continue_:
-                    continue  # killed where it happens to be
-            said = child.wait()
-            code = child.poll()
-        if code == 0:
-            break
-        assert code == -9, said
-        killed += 1
-        if (_last(path) or 0) >= EPOCHS - 1 and killed >= kills:
-            continue
+                _some(child, chance.randint(0, 3))
+                code = child.poll()
+                assert code in (None, 0), child.text()
+                killed += code is None
+                continue  # which kills it, wherever it is
+            said, code = child.wait(), child.poll()
+        assert code in (0, -signal.SIGKILL), said
+        killed += code != 0
     found = table(path).to_pandas().sort_values("at", ignore_index=True)
     pd.testing.assert_frame_equal(found, KINDS[name].expected(EPOCHS)[list(found.columns)])
     run(Start(path, ROWS).sink().location, Optimize(1), 2**42)
@@ -125,6 +118,10 @@ def test_whatever_is_killed_the_table_is_what_pandas_says_and_has_few_files(
     assert operations.count("OPTIMIZE") > 1 or name != "append"
     staged = {file.name for file in path.glob("part-out-*.parquet")}
     assert name == "append" or not {one for one in staged if f"-i{incarnation}-" not in one}, "left by dead ones"
+
+
+def _some(child: Child, epochs: int) -> None:
+    until(lambda: child.text().count("epoch") >= epochs or child.poll() is not None, "some epochs")
 
 
 def _last(path: Path) -> int | None:
