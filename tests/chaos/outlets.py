@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_ext.datafiles.exclusive import writer_of
+from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import owner_of
 from spark_ext.exchange.arrow.segments import incarnation_of
 from spark_ext.exchange.kinds import parts
@@ -196,7 +197,7 @@ class FilesOutlet(Outlet):
         return pa.concat_tables([pq.read_table(file) for file in committed_files(out / "files")])
 
     def left(self, out: Path) -> list[str]:
-        folder, newest = Folder(out / "files", "chaos"), newest_incarnation(out)
+        folder, newest = Folder(Location.of(str(out / "files"), {}), "chaos"), newest_incarnation(out)
         committed = {file["path"] for file in folder.committed()}
         others = ((file, owner_of(file)) for file in folder.files.files() if file not in committed)
         return [f"{file} was left" for file, owner in others if owner is None or owner[1] < newest]
