@@ -11,6 +11,7 @@ from itertools import accumulate, islice
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, match, misfit
@@ -18,7 +19,6 @@ from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.files.legacy_calendar import Calendar, UnknownZoneError
 from spark_ext.sources.files.parquet_columns import columns_in
 from spark_ext.sources.positions import number_in
-from spark_ext.sources.sift import sift, text_of
 
 BATCH_ROWS = 65_536
 """Maximum number of rows of a batch."""

@@ -8,7 +8,7 @@ at them and writes through one handle; see `fenced_log`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,7 @@ from spark_ext.delta.fenced_log import ATTEMPTS, NO_HOOKS, FencedLog, properties
 from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
 from spark_ext.delta.target_errors import TargetErrors
 from spark_ext.delta.transactions import (
+    bad_rows_name,
     known_epochs,
     lineage_name,
     newest_epoch,
@@ -70,6 +71,7 @@ class Target:
         merge_schema: whether columns that the table lacks are added to it.
         properties: table properties, used when the table is created.
         who: the sink, for messages.
+        without_nulls: columns of which no null is written, so that the table need not allow them.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class Target:
         merge_schema: bool,
         properties: Mapping[str, str],
         who: str = "",
+        without_nulls: Collection[str] = (),
     ) -> None:
-        self.location, self.uid = location, uid
+        self.location, self.uid, self._without_nulls = location, uid, without_nulls
         self._partition_by = list(partition_by)
         self._merge_schema = merge_schema
         self._properties = dict(properties)
@@ -122,6 +125,7 @@ class Target:
             merge_schema=self._merge_schema,
             who=self.who,
             uri=self.location.uri,
+            without_nulls=self._without_nulls,
         )
 
     def _create(self, log: FencedLog, schema: StructType, transactions: Sequence[Transaction]) -> None:
@@ -146,8 +150,20 @@ class Target:
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
-    def commit(self, schema: StructType, epoch: Epoch, files: Sequence[DataFile]) -> tuple[CommitOutcome, int]:
+    def commit(
+        self,
+        schema: StructType,
+        epoch: Epoch,
+        files: Sequence[DataFile],
+        also: Callable[[], Sequence[Transaction]] = tuple,
+    ) -> tuple[CommitOutcome, int]:
         """Make the files of an epoch visible, once, unless a newer incarnation has claimed the table.
+
+        Args:
+            schema: of the rows.
+            epoch: whose files they are.
+            files: what its tasks have written.
+            also: what else the commit is to carry; called right before it.
 
         Returns:
             What was found, and the version that the table has at least.
@@ -181,12 +197,19 @@ class Target:
                 self._add_columns(table, new, carried)
                 return None
             reach(FailPoint.DELTA_BEFORE_COMMIT)
-            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried)
+            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried, *also())
             self._write(table, files, properties(mine, info=commit_info(epoch, files)))
             reach(FailPoint.DELTA_COMMITTED)
             return CommitOutcome.COMMITTED, table.version() + 1
 
         return self._settle(log, attempt, f"committing epoch {epoch.number}")
+
+    def mark(self, epoch: Epoch) -> int | None:
+        """The mark of bad rows that the table holds of the epoch's application; None if there is none."""
+        log = self._kept_log(epoch)
+        with log.lock:
+            log.refresh()
+            return log.held(bad_rows_name(epoch))
 
     def look(self, epoch: Epoch) -> None:
         """Look whether the table is still this start's; nothing is written.

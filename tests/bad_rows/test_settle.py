@@ -100,6 +100,7 @@ def test_each_row_has_all_that_is_known_of_it(world: World) -> None:
         "lineage": 1,
         "job_id": "id",
         "replaced_in": None,
+        "role": "source",
     }
 
 

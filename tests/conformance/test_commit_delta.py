@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 from spark_ext.testing.sink_contract import SinkContract
-from spark_ext.testing.sink_driver import SinkTarget
+from spark_ext.testing.sink_driver import Row, SinkTarget
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.sinks.delta_2pc import delta_kit
 from tests.support.folders import folder_snapshot
@@ -35,6 +36,12 @@ class DeltaTarget(SinkTarget):
     def rows(self) -> list[dict[str, Any]]:
         there = DeltaTable.is_deltatable(str(self.path))
         return delta_kit.table(self.path).to_pylist() if there else []
+
+    spoiling = MappingProxyType({"partition_by": "name"})
+
+    def spoiled(self, row: Row) -> Row:
+        """No folder can have such a name."""
+        return {**row, "name": f"{row['name']:x<300}"}
 
     def leftovers(self) -> set[str]:
         live = {str(Path(uri).relative_to(self.path)) for uri in DeltaTable(self.path).file_uris()}

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from pyspark.sql.types import StructType
 
-from spark_ext.bad_rows.collector import METADATA, Destination
+from spark_ext.bad_rows.buffer import METADATA
+from spark_ext.bad_rows.collector import Destination
 from spark_ext.bad_rows.names import key_of, pending_folder
 from spark_ext.errors import ConfigurationError, DataError
 from spark_ext.model.offsets import Position, Range, Running, SourceOffset

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -50,7 +51,46 @@ def text_of(row: pa.RecordBatch) -> str:
 
 def _value(scalar: pa.Scalar) -> object:
     try:
-        return scalar.as_py()
+        found = scalar.as_py()
     except (ValueError, OverflowError):
-        # A date or time that Python does not have, as days or microseconds since 1970.
-        return f"{scalar.type} {scalar.value}"
+        # A date or time that Python does not have, as days or microseconds since 1970; or a text that is not UTF-8.
+        return f"{scalar.type} {getattr(scalar, 'value', None) or scalar}"
+    return str(found) if isinstance(found, float) and not math.isfinite(found) else found
+
+
+class Numbered:
+    """Batches of a task without the rows that a check refuses. Counts, so that a bad row is found in its input again.
+
+    Args:
+        check: raises one of `fails` if a row of a batch is refused; cheap for a batch without such rows.
+        fails: what it raises.
+        bad: takes the number of a row among all, from 0, the row as a batch of its own, and what was raised.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[pa.RecordBatch], object],
+        fails: type[Exception] | tuple[type[Exception], ...],
+        bad: Callable[[int, pa.RecordBatch, Exception], object],
+    ) -> None:
+        self._check, self._fails, self._bad = check, fails, bad
+
+    def good(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows that pass, in order."""
+        first = 0
+
+        def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
+            self._bad(first + row, one, problem)
+
+        for batch in batches:
+            try:
+                self._check(batch)
+            except self._fails:
+                yield from sift(batch, self._checked, self._fails, collect)
+            else:
+                yield batch
+            first += batch.num_rows
+
+    def _checked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        self._check(rows)
+        return rows
