@@ -198,8 +198,8 @@ class TwoPhaseCommitSink(Connector):
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[Any]) -> CommitOutcome:
         """Phase two, on the driver's machine: make everything that was prepared visible, atomically and once.
 
-        Not called for an epoch without rows, except for a final one, and for one whose rows are all bad. Then nothing is
-        prepared, and the epoch and its mark are recorded. See `check`.
+        Not called for an epoch without rows, except for a final one, and for one whose rows are all bad. Then nothing
+        is prepared, and the epoch and its mark are recorded. See `check`.
 
         Args:
             schema: the rows' schema.

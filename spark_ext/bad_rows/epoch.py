@@ -100,7 +100,7 @@ class SinkPlace:
             + ("" if last is None else f"; the last one: {last.reason}"),
             operator=self.who,
             kept=NOTHING,
-            do="correct the rows in the query or the target's checks, or raise the option max_bad_rows; then start again",
+            do="correct the rows in the query or the target's checks, or raise max_bad_rows, and start again",
         )
 
     def unwritable(self, problem: OSError) -> StorageError:

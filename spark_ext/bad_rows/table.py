@@ -1,7 +1,7 @@
 """The Delta table of bad rows: one commit moves in the rows of committed epochs of an operator, exactly once.
 
-A commit carries the number of its newest epoch under an application id of its source or sink. Whoever repeats it finds the
-number and adds nothing; a driver that was given up and wakes up finds that of its successor.
+A commit carries the number of its newest epoch under an application id of its source or sink. Whoever repeats it finds
+the number and adds nothing; a driver that was given up and wakes up finds that of its successor.
 """
 
 from __future__ import annotations

@@ -108,6 +108,10 @@ class SinkTarget(ABC):
         """
         raise NotImplementedError
 
+    def make_strict(self) -> None:
+        """Called before the first start in the tests of bad rows: create a target here that refuses spoiled rows."""
+        return
+
     def id_of_bad(self, raw: str) -> int:
         """The id of a row that was put aside, from the text that the table has of it."""
         return int(json.loads(raw)["id"])
