@@ -70,6 +70,13 @@ class Chunk:
     job: str = ""
     """What its key says of the job; "" if the key does not name one: outside a job, and in version 1."""
 
+    def lines(self) -> list[str]:
+        """The rows, each as JSON."""
+        text = self.body.decode()
+        if self.body[:1] != b"[":
+            return text.split("\n")[:-1]
+        return [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in json.loads(text)]
+
     def key(self, epoch: Epoch) -> str:
         """The idempotency key of the request: the same whenever, and by whomever, it is sent."""
         job = f":{self.job}" if self.job else ""

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as spark
 
+from spark_ext.bad_rows.sift import sift
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_of
-from spark_ext.errors import StateError, StorageError
+from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
 from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces
@@ -29,7 +30,7 @@ from spark_ext.sinks.http_2pc.rows import JsonRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Transaction
 
     from spark_ext.delta.sink_table import Target
 
@@ -76,8 +77,18 @@ def stage(
     task: Task,
     cut: Cut,
     who: str,
+    bad: Callable[[int, pa.RecordBatch, Exception], object] | None = None,
 ) -> tuple[DataFile, ...] | None:
     """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
+
+    Args:
+        location: of the outbox.
+        schema: of the rows.
+        batches: the rows.
+        task: whose they are.
+        cut: how they are divided into requests.
+        who: the sink, for messages.
+        bad: takes the number of a row that has no JSON form, the row, and why; None: it is an error.
 
     Raises:
         DataError: a value has no JSON form.
@@ -86,7 +97,7 @@ def stage(
     rows = JsonRows(schema, who)
     files = DataFileWriter(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
-    lines = (line for batch in batches for line in rows.lines(batch))
+    lines = _lines(rows, batches, bad)
     try:
         return files.write(_batch(epoch, cut, piece) for piece in pieces(lines, cut))
     except OSError as problem:
@@ -96,6 +107,31 @@ def stage(
             kept="nothing of this epoch was sent",
             do="check the storage (space, permissions); the epoch will be retried",
         ) from problem
+
+
+def _lines(
+    rows: JsonRows,
+    batches: Iterator[pa.RecordBatch],
+    bad: Callable[[int, pa.RecordBatch, Exception], object] | None,
+) -> Iterator[str]:
+    if bad is None:
+        yield from (line for batch in batches for line in rows.lines(batch))
+        return
+    first = 0
+    for batch in batches:
+        try:
+            yield from list(rows.lines(batch))
+        except DataError:
+            note = partial(_beside, bad, first)
+            for lines in sift(batch, lambda part: list(rows.lines(part)), DataError, note):
+                yield from lines
+        first += batch.num_rows
+
+
+def _beside(
+    bad: Callable[[int, pa.RecordBatch, Exception], object], first: int, row: int, one: pa.RecordBatch, why: Exception
+) -> None:
+    bad(first + row, one, why)
 
 
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
@@ -209,6 +245,28 @@ class Outbox:
         self._remove([file.path for file in files if file.path not in kept])
         return not _is_sent(self._table(), epoch)
 
+    def decide_empty(self, epoch: Epoch, keep: Callable[[], int | None]) -> CommitOutcome:
+        """Decide that an epoch has no rows to be sent, as all of them are bad, and record it as sent, in one commit.
+
+        Args:
+            epoch: the epoch.
+            keep: stores its bad rows, and returns their mark.
+        """
+        from deltalake import Transaction
+
+        def also() -> list[Transaction]:
+            return [Transaction(_sent(epoch), epoch.number), *_marked(epoch, keep())]
+
+        return self._target.commit(SCHEMA, epoch, (), also)[0]
+
+    def is_sent(self, epoch: Epoch) -> bool:
+        """Whether the receiver is known to have all of an epoch."""
+        return _is_sent(self._table(), epoch)
+
+    def mark(self, epoch: Epoch) -> int | None:
+        """The mark of bad rows that the outbox holds of the epoch's application; None if there is none."""
+        return self._target.mark(epoch)
+
     def decided(self, epoch: Epoch) -> Iterator[Chunk]:
         """The requests of a decided epoch; the same on every call, in any process.
 
@@ -262,8 +320,15 @@ class Outbox:
                     for row in batch.to_pylist():
                         yield Piece(row["rows"], row["lines"])
 
-    def settle(self, epoch: Epoch) -> None:
+    def settle(self, epoch: Epoch, mark: int | None = None) -> bool:
         """Remove an epoch that the receiver has acknowledged completely, and keep its number.
+
+        Args:
+            epoch: the epoch.
+            mark: of its bad rows, which is kept with the number.
+
+        Returns:
+            Whether this call has recorded it; False if that was done before.
 
         Raises:
             FencedError: a newer incarnation has claimed the outbox.
@@ -276,13 +341,17 @@ class Outbox:
         from spark_ext.delta.log_checkpoints import checkpoint_if_due
 
         fence = self._target.fence(epoch.mark)
-        carried = (Transaction(_sent(epoch), epoch.number), *(fence.transactions if fence else ()))
+        carried = (
+            Transaction(_sent(epoch), epoch.number),
+            *_marked(epoch, mark),
+            *(fence.transactions if fence else ()),
+        )
 
-        def attempt(table: DeltaTable | None) -> tuple[int, list[str]]:
+        def attempt(table: DeltaTable | None) -> tuple[int, list[str], bool]:
             if table is None:
                 raise self._lost()
             if _is_sent(table, epoch):
-                return table.version(), []
+                return table.version(), [], False
             names = _names(table, epoch)
             reach(FailPoint.HTTP_BEFORE_SETTLE)
             table.create_write_transaction(
@@ -294,12 +363,13 @@ class Outbox:
                 commit_properties=properties(carried),
                 post_commithook_properties=NO_HOOKS,
             )
-            return table.version(), names
+            return table.version(), names, True
 
-        version, names = self._target.settle(epoch, attempt, f"recording that epoch {epoch.number} was sent")
+        version, names, recorded = self._target.settle(epoch, attempt, f"recording that epoch {epoch.number} was sent")
         reach(FailPoint.HTTP_RECORDED)
         self._remove(names)
         checkpoint_if_due(self.location, version, LOG_CHECKPOINT_EVERY)
+        return recorded
 
     def _table(self) -> DeltaTable:
         table = self._target.load()
@@ -327,6 +397,17 @@ class Outbox:
 def _sent(epoch: Epoch) -> str:
     """The id under which the table records the last epoch acknowledged by the receiver."""
     return f"sent:{epoch.application}"
+
+
+def _marked(epoch: Epoch, mark: int | None) -> list[Transaction]:
+    """The transaction that keeps the mark of an epoch's bad rows."""
+    if mark is None:
+        return []
+    from deltalake import Transaction
+
+    from spark_ext.delta.transactions import bad_rows_name
+
+    return [Transaction(bad_rows_name(epoch), mark)]
 
 
 def _is_sent(table: DeltaTable, epoch: Epoch) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 PIECE: Final = 1_024
 """Rows that are converted at a time."""
@@ -15,11 +17,11 @@ PIECE: Final = 1_024
 
 def sift(
     batch: pa.RecordBatch,
-    convert: Callable[[pa.RecordBatch], pa.RecordBatch],
+    convert: Callable[[pa.RecordBatch], T],
     fails: type[Exception] | tuple[type[Exception], ...],
     bad: Callable[[int, pa.RecordBatch, Exception], object],
-) -> Iterator[pa.RecordBatch]:
-    """The rows that can be converted, in order.
+) -> Iterator[T]:
+    """What the rows that can be converted become, in order.
 
     Args:
         batch: at least one row.

