@@ -14,12 +14,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import types as spark
 
-from spark_ext.bad_rows.sift import sift
+from spark_ext.bad_rows.sift import Bad, behind, sift
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_of
 from spark_ext.errors import DataError, StateError, StorageError
@@ -77,7 +77,7 @@ def stage(
     task: Task,
     cut: Cut,
     who: str,
-    bad: Callable[[int, pa.RecordBatch, Exception], object] | None = None,
+    bad: Bad | None = None,
 ) -> tuple[DataFile, ...] | None:
     """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
 
@@ -112,7 +112,7 @@ def stage(
 def _lines(
     rows: JsonRows,
     batches: Iterator[pa.RecordBatch],
-    bad: Callable[[int, pa.RecordBatch, Exception], object] | None,
+    bad: Bad | None,
 ) -> Iterator[str]:
     if bad is None:
         yield from (line for batch in batches for line in rows.lines(batch))
@@ -122,16 +122,9 @@ def _lines(
         try:
             yield from list(rows.lines(batch))
         except DataError:
-            note = partial(_beside, bad, first)
-            for lines in sift(batch, lambda part: list(rows.lines(part)), DataError, note):
+            for lines in sift(batch, lambda part: list(rows.lines(part)), DataError, behind(bad, first)):
                 yield from lines
         first += batch.num_rows
-
-
-def _beside(
-    bad: Callable[[int, pa.RecordBatch, Exception], object], first: int, row: int, one: pa.RecordBatch, why: Exception
-) -> None:
-    bad(first + row, one, why)
 
 
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:

@@ -1,8 +1,8 @@
 """Moves an epoch's rows without those that the table refuses, once all of them together were refused.
 
 Ranges of rows are tried behind savepoints, and halved where one is refused, down to single rows. All of it is part of
-the transaction that commits the epoch: what was found, also of constraints whose answer depends on other rows, holds for
-the rows that become visible, and no other attempt at the epoch can find something else once this one is committed.
+the epoch's transaction: what was found, also of constraints whose answer depends on other rows, holds for the rows that
+become visible, and no other attempt at the epoch can find something else once this one is committed.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ ROWS: Final = 1_000
 """Rows that are kept as objects until they are compressed."""
 
 METADATA: Final = b"spark_ext.table"
-"""Under this key a file says in which table its rows belong."""
+"""Under this key a file says in which table its rows belong; see `table_in_file`."""
 
 
 class Buffer:
     """A file of Parquet in memory, begun with the first row.
 
     Args:
-        table: path or URI of the table in which the rows belong.
+        table: in which the rows belong; see `table_in_file`.
         channel: in which they were read; None for those of a sink.
     """
 

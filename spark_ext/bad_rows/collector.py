@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_ext.bad_rows.buffer import Buffer
 from spark_ext.bad_rows.folder import Folder
-from spark_ext.bad_rows.names import EpochName, PendingFile, key_of, pending_folder, range_name
+from spark_ext.bad_rows.names import EpochName, PendingFile, key_of, pending_folder, range_name, table_in_file
 from spark_ext.bad_rows.row import BadRow
 from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
@@ -63,7 +63,7 @@ class Collector:
         keeps: Callable[[int], bool] | None = None,
     ) -> None:
         self._destination, self._piece, self._number, self._keeps = destination, piece, number, keeps
-        self._rows = Buffer(destination.table, piece.channel)
+        self._rows = Buffer(table_in_file(destination.state, destination.table), piece.channel)
         self._found = 0
         self.count = 0
         """Bad rows that are kept."""

@@ -25,6 +25,7 @@ from spark_ext.bad_rows.names import (
     marked,
     query_key,
     sinks_folder,
+    table_in_file,
     written_name,
 )
 from spark_ext.bad_rows.row import BadRow
@@ -72,6 +73,11 @@ class SinkPlace:
     def who(self) -> str:
         """The sink and the epoch, for messages."""
         return f"sink '{self.uid}', epoch {self.epoch}"
+
+    @property
+    def named(self) -> str:
+        """The table, as files name it."""
+        return table_in_file(self.state, self.table)
 
     @property
     def folder(self) -> Folder:
@@ -132,7 +138,7 @@ class TaskRows:
     """
 
     def __init__(self, place: SinkPlace) -> None:
-        self._place, self._rows = place, Buffer(place.table)
+        self._place, self._rows = place, Buffer(place.named)
         self.count = 0
 
     def add(self, row: BadRow) -> None:
@@ -178,7 +184,7 @@ class CommitRows:
 
     def __init__(self, place: SinkPlace, left: Sequence[Left]) -> None:
         self._place, self._left = place, left
-        self._own = Buffer(place.table)
+        self._own = Buffer(place.named)
         self._own_count = 0
         self.kept: int | None = None
         """The mark of this attempt; None: it has kept nothing."""
@@ -190,7 +196,7 @@ class CommitRows:
 
     def begin(self) -> None:
         """Another attempt at the commit begins: it finds its bad rows anew."""
-        self._own, self._own_count, self.kept = Buffer(self._place.table), 0, None
+        self._own, self._own_count, self.kept = Buffer(self._place.named), 0, None
 
     def add(self, row: BadRow) -> None:
         """Take a row that the target has refused.
@@ -231,13 +237,13 @@ class CommitRows:
             return self._read(folder, self._left[0])
         import pyarrow.parquet as pq
 
-        whole = Buffer(self._place.table)
+        whole = Buffer(self._place.named)
         for one in self._left:
             whole.copy(pq.read_table(BytesIO(self._read(folder, one))))
         if self._own_count:
             own = pq.read_table(BytesIO(self._own.content()))
             whole.copy(own)
-            self._own = Buffer(self._place.table)
+            self._own = Buffer(self._place.named)
             self._own.copy(own)
         return whole.content()
 

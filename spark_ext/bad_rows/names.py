@@ -152,6 +152,11 @@ def default_table(state: str) -> str:
     return f"{state.rstrip('/')}/{FOLDER}/{TABLE}"
 
 
+def table_in_file(state: str, table: str) -> str:
+    """How a file names the table in which its rows belong: "" for that of the state directory, which may be moved."""
+    return "" if table == default_table(state) else table
+
+
 def key_of(end: SourceOffset) -> str:
     """What tells the end of an epoch from any other one of its source: equal for each replay, in every release."""
     told = {name: value for name, value in end.to_json().items() if name != "version"}

@@ -24,6 +24,7 @@ from spark_ext.bad_rows.names import (
     PendingFile,
     chosen,
     decided,
+    default_table,
     epoch_of_written,
     key_of,
     pending_folder,
@@ -225,7 +226,7 @@ class Settler:
 
     def _table_of(self, folder: Folder, file: PendingFile) -> str:
         metadata = pq.read_schema(BytesIO(_content(folder, file))).metadata or {}
-        return str(metadata[METADATA].decode())
+        return metadata[METADATA].decode() or default_table(self._state)
 
 
 def _remove(folder: Folder, epochs: Iterable[EpochName]) -> None:

@@ -60,6 +60,20 @@ def _value(scalar: pa.Scalar) -> object:
     return str(found) if isinstance(found, float) and not math.isfinite(found) else found
 
 
+Bad = Callable[[int, "pa.RecordBatch", Exception], object]
+"""Takes the number of a row, the row as a batch of its own, and what is wrong with it."""
+
+
+def behind(bad: Bad, first: int) -> Bad:
+    """The same for the rows of a batch that is not the first.
+
+    Args:
+        bad: takes numbers that count over all batches.
+        first: number of the batch's first row.
+    """
+    return lambda row, one, problem: bad(first + row, one, problem)
+
+
 class Numbered:
     """Batches of a task without the rows that a check refuses. Counts, so that a bad row is found in its input again.
 
@@ -73,22 +87,18 @@ class Numbered:
         self,
         check: Callable[[pa.RecordBatch], object],
         fails: type[Exception] | tuple[type[Exception], ...],
-        bad: Callable[[int, pa.RecordBatch, Exception], object],
+        bad: Bad,
     ) -> None:
         self._check, self._fails, self._bad = check, fails, bad
 
     def good(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that pass, in order."""
         first = 0
-
-        def collect(row: int, one: pa.RecordBatch, problem: Exception) -> None:
-            self._bad(first + row, one, problem)
-
         for batch in batches:
             try:
                 self._check(batch)
             except self._fails:
-                yield from sift(batch, self._checked, self._fails, collect)
+                yield from sift(batch, self._checked, self._fails, behind(self._bad, first))
             else:
                 yield batch
             first += batch.num_rows

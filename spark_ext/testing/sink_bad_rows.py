@@ -6,21 +6,20 @@ They are part of `SinkContract`, and skipped for a target without `spoiled`.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyspark.sql import types as T
 
 from spark_ext.bad_rows.names import default_table, sinks_folder
 from spark_ext.bad_rows.settle import Settler
 from spark_ext.errors import ConfigurationError, DataError, FencedError
 from spark_ext.model.commits import CommitOutcome
 from spark_ext.testing.children import frozen, killed_at, was_fenced
-from spark_ext.testing.sink_driver import STATES, Driver, Row, SinkTarget, numbered
-
-if TYPE_CHECKING:
-    pass
+from spark_ext.testing.sink_driver import NUMBERS, STATES, Driver, Row, SinkTarget, numbered
 
 BAD_EVERY = 5
 """Of so many rows of an epoch the first is spoiled."""
@@ -55,7 +54,7 @@ class SinkBadRowsContract:
 
     def test_bad_rows_go_to_the_table_with_the_commit_of_their_epoch(self, dirty: SinkTarget) -> None:
         """From several tasks, with the epoch, the sink, a reason and the row."""
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         kit.driver().claim()
         kit.driver().run(0, kit.rows(0, 20), partitions=3)
         assert kit.table() == [], "Spark has not committed the epoch"
@@ -69,7 +68,7 @@ class SinkBadRowsContract:
 
     def test_an_epoch_of_which_all_rows_are_bad(self, dirty: SinkTarget) -> None:
         """Is committed, and recognised when it is repeated; the next one is written as usual."""
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         first = kit.driver()
         first.claim()
         spoiled = [dirty.spoiled(row) for row in numbered(0, 5)]
@@ -82,7 +81,7 @@ class SinkBadRowsContract:
 
     def test_bad_rows_crash_at_every_step_and_each_row_is_there_once(self, dirty: SinkTarget) -> None:
         """A starting driver is killed at each step; its successor repeats the epoch, with other partitions."""
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         kit.driver().claim()
         for number, point in enumerate((*STEPS, dirty.before_commit, dirty.after_commit)):
             start, end = number * 10, number * 10 + 10
@@ -97,7 +96,7 @@ class SinkBadRowsContract:
     @pytest.mark.parametrize("step", ["before_commit", "after_commit"])
     def test_bad_rows_of_the_attempt_that_was_committed_count(self, dirty: SinkTarget, step: str) -> None:
         """The repeated epoch has other bad rows, as after a change of an option; the target says which count."""
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         kit.driver().claim()
         killed_at(getattr(dirty, step), run_dirty_epoch, dirty, 1, 0, 0, 10, True)
         second = kit.driver(2)
@@ -112,7 +111,7 @@ class SinkBadRowsContract:
         self, dirty: SinkTarget, step: str
     ) -> None:
         """And the other way round: those of an attempt that was not committed are nowhere."""
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         kit.driver().claim()
         killed_at(getattr(dirty, step), run_dirty_epoch, dirty, 1, 0, 0, 10, True)
         second = kit.driver(2)
@@ -127,7 +126,7 @@ class SinkBadRowsContract:
         self, dirty: SinkTarget, tmp_path: Path
     ) -> None:
         """It was frozen when it had kept them; its successor has found others."""
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         kit.driver().claim()
         second = kit.driver(2)
         with frozen(tmp_path, "bad_rows.kept", run_dirty_epoch, dirty, 1, 0, 0, 10) as zombie:
@@ -147,7 +146,7 @@ class SinkBadRowsContract:
     ) -> None:
         """Rather than sent with its message; also those of an attempt that was never committed are removed."""
         monkeypatch.setattr("spark_ext.bad_rows.epoch.INLINE", 0)
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         driver = kit.driver()
         driver.claim()
         driver.write(0, kit.rows(0, 20), attempt=1)
@@ -158,16 +157,17 @@ class SinkBadRowsContract:
 
     def test_bad_rows_more_than_allowed_stop_the_epoch(self, dirty: SinkTarget) -> None:
         """The limit holds for a task, and for the tasks of an epoch together."""
-        kit = _Kit(dirty, max_bad_rows="3")
+        kit = BadRowsKit(dirty, max_bad_rows="3")
         driver = kit.driver()
         driver.claim()
         with pytest.raises(DataError, match="max_bad_rows"):
             driver.run(0, kit.rows(0, 20), partitions=4)
-        assert kit.settle(0) is None and kit.table() == []
+        kit.settle(0)
+        assert kit.table() == []
 
     def test_bad_rows_without_any_there_is_no_folder(self, dirty: SinkTarget) -> None:
         """And the epoch is as any other."""
-        kit = _Kit(dirty)
+        kit = BadRowsKit(dirty)
         driver = kit.driver()
         driver.claim()
         driver.run(0, numbered(0, 10), partitions=2)
@@ -196,14 +196,18 @@ class SinkBadRowsContract:
             target.sink("out", on_bad_row="quarantine")
 
 
-class _Kit:
-    """A job's state with Spark's log, and its table of bad rows."""
+class BadRowsKit:
+    """A job's state with Spark's log, and its table of bad rows. The environment names the folder of states.
 
-    def __init__(self, target: SinkTarget, **options: str) -> None:
-        import os
+    Args:
+        target: the sink's.
+        schema: of the rows.
+        options: further options of the sink.
+    """
 
+    def __init__(self, target: SinkTarget, schema: T.StructType = NUMBERS, **options: str) -> None:
         self.target = target
-        self._options = {**ASIDE, **target.spoiling, **options}
+        self._schema, self._options = schema, {**ASIDE, **target.spoiling, **options}
         self.state = f"{os.environ[STATES]}/job-1"
         self._checkpoint = Path(self.state, "queries", "q", "checkpoint")
         (self._checkpoint / "commits").mkdir(parents=True)
@@ -214,9 +218,11 @@ class _Kit:
         return [*Path(sinks_folder(self.state, Driver.query_id)).rglob("*")]
 
     def driver(self, incarnation: int = 1) -> Driver:
-        return Driver(self.target, incarnation, options=self._options)
+        """A start of the job, with `on_bad_row=quarantine`."""
+        return Driver(self.target, incarnation, schema=self._schema, options=self._options)
 
     def rows(self, start: int, end: int) -> list[Row]:
+        """Rows with the ids [start, end), some of them bad."""
         return spoiled(self.target, start, end)
 
     def settle(self, epoch: int) -> None:
@@ -226,19 +232,23 @@ class _Kit:
             Settler("job", "job-1", self.state, "q", 0, str(self._checkpoint)).settle_sinks()
 
     def found(self) -> list[dict[str, Any]]:
+        """The rows of the table of bad rows."""
         import pyarrow as pa
         from deltalake import DeltaTable
 
         place = default_table(self.state)
-        return pa.table(DeltaTable(place).scan()).to_pylist() if DeltaTable.is_deltatable(place) else []
+        return list(pa.table(DeltaTable(place).scan()).to_pylist()) if DeltaTable.is_deltatable(place) else []
 
     def table(self) -> list[int]:
+        """The ids of the rows of the table of bad rows."""
         return sorted(self.target.id_of_bad(row["raw"]) for row in self.found())
 
     def all(self) -> list[int]:
+        """The ids of all rows, wherever they are; one that is in both appears twice."""
         return sorted([*self.target.ids(), *self.table()])
 
     def check(self, rows: int) -> None:
+        """Each of the ids [0, rows) is in one of the two, once."""
         assert self.all() == list(range(rows)), (self.target.ids(), self.table())
 
 
