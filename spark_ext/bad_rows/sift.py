@@ -55,9 +55,19 @@ def _value(scalar: pa.Scalar) -> object:
     try:
         found = scalar.as_py()
     except (ValueError, OverflowError):
-        # A date or time that Python does not have, as days or microseconds since 1970; or a text that is not UTF-8.
-        return f"{scalar.type} {getattr(scalar, 'value', None) or scalar}"
+        return _unreadable(scalar)
     return str(found) if isinstance(found, float) and not math.isfinite(found) else found
+
+
+def _unreadable(scalar: pa.Scalar) -> str:
+    """A value that Python does not have: a time, as days or microseconds since 1970; text that is not UTF-8; a list."""
+    import pyarrow as pa
+
+    if hasattr(scalar, "as_buffer"):
+        return repr(scalar.as_buffer().to_pybytes())
+    if pa.types.is_nested(scalar.type):
+        return " ".join(str(pa.repeat(scalar, 1)).split())
+    return f"{scalar.type} {scalar.value}"
 
 
 Bad = Callable[[int, "pa.RecordBatch", Exception], object]

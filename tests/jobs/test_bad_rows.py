@@ -184,7 +184,8 @@ def test_rows_that_a_sink_refuses_go_to_the_table(lab: JobHarness) -> None:
         row["rows"] for row in rows
     ) == 11
     assert all("'even' may not be null" in row["reason"] for row in bad(lab))
-    assert [row["what"] for row in job.ledger.incidents().collect() if row["type"] == "bad_rows"][0].startswith(
+    told = [row["what"] for row in job.ledger.incidents().collect() if row["type"] == "bad_rows"]
+    assert told[0].startswith(
         "sink 'out' has bad rows"
     )
 
