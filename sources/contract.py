@@ -269,6 +269,14 @@ class ChannelSource(Connector):
         """Whether each channel has an end, even if new ones keep coming; then at most `readers` are in progress."""
         return self.bounded
 
+    @property
+    def ends_now(self) -> bool:
+        """Whether a run that ends with what is there (`job.run(until="now")`) finds an end here.
+
+        It does if each channel has an end, or `latest` says where it is now.
+        """
+        return self.channels_end or type(self).latest is not ChannelSource.latest
+
     def resume(self, known: Sequence[Channel], finished: frozenset[str]) -> None:
         """A planner starts: `known` are the channels in the offset, `finished` the ids of those that have finished.
 

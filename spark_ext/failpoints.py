@@ -70,6 +70,10 @@ class FailPoint(str, Enum):
     FINAL_CLOSED = "final.closed"
     JOB_ENDED = "job.ended"
 
+    # The end of a run that ends with what is there.
+    CAUGHT_UP = "until.caught_up"
+    SUSPENDED = "until.suspended"
+
     # An append to a table of the ledger.
     LEDGER_BEFORE_JOBS = "ledger.jobs.before"
     LEDGER_JOBS = "ledger.jobs.after"

@@ -106,6 +106,11 @@ class Hybrid(StagedSource):
         return self._stage.source.channels_end
 
     @property
+    def ends_now(self) -> bool:
+        """As the last stage: those before it have an end."""
+        return self._stages[-1].source.ends_now
+
+    @property
     def last_stage(self) -> bool:
         """Whether the last one is being read."""
         return self._at == len(self._stages) - 1

@@ -28,6 +28,8 @@ TIMED_OUT: Final = 7
 """A control event was accepted, and has no final status yet."""
 UNREACHABLE: Final = 8
 """The ledger or the server could not be reached."""
+RUNNING: Final = 9
+"""Another run of the job is under way; nothing was started."""
 
 State = Annotated[str, typer.Argument(metavar="STATE", help="The job's state directory: a path or URI.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]

@@ -35,6 +35,7 @@ ALONE = (
     "metrics",
     "observer",
     "bad-rows",
+    "hourly",
 )
 """Pages all of whose blocks run one after the other, from an empty folder."""
 AGAIN = "-- again --"
