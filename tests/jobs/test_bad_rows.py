@@ -185,9 +185,7 @@ def test_rows_that_a_sink_refuses_go_to_the_table(lab: JobHarness) -> None:
     ) == 11
     assert all("'even' may not be null" in row["reason"] for row in bad(lab))
     told = [row["what"] for row in job.ledger.incidents().collect() if row["type"] == "bad_rows"]
-    assert told[0].startswith(
-        "sink 'out' has bad rows"
-    )
+    assert told[0].startswith("sink 'out' has bad rows")
 
 
 @pytest.mark.parametrize(
