@@ -304,6 +304,15 @@ class ChannelSource(Connector):
         """Cut a range into at most `parts` that separate tasks may read; the default keeps it whole and in order."""
         return [(start, end)]
 
+    @property
+    def least_tasks(self) -> int:
+        """At least how many tasks read an epoch, even if Spark has fewer slots; 0: as `readers` says.
+
+        With it, `split` is asked for more parts of larger ranges, and not only when there are fewer ranges than tasks.
+        Positions have to be numbers.
+        """
+        return 0
+
     def seek(self, channel: Channel, at: Position, position: Json) -> Position:
         """Check a position to which an operator wants to send a channel, and return it in the source's own form.
 

@@ -121,6 +121,8 @@ class FailPoint(str, Enum):
     DELTA_BEFORE_COLUMNS = "delta.before_columns"
     DELTA_BEFORE_COMMIT = "delta.before_commit"
     DELTA_COMMITTED = "delta.committed"
+    DELTA_BEFORE_OPTIMIZE = "delta.before_optimize"
+    DELTA_OPTIMIZED = "delta.optimized"
     DELTA_BEFORE_ROLLBACK = "delta.before_rollback"
     DELTA_ROLLED_BACK = "delta.rolled_back"
 
@@ -191,6 +193,7 @@ class FailPoint(str, Enum):
     # postgres_2pc
     POSTGRES_FENCED = "postgres.fenced"
     POSTGRES_CLEANED = "postgres.cleaned"
+    POSTGRES_READY = "postgres.ready"
     POSTGRES_STAGED = "postgres.staged"
     POSTGRES_BEFORE_PREPARE = "postgres.before_prepare"
     POSTGRES_PREPARED = "postgres.prepared"

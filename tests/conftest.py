@@ -105,4 +105,5 @@ pytest_plugins = [
     "tests.support.slow_tests",
     "tests.servers.postgres",
     "tests.servers.kafka",
+    "tests.servers.object_store",
 ]

@@ -71,8 +71,7 @@ class _TextFile:
     def __init__(self, place: Location, path: str) -> None:
         import pyarrow as pa
 
-        assert place.local is not None
-        self.path, self._root, self._rows = path, place.local, 0
+        self.path, self._place, self._rows = path, place, 0
         self._raw = place.create(path)
         self._out = pa.CompressedOutputStream(self._raw, "gzip") if path.endswith(".gz") else self._raw
 
@@ -94,7 +93,8 @@ class _TextFile:
         """Finish the file."""
         self._out.close()
         self._raw.close()
-        size = (self._root / self.path).stat().st_size
+        with self._place.open(self.path) as written:
+            size = int(written.size())
         return DataFile(self.path, size, self._rows, partition, time.time_ns() // 1_000_000, "{}")
 
     def drop(self) -> None:

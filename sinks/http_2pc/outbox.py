@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import tee
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import types as spark
 
@@ -25,7 +26,8 @@ from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout, owner_o
 from spark_ext.errors import DataError, StateError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task
-from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces
+from spark_ext.sinks.http_2pc.addresses import Addresses
+from spark_ext.sinks.http_2pc.chunks import Chunk, Cut, Piece, chunks, pieces, recorded_url
 from spark_ext.sinks.http_2pc.rows import JsonRows
 
 if TYPE_CHECKING:
@@ -77,29 +79,29 @@ def stage(
     task: Task,
     cut: Cut,
     who: str,
+    addresses: Addresses | None = None,
     bad: Bad | None = None,
 ) -> tuple[DataFile, ...] | None:
     """Phase one, in a task: write the rows as pieces to a file in the outbox that no commit refers to yet.
 
     Args:
-        location: of the outbox.
+        location: root of the outbox.
         schema: of the rows.
         batches: the rows.
-        task: whose they are.
-        cut: how they are divided into requests.
-        who: the sink, for messages.
-        bad: takes the number of a row that has no JSON form, the row, and why; None: it is an error.
+        task: which.
+        cut: how they are divided.
+        who: for messages.
+        addresses: of the rows, if they have any of their own; they are recorded with them.
+        bad: takes the number of a row that has no JSON form or no address, the row, and why; None: it is an error.
 
     Raises:
-        DataError: a value has no JSON form.
+        DataError: a value has no JSON form, or a row has no address to which it may be sent.
         StorageError: the outbox cannot be written.
     """
-    rows = JsonRows(schema, who)
     files = DataFileWriter(location, SCHEMA, _LAYOUT, task)
     epoch = label(task.lineage, task.query_id, task.epoch)
-    lines = _lines(rows, batches, bad)
     try:
-        return files.write(_batch(epoch, cut, piece) for piece in pieces(lines, cut))
+        return files.write(_batch(epoch, cut, piece) for piece in _pieces(schema, batches, cut, who, addresses, bad))
     except OSError as problem:
         raise StorageError(
             f"the outbox could not be written: {problem}",
@@ -109,22 +111,46 @@ def stage(
         ) from problem
 
 
-def _lines(
-    rows: JsonRows,
-    batches: Iterator[pa.RecordBatch],
-    bad: Bad | None,
-) -> Iterator[str]:
-    if bad is None:
-        yield from (line for batch in batches for line in rows.lines(batch))
-        return
+Sent = TypeVar("Sent")
+
+
+def _each(
+    batches: Iterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Iterable[Sent]], bad: Bad | None
+) -> Iterator[Sent]:
+    """What the rows become, without those that are bad."""
     first = 0
     for batch in batches:
+        if bad is None:
+            yield from convert(batch)
+            continue
         try:
-            yield from list(rows.lines(batch))
+            yield from list(convert(batch))
         except DataError:
-            for lines in sift(batch, lambda part: list(rows.lines(part)), DataError, behind(bad, first)):
-                yield from lines
+            for found in sift(batch, lambda part: list(convert(part)), DataError, behind(bad, first)):
+                yield from found
         first += batch.num_rows
+
+
+def _pieces(
+    schema: spark.StructType,
+    batches: Iterator[pa.RecordBatch],
+    cut: Cut,
+    who: str,
+    addresses: Addresses | None,
+    bad: Bad | None,
+) -> Iterator[Piece]:
+    if addresses is None:
+        yield from pieces(_each(batches, JsonRows(schema, who).lines, bad), cut)
+        return
+    body = addresses.body(schema)
+    rows = JsonRows(body, who)
+
+    def addressed(batch: pa.RecordBatch) -> Iterable[tuple[str, str]]:
+        return zip(addresses.of(batch), rows.lines(batch.select(body.names)), strict=True)
+
+    # One iterator for both: a row's line comes with its address.
+    urls, lines = tee(_each(batches, addressed, bad))
+    yield from pieces((line for _, line in lines), cut, (url for url, _ in urls))
 
 
 def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
@@ -132,7 +158,7 @@ def _batch(epoch: str, cut: Cut, piece: Piece) -> pa.RecordBatch:
 
     from spark_ext.schemas.arrow import arrow_schema
 
-    columns = [[epoch], [cut.to_json()], [piece.rows], [piece.lines]]
+    columns = [[epoch], [cut.to_json(piece.url)], [piece.rows], [piece.lines]]
     schema = arrow_schema(SCHEMA)
     return pa.RecordBatch.from_arrays(
         [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
@@ -309,9 +335,9 @@ class Outbox:
 
         for name in names:
             with self.location.open(name) as file:
-                for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines"]):
+                for batch in pq.ParquetFile(file).iter_batches(batch_size=16, columns=["rows", "lines", "cut"]):
                     for row in batch.to_pylist():
-                        yield Piece(row["rows"], row["lines"])
+                        yield Piece(row["rows"], row["lines"], recorded_url(row["cut"]))
 
     def settle(self, epoch: Epoch, mark: int | None = None) -> bool:
         """Remove an epoch that the receiver has acknowledged completely, and keep its number.

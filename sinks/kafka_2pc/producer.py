@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from spark_ext.sinks.kafka_2pc.staging import Staged
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
+# Newer clients abort in `close` once more, and warn where that cannot be, as after a fatal error.
+warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
 _FENCED: Final = frozenset(
     {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING", "INVALID_TXN_STATE"}

@@ -22,6 +22,7 @@ from pyspark.sql import types as T
 from spark_ext.bad_rows.sift import Bad, behind, sift
 from spark_ext.errors import NOTHING_VISIBLE, DataError, PreparedLostError, StorageError, refused
 from spark_ext.sinks.contract import Task
+from spark_ext.stores import filesystem_of
 
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
@@ -94,8 +95,7 @@ def _are_headers(given: T.DataType) -> bool:
 def place_of(folder: str) -> tuple[fs.FileSystem, str]:
     """A folder's file system and its path there."""
     if "://" in folder and not folder.startswith("file:"):
-        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(folder)
-        return found
+        return filesystem_of(folder)
     local = folder.removeprefix("file://") if folder.startswith("file://") else folder.removeprefix("file:")
     return fs.LocalFileSystem(), str(Path(local).expanduser().absolute())
 

@@ -18,6 +18,7 @@ from spark_ext.sinks.postgres_2pc import record
 from spark_ext.sinks.postgres_2pc.prepare import Fence, InDoubt, Inline, Part, Staged, drop, give_up, pending, roll_back
 from spark_ext.sinks.postgres_2pc.rows import RowErrors, copy_in, is_of_a_row, unpacked
 from spark_ext.sinks.postgres_2pc.sifting import Aside, Sifting, Upsert
+from spark_ext.sinks.postgres_2pc.statements import Statements
 from spark_ext.sinks.postgres_2pc.table import Table, names
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Committer:
     lock_timeout: int
     """Time limit for a lock, ms."""
     fence: Fence
+    statements: Statements
     aside: Aside | None = None
     """Takes the rows that the table refuses; None: one of them is an error."""
 
@@ -63,7 +65,12 @@ class Committer:
             self.finish()
             self._discard(parts)
             return CommitOutcome.ALREADY_COMMITTED
+        if not epoch.start:
+            # Nobody has claimed the table before.
+            self.statements.set_up(self.connection, self.identity, self.errors.who)
+        self.statements.before(self.connection, self.errors.who)
         refused = self._move_sifted(parts) if self.aside is not None else self._move(parts)
+        self.statements.after(self.connection, self.errors.who)
         rows = sum(part.rows for part in parts) - refused
         # The transaction is still open: without this file nothing is committed.
         mark = None if self.aside is None else self.aside.keep()

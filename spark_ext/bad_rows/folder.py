@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from spark_ext.spark.spark_log import local_path
+from spark_ext.stores import filesystem_of
 
 _DRAFT = ".draft-"
 
@@ -30,7 +31,7 @@ class Folder:
         self.uri = uri
         self._local = local_path(uri)
         if self._local is None:
-            self._remote, self._root = pafs.FileSystem.from_uri(uri)
+            self._remote, self._root = filesystem_of(uri)
 
     @property
     def empty(self) -> bool | None:

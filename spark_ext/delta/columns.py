@@ -34,6 +34,7 @@ def check_fit(
     who: str,
     uri: str,
     without_nulls: Collection[str] = (),
+    replaces: bool = False,
 ) -> tuple[Any, ...]:
     """Refuse a table that the rows do not fit, or that demands a feature that the sink does not write.
 
@@ -45,6 +46,7 @@ def check_fit(
         who: the sink, for messages.
         uri: of the table, for messages.
         without_nulls: columns of which no null is written.
+        replaces: whether rows of the table are replaced or deleted.
 
     Returns:
         The columns to add.
@@ -54,7 +56,7 @@ def check_fit(
         ConfigurationError: names the column, the expected and the given type.
     """
     facts = facts_of(table)
-    refuse(demands(facts), who, uri)
+    refuse(demands(facts, replaces=replaces), who, uri)
     found = list(table.metadata().partition_columns)
     if found != list(partition_by):
         raise ConfigurationError(

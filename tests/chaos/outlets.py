@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
@@ -32,7 +33,7 @@ from spark_ext.sinks.files_2pc.sink import committed_files
 from spark_ext.sources.contract import Limit
 from spark_ext.sources.exchange import ExchangeSource
 from tests.chaos.scenario import ROOT, Scenario, Server
-from tests.chaos.sink_job import BAD_EVERY, SCHEMA
+from tests.chaos.sink_job import BAD_EVERY, SCHEMA, expected, expected_upserts
 from tests.chaos.verify import Content, leftovers
 from tests.servers import receiver
 from tests.servers.kafka import Broker
@@ -72,11 +73,15 @@ class Outlet(ABC):
         """What of the round's history the model of the commit protocol does not allow."""
         return []
 
+    def expected(self) -> pa.Table:
+        """The rows that a reader sees when the job has ended."""
+        return expected()
+
 
 class DeltaOutlet(Outlet):
     name = "delta_2pc"
     starts = (FailPoint.DELTA_BEFORE_FENCE, FailPoint.DELTA_FENCED, FailPoint.DELTA_CLEANED)
-    commits = (FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
+    commits: ClassVar[tuple[str, ...]] = (FailPoint.DELTA_BEFORE_COMMIT, FailPoint.DELTA_COMMITTED)
 
     def options(self, out: Path) -> dict[str, str]:
         return {"path": str(out / "table")}
@@ -91,6 +96,57 @@ class DeltaOutlet(Outlet):
         trace = traces.of_job(out / "state", out / "table", query="copy", source="generated", sink=UID)
         problem = traces.validate(trace)
         return [problem] if problem else []
+
+
+MOST_FILES = 30
+"""Live files at the end of a round with compaction: without it there are more than ninety, two for each epoch."""
+
+
+class OptimizedOutlet(DeltaOutlet):
+    """With compaction behind the epochs, every second."""
+
+    commits = (*DeltaOutlet.commits, FailPoint.DELTA_BEFORE_OPTIMIZE, FailPoint.DELTA_OPTIMIZED)
+
+    def options(self, out: Path) -> dict[str, str]:
+        return {**super().options(out), "optimize_interval": "1 s"}
+
+    def left(self, out: Path) -> list[str]:
+        found = DeltaTable(out / "table")
+        count, epochs = len(found.file_uris()), found.transaction_version(f"fence:{UID}")
+        many = [f"the table has {count} files, incarnation {epochs}"] if count > MOST_FILES else []
+        return super().left(out) + many
+
+
+class UpsertOutlet(OptimizedOutlet):
+    """Rows replace those of their key, in whatever order they come; deleted ones are kept, marked."""
+
+    mode: ClassVar[Mapping[str, str]] = {"deleted_if": "gone", "tombstones": "keep"}
+
+    def options(self, out: Path) -> dict[str, str]:
+        rule = {"mode": "upsert", "key": "channel,id", "newest_by": "at", **self.mode}
+        return {**super().options(out), **rule}
+
+    def rows(self, out: Path) -> pa.Table:
+        return super().rows(out).filter(pc.invert(pc.field("gone")))
+
+    def expected(self) -> pa.Table:
+        return expected_upserts(shuffled=True)
+
+    def disallowed(self, out: Path) -> list[str]:
+        # The model counts the rows that commits add, and a merge writes others again.
+        return []
+
+
+class DeleteOutlet(UpsertOutlet):
+    """Rows that delete their key, which come in order."""
+
+    mode: ClassVar[Mapping[str, str]] = {"deleted_if": "gone", "tombstones": "drop"}
+
+    def rows(self, out: Path) -> pa.Table:
+        return DeltaOutlet.rows(self, out)
+
+    def expected(self) -> pa.Table:
+        return expected_upserts(shuffled=False)
 
 
 class HttpOutlet(Outlet):
@@ -340,13 +396,8 @@ def _plain(name: str) -> str:
 
 
 @contextmanager
-def _delta(folder: Path) -> Iterator[Outlet]:
-    yield DeltaOutlet()
-
-
-@contextmanager
-def _delta_bad_rows(folder: Path) -> Iterator[Outlet]:
-    yield DeltaBadRowsOutlet()
+def _delta(folder: Path, kind: type[DeltaOutlet] = DeltaOutlet) -> Iterator[Outlet]:
+    yield kind()
 
 
 @contextmanager
@@ -384,13 +435,16 @@ def _kafka(folder: Path) -> Iterator[Outlet]:
 
 OUTLETS: Mapping[str, Callable[[Path], AbstractContextManager[Outlet]]] = {
     "delta_2pc": _delta,
+    "delta_2pc-optimize": partial(_delta, kind=OptimizedOutlet),
+    "delta_2pc-upsert": partial(_delta, kind=UpsertOutlet),
+    "delta_2pc-delete": partial(_delta, kind=DeleteOutlet),
     "files_2pc": _files,
     "http_2pc": _http,
     "exchange_2pc": _exchange_outlet,
     "postgres_2pc": _postgres,
     "postgres_2pc-prepared": partial(_postgres, kind=PreparedOutlet),
     "kafka_2pc": _kafka,
-    "delta_2pc-bad-rows": _delta_bad_rows,
+    "delta_2pc-bad-rows": partial(_delta, kind=DeltaBadRowsOutlet),
     "postgres_2pc-bad-rows": partial(_postgres, kind=PostgresBadRowsOutlet),
 }
 """For each sink, a function that opens its outlet and server in a directory."""

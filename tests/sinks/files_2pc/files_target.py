@@ -17,6 +17,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 from pyspark.sql import types as T
 
+from spark_ext.datafiles.location import Location
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.files_2pc.folder import Folder
 from spark_ext.sinks.files_2pc.sink import FilesTwoPhaseCommit, committed_files
@@ -47,7 +48,7 @@ class FilesTarget(SinkTarget):
         return FilesTwoPhaseCommit({"uid": uid, "path": str(self.path), "format": self.kind, **self.given, **options})
 
     def _folder(self) -> Folder:
-        return Folder(self.path, "test")
+        return Folder(Location(str(self.path)), "test")
 
     def rows(self) -> list[dict[str, Any]]:
         about = self._folder().about()

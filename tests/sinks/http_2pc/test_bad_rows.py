@@ -123,5 +123,6 @@ def test_with_redact_a_reason_has_no_answer(target: HttpTarget) -> None:
 def test_the_rows_of_a_request() -> None:
     lines = '{"a":1,"b":"\\u2028 \u2028"}\n{"a":2,"b":null}\n'
     assert Chunk(0, 2, lines.encode(), True).lines() == lines.split("\n")[:-1]
+    assert Chunk(0, 1, b'{"a":1}', True).lines() == ['{"a":1}'], "one object without a line end"
     array = b'[{"a":1.0,"b":"\xc3\xa4"},{"a":[]}]'
     assert Chunk(0, 2, array, True).lines() == ['{"a":1.0,"b":"ä"}', '{"a":[]}']
