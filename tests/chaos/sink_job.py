@@ -51,14 +51,14 @@ KEYS = 701
 UPSERTS = ("id % 701 AS id", "channel", "value", "tag", "{at} AS at", "value < 0.2 AS gone")
 """The rows as upserts; `{at}` is the time by which the newest row of a key wins."""
 
-IN_ORDER, SHUFFLED = "id", "id * 7919 % 12007"
+IN_ORDER, SHUFFLED = "id", "id * 5003 % 12007"
 """Times that rise in each channel, and times that do not. Both tell all rows apart: 12007 is a prime beyond all ids."""
 
 
 def expected_upserts(*, shuffled: bool) -> pa.Table:
     """The newest row of each key that is not deleted, by pandas."""
     rows = expected().to_pandas()
-    rows["at"] = rows["id"] * 7919 % 12007 if shuffled else rows["id"]
+    rows["at"] = rows["id"] * 5003 % 12007 if shuffled else rows["id"]
     rows["id"] %= KEYS
     newest = rows.sort_values("at").drop_duplicates(["id", "channel"], keep="last")
     return pa.Table.from_pandas(newest[newest["value"] >= 0.2], preserve_index=False).select(SCHEMA.names).cast(SCHEMA)
