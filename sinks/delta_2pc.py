@@ -14,19 +14,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.sift import Numbered
 from spark_ext.datafiles.location import Location, check_for_delta
 from spark_ext.datafiles.writer import DataFile, DataFileWriter, Layout
-from spark_ext.errors import StorageError
+from spark_ext.errors import DataError, StorageError
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names, Pairs
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhaseCommitSink
 from spark_ext.sinks.delta_options import OptimizeOptions, UpsertOptions
+from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import Transaction
 
     from spark_ext.delta.merge import Merge
     from spark_ext.delta.optimize import Optimize
@@ -74,6 +77,12 @@ class DeltaOptions(UpsertOptions, OptimizeOptions):
     """Options of the object store as `deltalake` names them, as a JSON object. Never shown or stored; the environment
     of driver and executors is a better place for secrets."""
 
+    @model_validator(mode="after")
+    def _bad_rows_of_appends(self) -> DeltaOptions:
+        if self.on_bad_row == "quarantine" and self.mode == "upsert":
+            raise ValueError("on_bad_row=quarantine requires mode=append: rows of an upsert are checked by the merge")
+        return self
+
 
 class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
     """Exactly-once appends or upserts to a Delta table, one commit per epoch."""
@@ -81,12 +90,15 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
     options_type = DeltaOptions
     options: DeltaOptions
     rolls_back = True
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self.location = Location.of(self.options.path, self.options.storage_options)
         check_for_delta(self.location, f"sink '{self.options.uid}' (delta_2pc)")
         self._schema: StructType | None = None
+        self._required: frozenset[str] | None = None
+        """With `quarantine`: columns of the table that are NOT NULL; None: not looked up."""
 
     @classmethod
     def name(cls) -> str:
@@ -110,6 +122,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             partition_by=self.options.partition_by,
             merge_schema=self.options.merge_schema,
             properties=properties,
+            without_nulls=self._required or (),
             merge=self._merge,
         )
 
@@ -149,8 +162,33 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         check_input(self._upsert.stored(schema), self.options.partition_by, who)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors receive the sink without the table."""
+        """Executors receive the sink without the table, and with what it demands of rows."""
+        if self.options.on_bad_row == "quarantine" and self._required is None:
+            self._required = self._not_null()
+            self.__dict__.pop("_target", None)
         return {key: value for key, value in self.__dict__.items() if key != "_target"}
+
+    def _not_null(self) -> frozenset[str]:
+        table = self._target.load()
+        fields = () if table is None else table.schema().fields
+        return frozenset(field.name for field in fields if not field.nullable)
+
+    def _refuse_nulls(self, batch: pa.RecordBatch) -> None:
+        for name in self._required or ():
+            if name in batch.schema.names and batch.column(name).null_count:
+                raise DataError(f"column '{name}' may not be null in the table")
+
+    def _mark(self, epoch: Epoch) -> Sequence[Transaction]:
+        from deltalake import Transaction
+
+        from spark_ext.delta.transactions import bad_rows_name
+
+        mark = self.keep_bad_rows()
+        return () if mark is None else (Transaction(bad_rows_name(epoch), mark),)
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the table's transactions."""
+        return self._target.mark(epoch)
 
     def validate(self, schema: StructType) -> None:
         """Raise an error for types and tables that cannot be written.
@@ -161,6 +199,9 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
             StorageError: the table cannot be read.
         """
         self._check_input(schema, self._target.who)
+        if self.options.on_bad_row == "quarantine":
+            self._required = self._not_null()
+            self.__dict__.pop("_target", None)
         table = self._target.load()
         if table is not None:
             self._target.check(table, schema)
@@ -180,6 +221,10 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
         who = f"sink '{task.sink}' (delta_2pc {self.location.uri}), epoch {task.epoch}, partition {task.partition}"
         self._check_input(schema, who)
         files = DataFileWriter(self.location, schema, self._layout, task)
+        if self.collects_bad_rows:
+            aside = Aside(self, task)
+            files.bad = aside.rows
+            batches = Numbered(self._refuse_nulls, DataError, aside.row).good(batches)
         try:
             return files.write(batches if self._upsert is None else self._checked(batches, self._upsert, who))
         except OSError as problem:
@@ -217,7 +262,7 @@ class DeltaTwoPhaseCommit(TwoPhaseCommitSink):
     def commit(self, schema: StructType, epoch: Epoch, prepared: Sequence[tuple[DataFile, ...]]) -> CommitOutcome:
         """One commit with all files of the epoch, or with the merge of their rows; see `delta.sink_table`."""
         files = [file for of_task in prepared for file in of_task]
-        outcome, version = self._target.commit(schema, epoch, files)
+        outcome, version = self._target.commit(schema, epoch, files, lambda: self._mark(epoch))
         if self._upsert is not None:
             from spark_ext.delta.merge import discard
 

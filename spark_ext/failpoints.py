@@ -45,9 +45,12 @@ class FailPoint(str, Enum):
     SINK_BEFORE_COMMIT = "sink.before_commit"
     SINK_COMMITTED = "sink.committed"
 
-    # Bad rows of sources.
+    # Bad rows of sources and sinks; kept and decided are those of sinks.
     BAD_ROWS_BEFORE_FILE = "bad_rows.before_file"
     BAD_ROWS_FILE = "bad_rows.file"
+    BAD_ROWS_BEFORE_KEPT = "bad_rows.before_kept"
+    BAD_ROWS_KEPT = "bad_rows.kept"
+    BAD_ROWS_DECIDED = "bad_rows.decided"
     BAD_ROWS_BEFORE_COMMIT = "bad_rows.before_commit"
     BAD_ROWS_COMMITTED = "bad_rows.committed"
     BAD_ROWS_DELETED = "bad_rows.deleted"

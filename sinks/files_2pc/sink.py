@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.sift import Numbered
 from spark_ext.datafiles.location import Location
 from spark_ext.datafiles.writer import DataFile, Layout
 from spark_ext.errors import NOTHING_VISIBLE, DataError, StorageError, refused
 from spark_ext.failpoints import FailPoint, reach
 from spark_ext.options import Bytes, Names
 from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, SinkOptions, Task, TwoPhaseCommitSink
+from spark_ext.sinks.files_2pc.storable import UNSTORABLE, Storable
+from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +84,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
 
     options_type = FilesSinkOptions
     options: FilesSinkOptions
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -161,6 +165,11 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         check(schema, self.options.format, self.options.partition_by, who)
         files = self._writer(schema, task)
+        if self.collects_bad_rows:
+            aside = Aside(self, task)
+            files.bad = aside.rows
+            storable = Storable(schema, self.options.format, self.options.partition_by)
+            batches = Numbered(storable.check, UNSTORABLE, aside.row).good(batches)
         try:
             return files.write(batches)
         except OSError as problem:
@@ -204,6 +213,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
             self._check(state, epoch)
             if state.epochs.get(epoch.application, -1) >= epoch.number:
                 return None
+            mark = self.keep_bad_rows()
             reach(FailPoint.FILES_BEFORE_COMMIT)
             return {
                 "kind": "epoch",
@@ -211,6 +221,7 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                 "epoch": epoch.number,
                 "incarnation": epoch.incarnation,
                 "files": [_record(file) for file in files],
+                **({} if mark is None else {"bad_rows": mark}),
             }
 
         try:
@@ -256,6 +267,22 @@ class FilesTwoPhaseCommit(TwoPhaseCommitSink):
                     if file.path not in committed:
                         self._folder.files.delete(file.path)
                 return
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the epoch's entry.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        try:
+            entries = self._folder.log(epoch.sink).entries()
+        except OSError as problem:
+            raise self._storage("could not be read", problem) from problem
+        for entry in reversed(entries):
+            if entry.get("application") == epoch.application and entry.get("epoch") == epoch.number:
+                found = entry.get("bad_rows")
+                return None if found is None else int(found)
+        return None
 
     def _publish(self, paths: Any) -> None:
         if self._publishes:

@@ -85,6 +85,13 @@ class Chunk:
     url: str | None = None
     """Where it is sent; None: to the address of the sink."""
 
+    def lines(self) -> list[str]:
+        """The rows, each as JSON."""
+        text = self.body.decode()
+        if self.body[:1] != b"[":
+            return text.removesuffix("\n").split("\n")
+        return [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in json.loads(text)]
+
     def key(self, epoch: Epoch) -> str:
         """The idempotency key of the request: the same whenever, and by whomever, it is sent."""
         job = f":{self.job}" if self.job else ""

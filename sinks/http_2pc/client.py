@@ -46,6 +46,10 @@ _TOO_LARGE = 413
 _ACCESS = frozenset({401, 403, 404, 405, 407, 410, 501, 505})
 """Statuses that mean that the address, method or credentials are wrong, not the rows."""
 
+OF_ROWS = frozenset({400, 404, 409, 410, 413, 414, 422})
+"""Statuses with which `on_bad_row=quarantine` puts the rows of a request aside, if they are final: 409 only where the
+option `conflict` says `refuse`. Others say nothing of rows: what is to be corrected is the address, the credentials or
+the receiver."""
 _UNAUTHORIZED = 401
 
 FENCED = 412
@@ -146,8 +150,16 @@ class Sender:
         self._secrets = wire.secrets
         self._httpcore = library(who)
 
-    def send(self, chunk: Chunk, headers: Mapping[str, str]) -> None:
+    def send(self, chunk: Chunk, headers: Mapping[str, str], *, aside: bool = False) -> str | None:
         """Send a chunk until the receiver has taken it, waiting as long as the receiver asks for.
+
+        Args:
+            chunk: the request's content.
+            headers: that identify it.
+            aside: whether rows that the receiver refuses for good are put aside.
+
+        Returns:
+            None; with `aside` the receiver's answer if it refuses the rows.
 
         Raises:
             TransientError: no answer, or one after which the same request may succeed.
@@ -179,7 +191,9 @@ class Sender:
             meaning = verdict(answer.status, self._wire.conflict)
             wait = retry_after(answer.headers.get("retry-after"), datetime.now(timezone.utc))
             if meaning is Verdict.TAKEN:
-                return
+                return None
+            if aside and meaning is Verdict.REFUSED and answer.status in OF_ROWS:
+                return f"the receiver refused the request: status {answer.status}{self._shown(answer.text)}"
             if meaning is Verdict.AGAIN and wait is not None and time.monotonic() + wait <= given_up:
                 tenacity.nap.sleep(wait)
                 continue
@@ -364,7 +378,8 @@ class Sender:
             f"the receiver refused these {chunk.rows} rows: {answer}",
             operator=who,
             kept=kept,
-            do=f"{fix}, and start again: the recorded epoch is sent first, with the same keys",
+            do=f"{fix}, and start again: the recorded epoch is sent first, with the same keys; "
+            "on_bad_row=quarantine puts such rows aside",
         )
 
     def _shown(self, text: str) -> str:

@@ -18,6 +18,7 @@ from urllib.parse import unquote_plus, urlsplit
 from pyspark.sql.types import StructType
 
 from spark_ext import masking
+from spark_ext.bad_rows.row import BadRow
 from spark_ext.datafiles.location import check_for_delta
 from spark_ext.errors import ConfigurationError, TransientError, refused
 from spark_ext.failpoints import FailPoint, reach
@@ -34,6 +35,7 @@ from spark_ext.sinks.http_2pc.outbox import Outbox, placed, stage
 from spark_ext.sinks.http_2pc.pace import pace_of
 from spark_ext.sinks.http_2pc.proxy import proxy_for
 from spark_ext.sinks.http_2pc.rows import check_types
+from spark_ext.sinks.runtime.aside import Aside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +51,7 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
 
     options_type = HttpOptions
     options: HttpOptions
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -56,6 +59,8 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         self._place = placed(self.options.outbox, self.options.uid, self.options.storage_options)
         check_for_delta(self._place, f"sink '{self.options.uid}' (http_2pc), outbox")
         self._acknowledged: tuple[Epoch | None, int] = (None, 0)
+        self._refused: dict[int, tuple[str, list[str]]] = {}
+        """Of that epoch: the requests whose rows the receiver has refused, with its answer and the rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -124,7 +129,8 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
         cut = Cut(1 if options.body == "object" else options.batch_rows, options.batch_bytes, options.body)
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         addresses = Addresses(options.url, options.url_column, options.allowed(), who)
-        return stage(self._place, schema, batches, task, cut, who, addresses if addresses.vary else None)
+        bad = Aside(self, task).row if self.collects_bad_rows else None
+        return stage(self._place, schema, batches, task, cut, who, addresses if addresses.vary else None, bad)
 
     def claim(self, claim: Claim) -> None:
         """Set the fence of the outbox, then clean up the files that dead incarnations have left.
@@ -147,13 +153,31 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
             DataError, ConfigurationError: the receiver has refused a request.
             TransientError: the receiver is unreachable or takes no requests now, and has taken none meanwhile.
         """
-        if not self._outbox.decide(epoch, [file for of_task in prepared for file in of_task]):
+        files = [file for of_task in prepared for file in of_task]
+        if not files:
+            # All rows are bad, unless another attempt has decided otherwise.
+            if self._outbox.decide_empty(epoch, self.keep_bad_rows) is CommitOutcome.COMMITTED:
+                return CommitOutcome.COMMITTED
+            if self._outbox.is_sent(epoch):
+                return CommitOutcome.ALREADY_COMMITTED
+        elif not self._outbox.decide(epoch, files):
             return CommitOutcome.ALREADY_COMMITTED
         self._send(epoch)
         reach(FailPoint.HTTP_ACKNOWLEDGED)
-        self._outbox.settle(epoch)
+        self._put_aside(self._refused)
+        recorded = self._outbox.settle(epoch, self.keep_bad_rows())
         reach(FailPoint.HTTP_SETTLED)
-        return CommitOutcome.COMMITTED
+        return CommitOutcome.COMMITTED if recorded else CommitOutcome.ALREADY_COMMITTED
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the outbox."""
+        return self._outbox.mark(epoch)
+
+    def _put_aside(self, refused: Mapping[int, tuple[str, list[str]]]) -> None:
+        """The rows of requests that were refused: of all, as another attempt at the commit begins without any."""
+        for request, (answer, lines) in refused.items():
+            for row, line in enumerate(lines):
+                self.bad_row(BadRow({"request": request, "row": row}, answer, line))
 
     def _send(self, epoch: Epoch) -> None:
         """Only consecutive failures are failed attempts: a receiver that takes one request in ten makes progress."""
@@ -161,13 +185,18 @@ class HttpTwoPhaseCommit(TwoPhaseCommitSink):
 
         sender = Sender(self._wire(), f"{self._who}, query id {epoch.query_id}, epoch {epoch.number}")
         if self._acknowledged[0] != epoch:
-            self._acknowledged = (epoch, 0)
+            self._acknowledged, self._refused = (epoch, 0), {}
+        limit = self.options.max_bad_rows
         while True:
             before = self._acknowledged[1]
             try:
                 for chunk in self._outbox.decided(epoch):
                     if chunk.number >= self._acknowledged[1]:
-                        sender.send(chunk, self._names(epoch, chunk))
+                        refusal = sender.send(chunk, self._names(epoch, chunk), aside=self.collects_bad_rows)
+                        if refusal is not None:
+                            self._refused[chunk.number] = (refusal, chunk.lines())
+                            if limit is not None and sum(len(lines) for _, lines in self._refused.values()) > limit:
+                                self._put_aside(self._refused)  # says that these are too many
                         self._acknowledged = (epoch, chunk.number + 1)
                 return
             except TransientError as failure:

@@ -83,6 +83,10 @@ class PostgresSinkOptions(SinkOptions, ConnectionOptions):
             raise ValueError("mode=upsert needs the option 'key'")
         if self.mode == "append" and (self.key or self.latest_by):
             raise ValueError("key and latest_by require mode=upsert")
+        if self.on_bad_row == "quarantine" and self.prepared:
+            raise ValueError(
+                "on_bad_row=quarantine requires prepared=false: what a task has prepared is committed as a whole"
+            )
         if self.mode == "upsert" and self.prepared:
             raise ValueError("prepared=true requires mode=append: COPY cannot replace rows")
         for name in ("pre_sql", "post_sql"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
+from spark_ext.bad_rows.sift import Numbered
 from spark_ext.clients.postgres.connection import Server, session
 from spark_ext.clients.postgres.names import Name
 from spark_ext.clients.postgres.problems import translated
@@ -27,8 +28,9 @@ from spark_ext.sinks.contract import Claim, CommitOutcome, Epoch, Task, TwoPhase
 from spark_ext.sinks.postgres_2pc.columns import lacking, renamed
 from spark_ext.sinks.postgres_2pc.options import PostgresSinkOptions
 from spark_ext.sinks.postgres_2pc.record import Identity
-from spark_ext.sinks.postgres_2pc.rows import RowErrors, cast, keyed
+from spark_ext.sinks.postgres_2pc.rows import NullKey, RowErrors, cast, keyed, refuse_null_keys
 from spark_ext.sinks.postgres_2pc.table import Table, create, look_up, missing, resolved, usable
+from spark_ext.sinks.runtime.aside import Aside as TaskAside
 
 if TYPE_CHECKING:
     import psycopg
@@ -43,6 +45,7 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
 
     options_type = PostgresSinkOptions
     options: PostgresSinkOptions
+    quarantines = True
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
@@ -194,7 +197,12 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
         arrow = arrow_schema(schema, nullable=True)
         who = f"{self._who}, epoch {task.epoch}, partition {task.partition}"
         errors = RowErrors(who, self.options.redact)
-        rows = keyed(cast(batches, arrow), self.options.key, errors)
+        aside = TaskAside(self, task) if self.collects_bad_rows else None
+        rows = cast(batches, arrow)
+        if aside is None:
+            rows = keyed(rows, self.options.key, errors)
+        elif self.options.key:
+            rows = Numbered(partial(refuse_null_keys, key=self.options.key), NullKey, aside.row).good(rows)
         inline, first = gather(rows, arrow, self.options.inline_size)
         if inline is not None:
             return inline if inline.rows else None
@@ -204,7 +212,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             identity = Identity(task.sink, str(table.name))
             origin = Origin.task(identity, task)
             if not self.options.prepared:
-                return stage(connection, table, schema.names, every, origin, errors, self.options.lock_timeout)
+                bad = None if aside is None else aside.rows
+                return stage(connection, table, schema.names, every, origin, errors, self.options.lock_timeout, bad)
             self._refuse_prepared_without_copy(table, who)
             make_way(connection, identity, origin, partial(self._fence, identity, task.mark, who))
             begin(connection, self.options.lock_timeout)
@@ -226,6 +235,17 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             table = self._usable(connection, schema, who, epoch.mark)
             committer = self._committer(connection, table, tuple(schema.names), who, epoch.mark)
             return committer.commit(epoch, prepared)
+
+    def kept_bad_rows(self, epoch: Epoch) -> int | None:
+        """The mark in the sink's record.
+
+        Raises:
+            StorageError: the server failed.
+        """
+        from spark_ext.sinks.postgres_2pc import record
+
+        with self._session(epoch.incarnation) as connection:
+            return record.mark(connection, Identity(epoch.sink, str(resolved(connection, self._table))), epoch)
 
     # -- shared --------------------------------------------------------------------------------------------------------
 
@@ -286,7 +306,8 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
     def _committer(
         self, connection: psycopg.Connection[Any], table: Table, columns: tuple[str, ...], who: str, mark: FenceMark
     ) -> Committer:
-        from spark_ext.sinks.postgres_2pc.commit import Committer, Upsert
+        from spark_ext.sinks.postgres_2pc.commit import Committer
+        from spark_ext.sinks.postgres_2pc.sifting import Aside, Upsert
 
         options = self.options
         identity = Identity(options.uid, str(table.name))
@@ -300,4 +321,5 @@ class PostgresTwoPhaseCommit(TwoPhaseCommitSink):
             options.lock_timeout,
             partial(self._fence, identity, mark, who),
             options.statements,
+            Aside(self.bad_row, self.keep_bad_rows, options.redact) if self.collects_bad_rows else None,
         )

@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.clients.library import load
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.errors import NOTHING_DONE, EnvironmentProblem
@@ -25,7 +26,6 @@ from spark_ext.sources.files.avro_container import (
 from spark_ext.sources.files.avro_types import Columns, columns_of, decoding
 from spark_ext.sources.files.row_groups import no_columns
 from spark_ext.sources.positions import no_position, number_in
-from spark_ext.sources.sift import sift, text_of
 
 if TYPE_CHECKING:
     from fastavro import block_reader

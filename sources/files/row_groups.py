@@ -14,12 +14,12 @@ from itertools import accumulate, islice
 
 import pyarrow as pa
 
+from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.datafiles.input_file import InputFile
 from spark_ext.model.offsets import Json
 from spark_ext.schemas.columns import conform, misfit
 from spark_ext.sources.contract import Advance, BadRow, Limit
 from spark_ext.sources.positions import number_in
-from spark_ext.sources.sift import sift, text_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,8 +213,9 @@ def _completed(connection: psycopg.Connection[Any], relation: Relation, values: 
 
     key = relation.key
     query = sql.SQL(
-        "SELECT k.* FROM unnest({values}::text[]) b CROSS JOIN LATERAL (SELECT {texts} FROM {source} t "
-        "WHERE {first} >= b::{type} ORDER BY {order} LIMIT 1) k"
+        # With their table, as names alone may be those of columns.
+        "SELECT k.* FROM unnest({values}::text[]) bounds(value) CROSS JOIN LATERAL (SELECT {texts} FROM {source} t "
+        "WHERE {first} >= bounds.value::{type} ORDER BY {order} LIMIT 1) k"
     ).format(
         values=sql.Literal(list(values)),
         texts=sql.SQL(key.texts),

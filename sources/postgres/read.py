@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from spark_ext.bad_rows.sift import sift, text_of
 from spark_ext.clients.postgres.arrow import arrow_session, execute
 from spark_ext.clients.postgres.connection import Server
 from spark_ext.errors import DataError, ReplayError
@@ -22,7 +23,6 @@ from spark_ext.sources.contract import BadRow
 from spark_ext.sources.postgres.relation import NO_LIST_COLUMN
 from spark_ext.sources.postgres.settings import settings_of
 from spark_ext.sources.postgres.snapshot import APPLICATION
-from spark_ext.sources.sift import sift, text_of
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection

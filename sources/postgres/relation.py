@@ -128,7 +128,7 @@ SELECT array_agg(a.attname::text ORDER BY k.place) FROM pg_index i
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
   AND k.place <= i.indnkeyatts
 GROUP BY i.indexrelid, i.indisprimary HAVING bool_and(a.attnotnull)
-ORDER BY count(*) > 1, NOT i.indisprimary, 1
+ORDER BY count(*) > 1, NOT i.indisprimary, array_agg(a.attname ORDER BY k.place)
 """
 """The columns of unique indexes without nulls; those of one column first, and of these the primary key."""
 

@@ -106,6 +106,28 @@ class Folder:
         found = self._remote.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is ignored.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        with suppress(FileNotFoundError):
+            if self._local is not None:
+                (self._local / name).unlink()
+            else:
+                self._remote.delete_file(f"{self._root}/{name}")
+
+    def prune(self, name: str = "") -> None:
+        """Remove a folder in this one, or this one itself, if it is empty; what cannot be removed stays.
+
+        Args:
+            name: of the folder; "" for this one. An object store has no empty folders.
+        """
+        if self._local is not None:
+            with suppress(OSError):
+                (self._local / name).rmdir()
+
     def delete(self, name: str) -> None:
         """Remove a folder in this one with all that it holds; one that is not there is ignored.
 

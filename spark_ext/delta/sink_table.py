@@ -8,7 +8,7 @@ at them and writes through one handle; see `fenced_log`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ from spark_ext.delta.publish import Append, MergeInto, Publish, add_files
 from spark_ext.delta.restored import CLAIM, HISTORY, SINK, Entry, find_fault, newest_restore, taken_away
 from spark_ext.delta.target_errors import TargetErrors
 from spark_ext.delta.transactions import (
+    bad_rows_name,
     known_epochs,
     lineage_name,
     newest_epoch,
@@ -71,6 +72,7 @@ class Target:
         merge_schema: whether columns that the table lacks are added to it.
         properties: table properties, used when the table is created.
         who: the sink, for messages.
+        without_nulls: columns of which no null is written, so that the table need not allow them.
         merge: how the rows of an epoch are merged into the table; None: they are appended.
     """
 
@@ -83,9 +85,10 @@ class Target:
         merge_schema: bool,
         properties: Mapping[str, str],
         who: str = "",
+        without_nulls: Collection[str] = (),
         merge: Merge | None = None,
     ) -> None:
-        self.location, self.uid = location, uid
+        self.location, self.uid, self._without_nulls = location, uid, without_nulls
         self._partition_by = list(partition_by)
         self._merge_schema = merge_schema
         self._properties = dict(properties)
@@ -126,6 +129,7 @@ class Target:
             merge_schema=self._merge_schema,
             who=self.who,
             uri=self.location.uri,
+            without_nulls=self._without_nulls,
             replaces=self._merge is not None,
         )
 
@@ -155,8 +159,20 @@ class Target:
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
-    def commit(self, schema: StructType, epoch: Epoch, files: Sequence[DataFile]) -> tuple[CommitOutcome, int]:
+    def commit(
+        self,
+        schema: StructType,
+        epoch: Epoch,
+        files: Sequence[DataFile],
+        also: Callable[[], Sequence[Transaction]] = tuple,
+    ) -> tuple[CommitOutcome, int]:
         """Make the files of an epoch visible, once, unless a newer incarnation has claimed the table.
+
+        Args:
+            schema: of the rows.
+            epoch: whose files they are.
+            files: what its tasks have written.
+            also: what else the commit is to carry; called right before it.
 
         Returns:
             What was found, and the version that the table has at least.
@@ -190,12 +206,19 @@ class Target:
                 reach(FailPoint.DELTA_BEFORE_COLUMNS)
                 self._add_columns(table, new, carried)
                 return None
-            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried)
+            mine = (Transaction(epoch.application, epoch.number), newest_epoch(epoch), *carried, *also())
             version = publish(table, mine)
             reach(FailPoint.DELTA_COMMITTED)
             return CommitOutcome.COMMITTED, version
 
         return self._settle(log, attempt, f"committing epoch {epoch.number}")
+
+    def mark(self, epoch: Epoch) -> int | None:
+        """The mark of bad rows that the table holds of the epoch's application; None if there is none."""
+        log = self._kept_log(epoch)
+        with log.lock:
+            log.refresh()
+            return log.held(bad_rows_name(epoch))
 
     def _publish(self, log: FencedLog, schema: StructType, epoch: Epoch, files: Sequence[DataFile]) -> Publish:
         if self._merge is None:

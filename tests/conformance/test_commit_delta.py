@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
 from spark_ext.datafiles.writer import owner_of
+from spark_ext.errors import ConfigurationError
 from spark_ext.sinks.contract import TwoPhaseCommitSink
 from spark_ext.sinks.delta_2pc import DeltaTwoPhaseCommit
 from spark_ext.testing import every_type
 from spark_ext.testing.sink_contract import SinkContract
-from spark_ext.testing.sink_driver import Driver, SinkTarget, table
+from spark_ext.testing.sink_driver import Driver, Row, SinkTarget, table
 from spark_ext.testing.sink_queries import SinkQueryContract
 from tests.sinks.delta_2pc import delta_kit
 from tests.support.folders import folder_snapshot
@@ -37,6 +39,13 @@ class DeltaTarget(SinkTarget):
     def rows(self) -> list[dict[str, Any]]:
         there = DeltaTable.is_deltatable(str(self.path))
         return delta_kit.table(self.path).to_pylist() if there else []
+
+    def make_strict(self) -> None:
+        fields = [Field("id", PrimitiveType("long")), Field("name", PrimitiveType("string"), nullable=False)]
+        DeltaTable.create(str(self.path), Schema(fields))
+
+    def spoiled(self, row: Row) -> Row:
+        return {**row, "name": None}
 
     def leftovers(self) -> set[str]:
         live = {str(Path(uri).relative_to(self.path)) for uri in DeltaTable(self.path).file_uris()}
@@ -100,3 +109,8 @@ class TestDelta2pcInSpark(SinkQueryContract):
     @pytest.fixture
     def target(self, tmp_path: Path) -> SinkTarget:
         return DeltaTarget(tmp_path / "t")
+
+
+def test_an_upsert_does_not_put_rows_aside(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="on_bad_row=quarantine requires mode=append"):
+        DeltaTarget(tmp_path / "t").sink(mode="upsert", key="id", on_bad_row="quarantine")

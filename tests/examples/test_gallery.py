@@ -51,6 +51,12 @@ def test_incremental_files_reads_what_is_new(ran: dict[str, Ran]) -> None:
     assert {row["id"] for row in rows(found, "incremental_files/orders")} == {1, 2, 3}
 
 
+def test_cdc_to_upsert_has_what_the_table_has(ran: dict[str, Ran]) -> None:
+    found = ran["cdc_to_upsert"].well()
+    assert "the first run read 3 changes, the second 3" in found.said
+    assert {(row["item"], row["n"]) for row in rows(found, "cdc_to_upsert/copy")} == {("apple", 4), ("plum", 9)}
+
+
 def test_windows_to_the_end_has_all_rows_and_an_empty_state(ran: dict[str, Ran]) -> None:
     assert "with 1000 readings; 0 rows are left in the state" in ran["windows_to_the_end"].well().said
 

@@ -176,7 +176,9 @@ def test_of_a_driver_on_another_host_only_its_end_is_known(ledger: Ledger, monke
     assert start_incarnation(Ledger(ledger.uri), "j").older == ""
 
 
-@pytest.mark.parametrize("age", [timedelta(seconds=10), timedelta(seconds=90), None], ids=["alive", "silent", "unknown"])
+@pytest.mark.parametrize(
+    "age", [timedelta(seconds=10), timedelta(seconds=90), None], ids=["alive", "silent", "unknown"]
+)
 def test_a_driver_on_another_host_is_respected_on_request_while_its_heart_beats(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, age: timedelta | None
 ) -> None:

@@ -20,6 +20,10 @@ def table(dependencies: list[str], **extras: list[str]) -> dict[str, Any]:
     return {"dependencies": dependencies, "optional-dependencies": extras}
 
 
+def _name(requirement: Requirement) -> str:
+    return requirement.name.replace("_", "-").lower()
+
+
 def test_the_oldest_versions_are_the_lower_bounds_but_of_tools() -> None:
     known = table(["a>=1.2,<2", "b[x]>=3; python_version > '3'"], one=["c==4.0", "a<1.9"], test=["t>=1"], dev=["d"])
     assert matrix.oldest(known) == ["a==1.2", "b==3", "c==4.0"]
@@ -35,10 +39,11 @@ def test_every_library_of_this_project_has_a_lower_bound_and_the_tested_version_
     bounds = {Requirement(text).name.lower() for text in matrix.oldest(known)}
     assert {"pyspark", "delta-spark", "pandas", "confluent-kafka", "psycopg"} <= bounds
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = dict(line.replace("_", "-").lower().split("==") for line in lines if "==" in line)
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pinned = {_name(pin): str(pin.specifier).removeprefix("==") for pin in pins}
     extras = [text for texts in known["optional-dependencies"].values() for text in texts]
     for requirement in map(Requirement, [*known["dependencies"], *extras]):
-        version = pinned.get(requirement.name.replace("_", "-").lower())
+        version = pinned.get(_name(requirement))
         assert version is None or requirement.specifier.contains(version), f"{requirement} is tested with {version}"
 
 

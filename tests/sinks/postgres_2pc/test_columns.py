@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,6 +28,7 @@ ADD = {"schema_evolution": "add_columns"}
 @pytest.fixture(autouse=True)
 def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
+    monkeypatch.setattr(failpoints, "_passed", Counter())
 
 
 def driver(database: Database, ddl: str = "id bigint, name string", incarnation: int = 1, **options: str) -> Driver:
@@ -85,7 +88,7 @@ def test_a_mapping_that_does_not_fit_the_rows_is_refused_before_the_start(
 @pytest.mark.parametrize(
     "way", [{}, {"inline_size": "1m"}, {"prepared": "true"}, {"mode": "upsert", "key": "Key"}], ids=str
 )
-def test_rows_are_written_under_other_names(database: Database, way: dict[str, str]) -> None:
+def test_rows_are_written_under_other_names(database: Database, way: dict[str, Any]) -> None:
     database.run('CREATE TABLE out ("Key" bigint PRIMARY KEY, name text, "id" int DEFAULT 7)')
     one = driver(database, column_map="id=Key", **way)
     one.claim()
@@ -116,7 +119,7 @@ def test_columns_are_refused_unless_they_are_to_be_added(database: Database) -> 
 @pytest.mark.parametrize(
     "way", [{}, {"inline_size": "1m"}, {"prepared": "true"}, {"mode": "upsert", "key": "id"}], ids=str
 )
-def test_a_start_adds_the_columns_that_the_table_lacks(database: Database, way: dict[str, str]) -> None:
+def test_a_start_adds_the_columns_that_the_table_lacks(database: Database, way: dict[str, Any]) -> None:
     first = driver(database, **way)
     first.claim()
     first.run(0, numbered(0, 2))

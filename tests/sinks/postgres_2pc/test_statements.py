@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ POST = "INSERT INTO log SELECT 'post ' || count(*) FROM out"
 @pytest.fixture(autouse=True)
 def registry_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_EXT_REGISTRY", str(tmp_path / "registry"))
+    monkeypatch.setattr(failpoints, "_passed", Counter())
 
 
 @pytest.fixture
@@ -114,14 +116,15 @@ def test_they_do_not_go_with_prepared_transactions(name: str) -> None:
 
 
 @pytest.mark.parametrize("inline", ["0", "1m"], ids=["staged", "inline"])
-def test_before_and_after_the_rows_of_each_epoch_also_of_one_without_rows(database: Database, inline: str) -> None:
+def test_before_and_after_the_rows_of_each_epoch_that_has_some(database: Database, inline: str) -> None:
     one = driver(database, setup_sql=SETUP, pre_sql=PRE, post_sql=POST, inline_size=inline)
     one.claim()
     assert log(database) == ["setup"]
     one.run(0, numbered(0, 5), partitions=2)
     one.run(1, [])
-    one.run(1, [])
-    assert log(database) == ["setup", "pre 0", "post 5", "pre 5", "post 5"]
+    one.run(2, numbered(5, 7))
+    one.run(2, numbered(5, 7))
+    assert log(database) == ["setup", "pre 0", "post 5", "pre 5", "post 7"]
 
 
 @pytest.mark.parametrize("point", ["postgres.before_commit", "postgres.recorded", "postgres.committed"])
@@ -130,7 +133,7 @@ def test_an_epoch_that_is_repeated_runs_them_once(
 ) -> None:
     """The commit is interrupted before and after it took effect, and then repeated by the next start."""
     options = {"pre_sql": PRE, "post_sql": POST, "commit_attempts": "1"}
-    one = driver(database, **options)
+    one = driver(database, 1, **options)
     one.claim()
     messages = [one.write(0, numbered(0, 5))]
     with monkeypatch.context() as during:

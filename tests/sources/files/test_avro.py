@@ -47,7 +47,8 @@ def test_steps_are_whole_blocks_within_the_limits(tmp_path: Path, codec: str) ->
     (channel,) = made.discover()
     blocks = [block.num_records for block in fastavro.block_reader((tmp_path / "x.avro").open("rb"))]
     most = max(blocks)
-    at, read = 0, []
+    at = 0
+    read: list[int] = []
     while at < channel.data[0]:
         step = made.advance(channel, at, Limit(rows=2 * most))
         assert step.rows is not None and step.rows <= 2 * most and not step.whole

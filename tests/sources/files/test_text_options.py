@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -144,8 +145,8 @@ def test_an_encoding_is_refused_for_a_file_that_has_none(tmp_path: Path) -> None
 @pytest.mark.parametrize("header", [False, True])
 def test_comments_are_not_rows(tmp_path: Path, ending: str, header: bool) -> None:
     text = "\n# first, of all\n#\n" + ("id,word\n" if header else "") + '1,"#a"\n#2,b\n\n3,c#\n#end'
-    pack = {"csv": bytes, "csv.gz": gzip.compress, "csv.bz2": bz2.compress}[ending]
-    (tmp_path / f"x.{ending}").write_bytes(pack(text.encode()))
+    pack: dict[str, Callable[[bytes], bytes]] = {"csv": bytes, "csv.gz": gzip.compress, "csv.bz2": bz2.compress}
+    (tmp_path / f"x.{ending}").write_bytes(pack[ending](text.encode()))
     rows = read_all(source(tmp_path, "id int, word string", comment="#", header=str(header)))
     assert rows == [{"id": 1, "word": "#a"}, {"id": 3, "word": "c#"}]
 

@@ -16,7 +16,7 @@ from tests.sources.postgres.postgres_runs import ids, options, run, table, to_en
 
 __all__ = ["table"]  # a fixture
 
-WAYS: list[dict[str, str]] = [{}, {"incremental": "xmin"}, {"incremental": "column", "incremental_column": "id"}]
+WAYS: list[dict[str, Any]] = [{}, {"incremental": "xmin"}, {"incremental": "column", "incremental_column": "id"}]
 
 
 def resumed(found: SourceRun, database: Database, **more: str) -> Postgres:
@@ -47,23 +47,32 @@ def test_a_declared_column_that_is_not_among_them_is_refused(table: Database) ->
         run(table, schema=columns("id bigint, at timestamp"), columns="id,word").epoch()
 
 
-def test_columns_of_a_query_and_other_columns_in_a_later_run(table: Database) -> None:
-    given = {"table": "", "query": "SELECT id, word, at FROM t", "key": "id"}
-    given = {name: value for name, value in options(table, **given, columns="id").items() if value}
-    found = SourceRun(Postgres, given, limits=[{"max_rows_per_epoch": "5", "readers": "1"}])
+def test_other_columns_in_a_later_run(table: Database) -> None:
+    """What was read is known by the rows, whichever columns of them were read."""
+    found = run(table, limit=5, rows_per_channel="5", columns="id")
     assert found.epoch()
-    # What was read is known by the rows, whichever columns of them were read.
-    found._options = {**given, "columns": "word,id"}
+    first = set(found.trace.batches)
+    found._options["columns"] = "word,id"
     found.restart()
     to_rest(found)
-    assert sorted(ids(found)) == list(range(1, 21)) if "id" in found.trace.all_rows().column_names else True
+    read = found.trace.batches
+    assert sorted(n for one in read.values() for batch in one for n in batch["id"].to_pylist()) == list(range(1, 21))
+    later = {tuple(batch.schema.names) for name in read.keys() - first for batch in read[name]}
+    assert later == {("word", "id")}
+
+
+def test_columns_of_a_query(table: Database) -> None:
+    given = {"table": "", "query": "SELECT id, word, at FROM t", "key": "id", "columns": "word"}
+    found = SourceRun(Postgres, {name: value for name, value in options(table, **given).items() if value}, limits=[{}])
+    to_rest(found)
+    assert found.trace.all_rows().column_names == ["word"]
 
 
 # -- where -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["bounded", "xmin", "column"])
-def test_only_rows_of_the_condition_are_read(table: Database, way: dict[str, str]) -> None:
+def test_only_rows_of_the_condition_are_read(table: Database, way: dict[str, Any]) -> None:
     condition = "id % 3 = 1 OR word LIKE '%2' -- with a percent sign, and a comment"
     found = run(table, limit=2, rows_per_channel="5", where=condition, **way)
     wanted = [n for n in range(1, 21) if n % 3 == 1 or str(n).endswith("2")]
@@ -88,11 +97,11 @@ def test_a_condition_that_no_row_has_ends_the_source(table: Database) -> None:
 
 @pytest.mark.parametrize("way", WAYS, ids=["bounded", "xmin", "column"])
 @pytest.mark.parametrize("where", ["id > 2", None])
-def test_another_condition_in_a_later_run_is_refused(table: Database, way: dict[str, str], where: str | None) -> None:
+def test_another_condition_in_a_later_run_is_refused(table: Database, way: dict[str, Any], where: str | None) -> None:
     """Rows of the new one that the ranges read so far did not have would be left out."""
     found = run(table, limit=3, rows_per_channel="5", where="id > 1", **way)
     assert found.epoch()
-    more = way if where is None else {**way, "where": where}
+    more: dict[str, str] = way if where is None else {**way, "where": where}
     with pytest.raises(ReplayError, match="not what was read before"):
         list(resumed(found, table, **more).discover())
     list(resumed(found, table, **way, where="id > 1 ").discover())
